@@ -1,58 +1,16 @@
-"""Tries at load whether a template can be rendered in parts, on made-up sessions, in 0.1 to 0.2 s.
-
-The sessions follow from a seed, so that every start makes the same trials. They have what agents send: loops of calls
-with and without reasoning, text and several calls, turns that continue after a call, answers, users who interrupt,
-instructions in between. They grow request by request, and each prompt is rendered in parts and whole.
-"""
+"""Made-up sessions of agents, which grow request by request; the seed decides them."""
 
 import random
 from collections.abc import Iterator
 
 from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text, Thinking, ToolSpec, Turn
-from schemas.errors import Invalid
-from services.preprocessor.prompt.history import History
-from services.templates.messages import adapt
-from services.templates.thinking import template_variables
-from services.templates.traits import Renderer, TemplateTraits
 
 _TOOLS = [
     ToolSpec("read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),
     ToolSpec("run", "Runs a command.", {"type": "object", "properties": {"command": {"type": "string"}}}),
 ]
-_SESSIONS = 5
 _REQUESTS = 9
 _WORDS = ("so", "the file", "reads\n\nwell", " 12 ", "done.", "</think>", "<b>", "{}", "look:", "a\n")
-
-
-def open_history(template: Renderer, traits: TemplateTraits, max_bytes: int) -> History:
-    """A history for a template, turned off if the trials show a difference."""
-    history = History(template, traits, max_bytes=max_bytes)
-    if (found := difference(template, traits)) is not None:
-        history.turn_off(f"this template must be rendered whole: {found}")
-    return history
-
-
-def difference(template: Renderer, traits: TemplateTraits, *, sessions: int = _SESSIONS, seed: str = "") -> str | None:
-    """The first trial in which a prompt in parts differs from the whole one; None: there is no difference."""
-    for number in range(sessions):
-        history = History(template, traits, max_bytes=1 << 30, tail=(3, 6, 14)[number % 3])
-        for conversation in session(random.Random(f"{seed}{number}"), number):
-            variables = template_variables(conversation, traits, defaults={}, own={})
-            whole = adapt(conversation, traits, template)
-            known = history.find(conversation, variables)
-            adapted = adapt(conversation, traits, template, prefix=known.adapted if known is not None else None)
-            try:
-                expected = template.render(whole.messages, tools=whole.tools, variables=variables)
-            except Invalid:
-                break
-            if adapted.messages != whole.messages:
-                return f"messages of session {number} at turn {len(conversation.turns)}"
-            text, _, keep = history.render(conversation, adapted, variables, known)
-            if text != expected:
-                return f"session {number} at turn {len(conversation.turns)}"
-            if keep is not None:
-                keep()
-    return None
 
 
 def session(source: random.Random, number: int) -> Iterator[Conversation]:

@@ -1,21 +1,21 @@
-"""Renders a conversation to the text of its prompt: the second stage of `assembly`."""
+"""Renders a conversation to the text of its prompt, whole, up to where the model continues. Pure.
 
-from functools import partial
+A request may demand a call: then the prompt ends with the opening of that call. A format is enforced by the engine
+where no tool may be called (see `strip` for the other case).
+"""
+
 from typing import Any
 
 from msgspec import Struct
 
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, OutputFormat
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
-from services.families import open_parser
+from services.families import Family, open_parser
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.constraints import enforced_format, forced_call
-from services.preprocessor.prompt.history import Keep
 from services.templates.messages import TemplateInput, Unseal, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
 from services.templates.tools import rendered_tool, tool_name
-from services.tokenization.encoder import StablePrefix
 
 _TAIL_CHARS = 512
 _CONTINUE_MARK = "\ue000continues here\ue000"
@@ -32,10 +32,6 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
     """The text ends inside an open reasoning block."""
     continues: bool = False
     """The text ends in the assistant's own text, which the model continues."""
-    stable: StablePrefix | None = None
-    """A prefix of the text that earlier prompts share."""
-    keep: Keep | None = None
-    """See `History.render`."""
 
 
 def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None = None) -> RenderedPrompt:
@@ -47,17 +43,18 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
     if marks is not None:
         own = {name: marks.data.mark_json(value) for name, value in own.items()}
     variables = template_variables(conversation, setup.traits, defaults=setup.template_kwargs, own=own)
-    known = setup.history.find(conversation, variables, unseal)
-    write = setup.family.style.write_call
-    make = partial(adapt, conversation, setup.traits, setup.template, unseal=unseal, write_call=write, marks=marks)
-    adapted = make(prefix=known.adapted_for(conversation) if known is not None else None)
-    stable: StablePrefix | None = None
-    keep: Keep | None = None
+    adapted = adapt(
+        conversation,
+        setup.traits,
+        setup.template,
+        unseal=unseal,
+        write_call=setup.family.style.write_call,
+        marks=marks,
+    )
     if adapted.continues:
         text = _continued(adapted, setup, variables)
     else:
-        text, stable, keep = setup.history.render(conversation, adapted, variables, known, unseal)
-        setup.audit.offer(text, stable, lambda: _render_whole(make(), setup, variables))
+        text = setup.template.render(adapted.messages, tools=adapted.tools, variables=variables)
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
     if in_reasoning and (call is not None or enforced_format(conversation) is not None):
         # Constrained decoding begins with the first token: the model could never close the reasoning itself.
@@ -69,13 +66,49 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         prefix=call or "",
         in_reasoning=in_reasoning,
         continues=adapted.continues,
-        stable=stable,
-        keep=keep,
     )
 
 
-def _render_whole(adapted: TemplateInput, setup: ModelSetup, variables: dict[str, Any]) -> str:
-    return setup.template.render(adapted.messages, tools=adapted.tools, variables=variables)
+def forced_call(conversation: Conversation, family: Family) -> str | None:
+    """The opening of the call with which the model's turn must begin; None where it is free. Raises Invalid."""
+    choice = conversation.tool_choice
+    allowed = allowed_tools(conversation)
+    if choice.mode not in ("any", "tool"):
+        return None
+    if not conversation.tools:
+        raise Invalid("tool_choice may only be specified while providing tools", param="tool_choice")
+    if choice.mode == "any":
+        return family.style.call_prefix(allowed[0] if len(allowed) == 1 else None)
+    named = [tool for tool in conversation.tools if choice.name in (tool.name, tool_name(tool.name, tool.namespace))]
+    # A bare name means the tool without a namespace, if there is one.
+    named.sort(key=lambda tool: tool.namespace is not None)
+    chosen = next((tool for tool in named if choice.namespace in (None, tool.namespace)), None)
+    if chosen is None:
+        name = tool_name(choice.name or "", choice.namespace)
+        raise Invalid(f"tool_choice names a tool that is not among the tools: {name}", param="tool_choice")
+    return family.style.call_prefix(tool_name(chosen.name, chosen.namespace))
+
+
+def allowed_tools(conversation: Conversation) -> list[str]:
+    """The only tools that may be called, under the names that the model sees; empty where all may.
+
+    Raises Invalid where the client allows a tool that it does not offer.
+    """
+    known: dict[str, list[str]] = {}
+    for tool in conversation.tools if conversation.tool_choice.allowed else ():
+        rendered = tool_name(tool.name, tool.namespace)
+        for name in {tool.name, rendered}:
+            known.setdefault(name, []).append(rendered)
+    for name in conversation.tool_choice.allowed:
+        if name not in known:
+            raise Invalid(f"tool_choice allows a tool that is not among the tools: {name}", param="tool_choice")
+    return list(dict.fromkeys(rendered for name in conversation.tool_choice.allowed for rendered in known[name]))
+
+
+def enforced_format(conversation: Conversation) -> OutputFormat | None:
+    """The format that the engine enforces; None where the output is free."""
+    callable_tools = conversation.tools and conversation.tool_choice.mode != "none"
+    return None if callable_tools else conversation.format
 
 
 def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from bench.ledger.models import build
 from bench.ledger.published import published
-from services.preprocessor.ledger.probe import keeps_turns
+from services.preprocessor.turn_keeping import keeps_turns
 
 OWN = Path(__file__).parent / "templates"
 KNOWN = {

@@ -4,8 +4,8 @@ from cachetools import LRUCache
 from prometheus_client import Counter
 
 from schemas.conversation import Conversation, Text
-from services.preprocessor.drift.analysis import Difference, PromptWatch, SeenPrompt, answers_of, head_of
-from services.preprocessor.prompt.assembly import Prompt
+from services.preprocessor.drift import Difference, PromptWatch, SeenPrompt, answers_of, head_of
+from services.preprocessor.prompt import Prompt
 from services.runtime.process import Process
 from services.runtime.storage.kv import digest_key
 from services.templates.tools import tool_name
@@ -36,8 +36,7 @@ class DriftReporter:
             head=head_of(conversation, prompt.text, end),
             ids=prompt.found.ids,
             tools=tuple(tool_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred),
-            answers=answers_of(conversation, self._watch.alike(session)),
-            turns=conversation.turns,
+            answers=answers_of(conversation),
         )
         found = self._watch.look(session, now, prompt.text, one_session=bool(conversation.client.session))
         if found is not None:

@@ -1,11 +1,18 @@
-"""Removes Claude Code's billing header, which changes between requests and defeats prefix caching.
+"""Makes of a client's conversation the one that the model is to see. Pure.
 
-Claude Code begins its system prompt with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`.
-Part of it is a hash of the first user message; older builds change it with every request. With it, the prompts of two
-sessions of the same user share 47 characters; without it, 221,492. It is a system block of its own or, where a proxy
-merged blocks, the start of a longer one, on whose first line the instructions may go on.
+Claude Code's billing header is removed, which changes between requests and defeats prefix caching. Claude Code begins
+its system prompt with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`. Part of it is a hash of
+the first user message; older builds change it with every request. With it, the prompts of two sessions of the same user
+share 47 characters; without it, 221,492. It is a system block of its own or, where a proxy merged blocks, the start of
+a longer one, on whose first line the instructions may go on.
+
+An output format (`response_format`, `text.format`) is enforced by the engine where no tool may be called. A model with
+tools cannot be constrained so: its first token would belong to the answer, and an agent that sends a format with every
+request (Codex' `--output-schema`) would never get a call. An instruction describes the format to such a model, the same
+in every turn of the session.
 """
 
+import json
 import re
 from operator import attrgetter
 from typing import TypeVar
@@ -24,6 +31,13 @@ _HEADER = re.compile(_NAME, re.IGNORECASE)
 _INSTRUCTIONS = frozenset(("system", "developer"))
 _role = attrgetter("role")
 P = TypeVar("P", bound=Part)
+
+
+def strip(conversation: Conversation, *, headers: bool) -> tuple[Conversation, int]:
+    """The conversation that the model is to see: with `headers` without billing headers, of which the number is
+    returned, and with an instruction for its output format."""
+    stripped, removed = strip_preamble(conversation) if headers else (conversation, 0)
+    return _with_format_instruction(stripped), removed
 
 
 def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
@@ -47,6 +61,20 @@ def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
             if changed.get(at, True)
         ]
     return (replace(conversation, system=system, turns=turns), removed) if removed else (conversation, 0)
+
+
+def _with_format_instruction(conversation: Conversation) -> Conversation:
+    """The conversation with its format among the instructions, if it has tools."""
+    output = conversation.format
+    if output is None or not conversation.tools:
+        return conversation
+    if output.schema is None:
+        text = "Your final answer, when you call no more tools, must be one JSON object and nothing else."
+    else:
+        schema = json.dumps(output.schema, ensure_ascii=False)
+        text = "Your final answer, when you call no more tools, must be JSON that fits this schema, and nothing else:\n"
+        text += schema
+    return replace(conversation, system=[*conversation.system, Text(text)])
 
 
 def _strip_parts(parts: list[P]) -> tuple[list[P], int]:

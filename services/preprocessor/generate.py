@@ -1,4 +1,4 @@
-"""Makes the `GenerateRequest` for a turn's worker. Pure."""
+"""Makes the `GenerateRequest` for a turn's worker, and the grammar that holds the turn to its promises. Pure."""
 
 from typing import Literal
 
@@ -8,8 +8,12 @@ from schemas.conversation import Conversation
 from schemas.frames import GenerateRequest, ParseContext, TurnRequest
 from schemas.ledger import LedgerContext
 from services.families.verbatim import VERBATIM
-from services.preprocessor.prompt.assembly import Prompt
-from services.preprocessor.prompt.constraints import allowed_tools, enforced_format
+from services.guides.calls import Unguidable
+from services.guides.promises import promises
+from services.guides.turn import TurnForm, turn_grammar
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt
+from services.preprocessor.render import allowed_tools, enforced_format
 from services.preprocessor.routing.router import priority
 
 _encode = msgspec.json.Encoder().encode
@@ -19,16 +23,11 @@ def generate_request(
     request: TurnRequest,
     prompt: Prompt,
     packed: bytes,
-    *,
-    model: str,
-    family: str,
-    parser: str,
-    salt: str | None,
-    timeout_s: float | None,
-    grammar: str = "",
+    setup: ModelSetup,
+    grammar: str,
 ) -> GenerateRequest:
-    """The worker's request. `packed`: the prompt's ids (`pack_ids`), packed once for all workers that are tried.
-    `timeout_s`: what is left of the request's; `grammar`: of `guide.turn_guide`."""
+    """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which each worker that is tried gets.
+    `packed`: the prompt's ids (`pack_ids`); `grammar`: see `turn_guide`."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
@@ -36,8 +35,8 @@ def generate_request(
     none = choice.mode == "none" or output_format is not None
     calls: Literal["parallel", "single", "none"] = "none" if none else "parallel" if choice.parallel else "single"
     context = ParseContext(
-        model=model,
-        family=family if conversation.prompt is None else VERBATIM.name,
+        model=setup.card.name,
+        family=setup.family.name if conversation.prompt is None else VERBATIM.name,
         frontend=request.frontend,
         prompt_tokens=len(prompt.ids),
         max_tokens=prompt.max_tokens,
@@ -57,16 +56,14 @@ def generate_request(
     return GenerateRequest(
         turn=request.turn,
         attempt=request.attempt,
-        model=model,
+        model=setup.card.name,
         prompt=packed,
-        parser=parser,
+        parser="",
         frontend=request.frontend,
         sampling=prompt.sampling,
         stop_ids=prompt.stop_ids,
         context=msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools)),
         resume=request.resume,
-        timeout_s=timeout_s,
-        cache_salt=salt,
         priority=priority(conversation),
         guided=msgspec.Raw(_encode(output_format)),
         grammar=grammar,
@@ -88,3 +85,23 @@ def ledger_context_of(prompt: Prompt, conversation: Conversation) -> LedgerConte
     if prompt.found is None or sampling.stop_token_ids or sampling.ignore_eos:
         return None
     return prompt.found.context
+
+
+def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> str:
+    """The grammar that holds a turn to its request's promises, in some milliseconds of CPU. "": nothing is promised, or
+    no grammar can describe the family's calls."""
+    if not promises(conversation):
+        return ""
+    allowed = allowed_tools(conversation)
+    form = TurnForm(
+        tools=[tool for tool in prompt.tools if not allowed or tool.name in allowed],
+        format=conversation.format,
+        parallel=conversation.tool_choice.parallel,
+        in_reasoning=prompt.in_reasoning,
+        forced=conversation.tool_choice.mode in ("any", "tool"),
+        prefix=prompt.prefix,
+    )
+    try:
+        return turn_grammar(form, setup.family, setup.tokenizer.added, prompt.stop_ids).text
+    except Unguidable:
+        return ""

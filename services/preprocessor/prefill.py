@@ -1,23 +1,31 @@
-"""Prefills the certain prefix of a session's next turn on the worker that decoded this one, while that is idle."""
+"""Prefills the certain prefix of a session's next turn on the worker that decoded this one, while that is idle.
 
+When a turn has ended, the template fixes the next prompt up to the answer of the user or the tools. Most of it are
+tokens that the engine has just decoded. Where the template changes history (drops the reasoning of an answered
+question), an idle worker can prefill the other tokens before the next request comes
+(`nvext.agent_hints.speculative_prefill`).
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 from cachetools import LRUCache
+from msgspec.structs import replace
 from prometheus_client import Counter
 
 from schemas import subjects
-from schemas.conversation import Conversation, Sampling, ToolSpec
+from schemas.conversation import Call, Conversation, Part, Result, Sampling, Text, ToolSpec, Turn
 from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from services.ledger.recall import Ledger
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.prompt.next_prefix import certain_prefix
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import MAX_PRIORITY
 from services.runtime.process import Process
-from services.tokenization.segments import TokenIds
+from services.tokenization.segments import TokenIds, common_prefix
 
 MAX_PENDING = 4096
 """Turns whose end is waited for; the oldest are given up."""
@@ -25,6 +33,10 @@ LEAST_TOKENS = 64
 """Fewer are not worth a request."""
 TAKE_TIMEOUT_S = 2.0
 
+_ANSWERS = ("Next", "7 steps")
+"""Two answers without a common beginning: what both prompts begin with does not depend on the answer."""
+
+Encode = Callable[[Conversation], Sequence[int]]
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
 
 
@@ -109,3 +121,23 @@ class Prefills:
 
 def _key(context: LedgerContext) -> bytes:
     return context.state + context.head_hash
+
+
+def certain_prefix(conversation: Conversation, answer: Sequence[Part], encode: Encode) -> TokenIds:
+    """The ids with which every prompt begins that continues `conversation` after the model's turn `answer`.
+
+    `encode` makes a conversation's prompt, and its exceptions propagate.
+    """
+    one, other = (array("I", encode(_with_reply(conversation, answer, reply))) for reply in _ANSWERS)
+    return common_prefix(one, other)
+
+
+def _with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) -> Conversation:
+    """The conversation with the model's turn and a reply to it, from its tools if it called any, else its user."""
+    calls = [part for part in answer if isinstance(part, Call)]
+    next_turn = (
+        Turn("tool", [Result(call.call_id, [Text(reply)], name=call.name) for call in calls])
+        if calls
+        else Turn("user", [Text(reply)])
+    )
+    return replace(conversation, turns=[*conversation.turns, Turn("assistant", list(answer)), next_turn])

@@ -3,7 +3,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Media, Result, Text, Turn
-from services.preprocessor.prompt.preamble import strip_preamble
+from services.preprocessor.strip import strip_preamble
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-cli;"
 PROMPT = "You are Claude Code."

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Text, Turn
+from schemas.conversation import Call, Conversation, Text
 from services.runtime.branch_cache import BranchCache
 from services.tokenization.segments import TokenIds, common_prefix
 
@@ -58,13 +58,11 @@ class SeenPrompt(Struct, frozen=True):
     """The names of the tools at the front."""
     answers: tuple[int, ...]
     """See `answers_of`."""
-    turns: list[Turn] = []
-    """The history that the answers are of."""
 
     @property
     def size(self) -> int:
-        """Bytes, about: the text as a prompt and as turns, and the ids."""
-        return 2 * len(self.text) + 4 * len(self.ids) + 8 * len(self.answers) + 512
+        """Bytes, about."""
+        return len(self.text) + 4 * len(self.ids) + 8 * len(self.answers) + 512
 
 
 class PromptWatch:
@@ -73,10 +71,6 @@ class PromptWatch:
     def __init__(self, max_bytes: int) -> None:
         self._last: BranchCache[SeenPrompt] = BranchCache(max_bytes, lambda one: one.size, MAX_ALIKE)
         """For each key: the last prompt of every session."""
-
-    def alike(self, key: str) -> list[SeenPrompt]:
-        """The last prompts with this key, newest first."""
-        return self._last.get(key)
 
     def look(self, key: str, now: SeenPrompt, text: str, *, one_session: bool) -> Difference | None:
         """The difference to the last prompt of the same session; None where there is none, or no last prompt.
@@ -91,20 +85,8 @@ class PromptWatch:
         return None if before is None or text.startswith(before.text) else _difference(before, now, text)
 
 
-def answers_of(conversation: Conversation, alike: Sequence[SeenPrompt] = ()) -> tuple[int, ...]:
-    """A hash for each of the model's turns in a history, by text and call ids: what a client sends back each time.
-
-    `alike`: prompts of which one may have a history that goes on here. The request decoder returns equal turns as the
-    very same objects, so that comparing them takes no time.
-    """
-    turns = conversation.turns
-    known = next((one for one in alike if one.turns and turns[: len(one.turns)] == one.turns), None)
-    if known is not None:
-        return known.answers + _answers(turns[len(known.turns) :])
-    return _answers(turns)
-
-
-def _answers(turns: Sequence[Turn]) -> tuple[int, ...]:
+def answers_of(conversation: Conversation) -> tuple[int, ...]:
+    """A hash for each of the model's turns in a history, by text and call ids: what a client sends back each time."""
     return tuple(
         hash(
             (
@@ -112,7 +94,7 @@ def _answers(turns: Sequence[Turn]) -> tuple[int, ...]:
                 *(part.call_id for part in turn.parts if isinstance(part, Call)),
             )
         )
-        for turn in turns
+        for turn in conversation.turns
         if turn.role == "assistant"
     )
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, ErrorKind, Invalid
-from services.preprocessor.prompt.limits import (
+from services.preprocessor.limit import (
     MAX_STOP_CHARS,
     MAX_STOPS,
     USEFUL_ANSWER,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text, Turn
-from services.preprocessor.prompt.next_prefix import certain_prefix
+from services.preprocessor.prefill import certain_prefix
 from services.tokenization.segments import common_prefix
 
 ASKED = Conversation("m", [Turn("user", [Text("What?")])])

@@ -30,11 +30,10 @@ from schemas.frames import pack_ids
 from services.families import open_parser
 from services.frontend.apis.messages.request import parse
 from services.ledger.recall import Recall
-from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import Prompt, PromptDraft, assemble
-from services.preprocessor.prompt.constraints import allowed_tools
-from services.preprocessor.prompt.history import History
+from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.render import allowed_tools
+from services.preprocessor.restore import open_ledger
 from services.templates.jinja import CheckedContext
 from tests.conftest import examples
 
@@ -448,27 +447,13 @@ def agent_loop(turns: int) -> Conversation:
     return conversation(user("Please do it."), *steps, tools=[BASH])
 
 
-def test_later_prompts_are_made_in_parts_once_this_one_was_kept(setup: ModelSetup) -> None:
-    history = History(setup.template, setup.traits, max_bytes=1 << 20)
-    fresh = changed(setup, history=history)
-    prompt = PromptDraft(agent_loop(8), fresh).prompt()
-    ids = PromptDraft(agent_loop(9), fresh).prompt().ids
-    assert (history.parts, history.wholes) == (0, 2), "nothing was kept yet"
-    assert prompt.keep is not None
-    prompt.keep()
-    later = PromptDraft(agent_loop(9), fresh).prompt()
-    assert (history.parts, history.wholes) == (1, 2)
-    assert later.ids == ids
-    assert later.keep is None, "the boundary stays"
-
-
 def test_a_prompt_leaves_no_cycles(setup: ModelSetup) -> None:
     ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
     gc.collect()
     gc.disable()
     try:
         assemble(agent_loop(8), setup, remember=ledger.recall)
-        left = [found for found in gc.get_objects() if type(found) in (CheckedContext, Recall, PromptDraft)]
+        left = [found for found in gc.get_objects() if type(found) in (CheckedContext, Recall)]
     finally:
         gc.enable()
     assert left == []

@@ -3,7 +3,7 @@ from array import array
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Text, Turn
-from services.preprocessor.drift.analysis import Difference, PromptWatch, SeenPrompt, answers_of, head_of
+from services.preprocessor.drift import Difference, PromptWatch, SeenPrompt, answers_of, head_of
 
 FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
 OPENING = "<assistant>"

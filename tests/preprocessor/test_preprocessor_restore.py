@@ -8,10 +8,9 @@ import pytest
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from services.ledger.signer import EntrySigner
-from services.preprocessor.ledger.model import open_ledger
-from services.preprocessor.ledger.reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
+from services.preprocessor.restore import LedgerReader, open_ledger
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
@@ -103,10 +102,10 @@ async def test_turns_that_the_bucket_lacks_are_requested_once(make_process: Make
 
 
 @pytest.mark.parametrize("there", [True, False])
-async def test_a_prompt_has_the_turns_that_were_fetched_meanwhile(
+async def test_a_prompt_has_the_turns_that_were_fetched_first(
     make_process: MakeProcess, setup: ModelSetup, there: bool
 ) -> None:
-    name = f"meanwhile-{there}".lower()
+    name = f"fetched-{there}".lower()
     alike = started(Session(setup), 1, ANSWER)
     ((key, mac, data),) = written(alike)
     process = await make_process("preprocessor", name)
@@ -117,7 +116,7 @@ async def test_a_prompt_has_the_turns_that_were_fetched_meanwhile(
         bucket.offer(key, data, mac)
         await bucket.put("flush", b"x")
     preparation = Preparation(process, setup, Sealer(b"test"), 1, late)
-    prompt = await preparation.prompt(conversation(), limit=False, size=1, fresh=1)
+    prompt = await preparation.prompt(conversation(), limit=False, size=1)
     preparation.close()
     assert prompt.found is not None
     assert prompt.found.outcome == ("moved" if there else "unknown"), "the entry was made behind another prompt"
