@@ -28,6 +28,7 @@ from services.frontend.turns.interfaces import Ask, Collector, Dialect, OpenTurn
 from services.frontend.turns.metrics import FrontendMetrics, TurnRecord
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
 from services.guides.promises import not_enforced
+from services.runtime.after_sending import after_sending
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -104,9 +105,7 @@ class TurnServer:
         if not ask.stream:
             return DocumentSink(answer, collector, len(admitted))
         sink = StreamSink(answer, self.flusher, stream, len(admitted))
-        # Two ticks later: in the next one the bus sends the request, which this work must not delay.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, sink.get_ready)
+        after_sending(sink.get_ready)  # the request goes first
         return sink
 
     async def read(
