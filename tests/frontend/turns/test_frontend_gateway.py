@@ -26,8 +26,8 @@ from schemas.events import (
     Usage,
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
-from services.frontend.turns import bus_gateway
-from services.frontend.turns.bus_gateway import BusGateway
+from services.frontend.turns import gateway
+from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
 from services.frontend.turns.shared_names import session_of
 from services.runtime.bus import Delivery
@@ -214,7 +214,7 @@ async def test_a_delta_of_no_open_block_is_dropped(stage: Stage) -> None:
 async def test_events_of_another_attempt_are_ignored_and_their_attempt_is_cancelled_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus_gateway, "CANCEL_AGAIN_S", 0.0)
+    monkeypatch.setattr(gateway, "CANCEL_AGAIN_S", 0.0)
     stage = Stage()
     await stage.gateway.start()
     sink = await stage.open("a")
