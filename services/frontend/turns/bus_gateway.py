@@ -14,7 +14,6 @@ import msgspec
 
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, StreamPosition
-from schemas.conversation import Conversation
 from schemas.errors import (
     DEADLINE_PASSED,
     RETRY_AFTER_S,
@@ -35,8 +34,9 @@ from schemas.frames import (
     TokenizeRequest,
     pack_ids,
 )
+from services.frontend.turns.admission import Admitted
 from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.interfaces import CancelReason, ContinuedAnswer, TurnSink
+from services.frontend.turns.interfaces import CancelReason, TurnSink
 from services.frontend.turns.metrics import ModelProcesses
 from services.frontend.turns.open_turn import BusTurn
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
@@ -106,12 +106,11 @@ class BusGateway:
 
     # -- the interface --------------------------------------------------------------------------------------------
 
-    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> BusTurn:
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> BusTurn:
         """See `TurnGateway.open`."""
-        card = self.resolve(conversation.model)
-        if self._process.draining and not (isinstance(sink, ContinuedAnswer) and sink.continues):
+        if self._process.draining and not admitted.continues:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
-        conversation = msgspec.structs.replace(conversation, model=card.name)
+        card, conversation = admitted.card, admitted.conversation
         now = asyncio.get_running_loop().time()
         turn = BusTurn(turn_id, card, conversation, sink, now + self._config.request_timeout_s, self._cancel)
         turn.wait_until = now + self._config.wait_s
@@ -129,26 +128,20 @@ class BusGateway:
             raise
         return turn
 
-    async def count(self, conversation: Conversation) -> int:
+    async def count(self, admitted: Admitted) -> int:
         """See `TurnGateway.count`."""
-        card = self.resolve(conversation.model)
-        conversation = msgspec.structs.replace(conversation, model=card.name)
-        return (await self._preprocessors.ask(subjects.count, card.name, CountRequest(conversation))).count
+        request = CountRequest(admitted.conversation)
+        return (await self._preprocessors.ask(subjects.count, admitted.card.name, request)).count
 
-    async def tokenize(
-        self, model: str, text: str | None, conversation: Conversation | None, add_special_tokens: bool
-    ) -> TextReply:
+    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
         """See `TurnGateway.tokenize`."""
-        card = self.resolve(model)
-        if conversation is not None:
-            conversation = msgspec.structs.replace(conversation, model=card.name)
-        request = TokenizeRequest(text, conversation, add_special_tokens)
-        return await self._preprocessors.ask(subjects.tokenize, card.name, request)
+        request = TokenizeRequest(text, admitted.conversation if text is None else None, add_special_tokens)
+        return await self._preprocessors.ask(subjects.tokenize, admitted.card.name, request)
 
-    async def detokenize(self, model: str, token_ids: list[int]) -> TextReply:
+    async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
         """See `TurnGateway.detokenize`."""
-        card = self.resolve(model)
-        return await self._preprocessors.ask(subjects.detokenize, card.name, DetokenizeRequest(pack_ids(token_ids)))
+        request = DetokenizeRequest(pack_ids(token_ids))
+        return await self._preprocessors.ask(subjects.detokenize, admitted.card.name, request)
 
     def readiness(self) -> dict[str, Any]:
         """See `TurnGateway.readiness`."""

@@ -1,15 +1,12 @@
 """The operations of the Messages API."""
 
-from collections.abc import Sequence
+from functools import partial
 
-from schemas.conversation import Conversation
-from schemas.events import TurnEvent
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
 from services.frontend.apis.messages.request import Messages, MessagesAsk, apply_context_edits, compact
 from services.frontend.apis.shared.mount import Api, Mount, Operation
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.side_turn import run_side_turn
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
@@ -46,17 +43,19 @@ _EVENTS = (
 def _mount(mount: Mount) -> None:
     messages = Messages(mount.config.served_tools)
 
-    async def prepare(ask: MessagesAsk) -> MessagesAsk:
-        return await apply_context_edits(ask, mount.count)
+    admission = mount.server.admission
+
+    async def prepare(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
+        return await apply_context_edits(ask, partial(admission.count, caller=context.caller))
 
     async def prepare_turn(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
-        async def write(conversation: Conversation) -> Sequence[TurnEvent]:
-            return await run_side_turn(mount.server, conversation, context, messages.name)
-
-        ask = await prepare(ask)
+        ask = await prepare(ask, context)
         if ask.compact is None:
             return ask
-        return await compact(ask, mount.count, mount.server.card(ask.conversation.model).max_model_len, write)
+        card = admission.resolve(ask.conversation.model, context.caller)
+        count = partial(admission.count, caller=context.caller)
+        write = partial(mount.server.read, context=context, dialect=messages.name)
+        return await compact(ask, count, card.max_model_len, write)
 
     mount.add_turns(PATH, messages, prepare_turn)
     mount.add_count(COUNT_PATH, messages.parse_count, messages.count_body, prepare)
