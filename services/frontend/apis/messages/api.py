@@ -1,9 +1,6 @@
-"""The types of the answers of the Messages API, and its operations."""
+"""The operations of the Messages API."""
 
 from functools import partial
-from typing import Any, Literal, TypeAlias
-
-from msgspec import Struct
 
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
@@ -13,112 +10,6 @@ from services.frontend.http.middleware import RequestContext
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
-
-
-class TextContent(Struct, tag="text"):
-    """Text."""
-
-    text: str
-
-
-class ThinkingContent(Struct, tag="thinking"):
-    """A thought; the signature restores it where the client sends it back without its text."""
-
-    thinking: str
-    signature: str
-
-
-class ToolUseContent(Struct, tag="tool_use"):
-    """A call for the client to run."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-    caller: dict[str, Any]
-
-
-class ServerToolUseContent(ToolUseContent, tag="server_tool_use"):
-    """A call that this server runs."""
-
-
-class WebSearchContent(Struct, tag="web_search_tool_result"):
-    """Pages found, or an error."""
-
-    tool_use_id: str
-    content: list[dict[str, Any]] | dict[str, Any]
-    caller: dict[str, Any]
-
-
-class WebFetchContent(Struct, tag="web_fetch_tool_result"):
-    """A page, or an error."""
-
-    tool_use_id: str
-    content: dict[str, Any]
-    caller: dict[str, Any]
-
-
-class CompactionContent(Struct, tag="compaction"):
-    """The summary of everything before it; null where the model wrote none."""
-
-    content: str | None
-    encrypted_content: str | None
-
-
-Content: TypeAlias = (
-    TextContent
-    | ThinkingContent
-    | ToolUseContent
-    | ServerToolUseContent
-    | WebSearchContent
-    | WebFetchContent
-    | CompactionContent
-)
-
-
-class Usage(Struct):
-    """Token counts; `input_tokens` excludes those that were read from the cache."""
-
-    input_tokens: int
-    output_tokens: int
-    cache_creation_input_tokens: int
-    cache_read_input_tokens: int
-    cache_creation: dict[str, int]
-    service_tier: str
-    output_tokens_details: dict[str, int]
-    server_tool_use: dict[str, int] | None = None
-    iterations: list[dict[str, Any]] | None = None
-
-
-class Answer(Struct):
-    """A turn of the assistant."""
-
-    id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
-    content: list[Content]
-    stop_reason: Literal[
-        "end_turn",
-        "tool_use",
-        "max_tokens",
-        "stop_sequence",
-        "model_context_window_exceeded",
-        "pause_turn",
-        "compaction",
-    ]
-    stop_sequence: str | None
-    usage: Usage
-    context_management: dict[str, Any] | None = None
-    prompt_token_ids: list[int] | None = None
-    token_ids: list[int] | None = None
-    token_logprobs: list[float | None] | None = None
-
-
-class Tokens(Struct):
-    """The exact size of a prompt."""
-
-    input_tokens: int
-    context_management: dict[str, int] | None = None
 
 
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -182,7 +73,7 @@ API = Api(
             body=wire.Body,
             required=("model", "max_tokens"),
             example=_EXAMPLE,
-            answer=Answer,
+            answer=wire.Answer,
             events=_EVENTS,
         ),
         Operation(
@@ -191,7 +82,7 @@ API = Api(
             body=wire.Body,
             required=("model",),
             example={"model": "your-model", "messages": [_QUESTION]},
-            answer=Tokens,
+            answer=wire.Tokens,
         ),
     ),
     mount=_mount,
