@@ -183,7 +183,7 @@ REFUSED: list[tuple[tuple[str, Json], str, str]] = [
         f"metadata.{'k' * 65}",
     ),
     (
-        chat(store=True, metadata={"topic": "weather", "a.b": 5}),
+        responses(metadata={"topic": "weather", "a.b": 5}),
         "Invalid type for 'metadata.a.b': expected a string, but got an integer instead.",
         "metadata.a.b",
     ),

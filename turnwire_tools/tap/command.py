@@ -18,7 +18,7 @@ from services.cli.files import append_to_file
 from services.cli.registry import Command
 from services.cli.running import bus_defaults
 from services.cli.signals import run
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources
 from turnwire_tools.tap import bus_view, messages
@@ -78,7 +78,7 @@ class Tap:
         self._console = Console(highlight=False, soft_wrap=True)
         self.recorder = Recorder(redact=flags.redact)
 
-    def take(self, message: Message) -> None:
+    def take(self, message: Delivery) -> None:
         """One message of the bus."""
         now = datetime.now(UTC)
         kind = messages.kind_of(message.subject)
@@ -105,7 +105,7 @@ class Tap:
             self._record.write(text)
             self._record.flush()
 
-    def _show(self, now: datetime, message: Message, lines: list[Line]) -> None:
+    def _show(self, now: datetime, message: Delivery, lines: list[Line]) -> None:
         if self._flags.json:
             encoded = msgspec.json.encode(messages.line_of(now.timestamp(), message.subject, message.data))
             self._console.file.write(encoded.decode() + "\n")

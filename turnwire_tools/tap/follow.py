@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from services.cli.errors import UsageError
 from services.cli.observer import observing
 from services.cli.signals import status_of
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig
 from services.runtime.config.loader import mask_passwords
 
@@ -16,7 +16,7 @@ PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 """A subject of NATS with wildcards: `tw.v1.*.worker`, `tw.v1.>`."""
 
 
-async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Message], None]) -> int:
+async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]) -> int:
     """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the bus is lost (1).
 
     Raises UsageError for a pattern that is none, else as `observing`.
@@ -27,7 +27,7 @@ async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Ca
         if not ended.done():
             ended.set_result(status)
 
-    def received(message: Message) -> None:
+    def received(message: Delivery) -> None:
         try:
             take(message)
         except (BrokenPipeError, SystemExit):  # rich turns the first into the second

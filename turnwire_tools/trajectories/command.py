@@ -15,7 +15,7 @@ from services.cli.registry import Command
 from services.cli.running import bus_defaults
 from services.cli.signals import run
 from services.parser.service import load_backend
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Seconds
 from services.runtime.config.loader import Sources
 from services.tokenization.detokenizer import Vocabulary
@@ -109,15 +109,15 @@ class Writer:
 
 
 async def _follow(config: BusConfig, writer: Writer) -> int:
-    def take(message: Message) -> None:
+    def take(delivery: Delivery) -> None:
         now = time.time()
-        if messages.kind_of(message.subject) not in messages.TURN_KINDS:
+        if messages.kind_of(delivery.subject) not in messages.TURN_KINDS:
             writer.flush(now)  # there is a heartbeat every second
             return
         try:
-            writer.take(messages.decode(message.subject, message.data), now)
+            writer.take(messages.decode(delivery.subject, delivery.data), now)
         except (msgspec.MsgspecError, ValueError) as error:
-            print(f"turnwire trajectories: {message.subject} cannot be read: {error}", file=sys.stderr)
+            print(f"turnwire trajectories: {delivery.subject} cannot be read: {error}", file=sys.stderr)
 
     try:
         # One subscription, which keeps the order of all messages.

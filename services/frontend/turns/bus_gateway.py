@@ -11,7 +11,6 @@ import asyncio
 from typing import Any, Literal
 
 import msgspec
-from cachetools import TTLCache
 
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, StreamPosition
@@ -44,16 +43,16 @@ from services.frontend.turns.preprocessor_client import PreprocessorClient, unre
 from services.frontend.turns.process_watch import BOTH_LOST, RESCUE_S, ProcessWatch
 from services.frontend.turns.stage_wait import StageWait
 from services.frontend.turns.turn_span import TurnSpan
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.metrics import register
 from services.runtime.process import Process
+from services.runtime.recent_turns import RecentTurns
 from services.runtime.streams.frames import FrameReceiver
 from services.runtime.streams.turn_log import Cursor, Verdict
 
 CANCEL_AGAIN_S = 1.0
 """How often the cancellation of a turn that still sends events is repeated."""
-MAX_CANCELLED = 4096
 
 _decode_frame = msgspec.json.Decoder(EventFrame).decode
 
@@ -79,7 +78,7 @@ class BusGateway:
         self._preprocessors = PreprocessorClient(process, config, self._stages)
         self._turns: dict[str, BusTurn] = {}
         self._receiver = FrameReceiver(process, "parser", self._positions, on_given_up=self._given_up)
-        self._cancelled: TTLCache[str, None] = TTLCache(MAX_CANCELLED, CANCEL_AGAIN_S)
+        self._cancelled = RecentTurns(CANCEL_AGAIN_S)
         self._empty = asyncio.Event()
         self._empty.set()
         process.registry.on_leave(self._peer_left)
@@ -292,18 +291,18 @@ class BusGateway:
     def _publish_cancel(
         self, model: str, turn: str, attempt: int, reason: CancelReason | Literal["superseded"]
     ) -> None:
-        self._cancelled[turn] = None
+        self._cancelled.note(turn, attempt)
         self._process.publish(subjects.cancel(model), Cancel(turn, attempt, reason))
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def _receive(self, message: Message) -> None:
-        frame = _decode_frame(message.data)
+    def _receive(self, delivery: Delivery) -> None:
+        frame = _decode_frame(delivery.data)
         if not frame.seq:
             for entry in frame.entries:
                 self._refused(entry)
             if frame.entries:  # else it is a worker's or a parser's probe, which needs no answer
-                message.reply(b"")
+                delivery.reply(b"")
             return
         if not self._receiver.opens(frame.sender, frame.seq):
             return
@@ -323,7 +322,7 @@ class BusGateway:
                 self._log.exception("frontend.turn_failed", turn=turn.id)
                 self._supersede(turn, "internal")
                 self._fail(turn, EngineFailed("internal error").info)
-        self._receiver.arrived(sender, frame.seq, len(message.data))
+        self._receiver.arrived(sender, frame.seq, len(delivery.data))
 
     def _refused(self, entry: EventEntry) -> None:
         """A preprocessor could not give the turn to a worker."""

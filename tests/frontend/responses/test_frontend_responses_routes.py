@@ -190,7 +190,7 @@ async def test_keys_have_stores_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
+        ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "resp_none"}, "previous_response_id"),

@@ -30,7 +30,7 @@ from services.frontend.turns import bus_gateway
 from services.frontend.turns.bus_gateway import BusGateway
 from services.frontend.turns.open_turn import BusTurn
 from services.frontend.turns.shared_names import session_of
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import Registry
 from tests.conftest import eventually
@@ -71,13 +71,13 @@ class Process:
             self.registry.receive(Heartbeat(stage, f"{stage}-1", models=[ModelCard("m")]), 0.0)
         self.bus = Bus()
         self.published: list[msgspec.Struct] = []
-        self.handlers: dict[str, Callable[[Message], None]] = {}
+        self.handlers: dict[str, Callable[[Delivery], None]] = {}
         self.tasks: list[asyncio.Task[None]] = []
         self.on_tick: list[Callable[[float], None]] = []
         self.on_attached: list[Callable[[], None]] = []
         self.on_reconnect: list[Callable[[], None]] = []
 
-    async def subscribe(self, subject: str, handler: Callable[[Message], None]) -> None:
+    async def subscribe(self, subject: str, handler: Callable[[Delivery], None]) -> None:
         self.handlers[subject] = handler
 
     def publish(self, _subject: str, message: msgspec.Struct) -> bool:
@@ -137,7 +137,7 @@ class Stage:
         self._seq += 1
         frame = EventFrame("parser-1", self._seq, [EventEntry(turn, attempt, events) for turn, events in entries])
         bus: Any = self.process.bus
-        self.process.handlers[subjects.events(self.process.id)](Message(bus, "evt", msgspec.json.encode(frame), ""))
+        self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
 
     def replays(self) -> list[Replay]:
         return [message for message in self.process.published if isinstance(message, Replay)]
@@ -251,7 +251,7 @@ async def test_a_request_that_came_too_late_is_not_tried_again(stage: Stage) -> 
     error = ErrorInfo(ErrorKind.TIMED_OUT, "too late", code=DEADLINE_PASSED)
     frame = EventFrame("preprocessor-1", 0, [EventEntry("a", 1, [Failed(error)])])
     bus: Any = stage.process.bus
-    stage.process.handlers[subjects.events(stage.process.id)](Message(bus, "evt", msgspec.json.encode(frame), ""))
+    stage.process.handlers[subjects.events(stage.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
     with pytest.raises(TimedOut, match="too late"):
         await asyncio.wait_for(opening, 60)
     assert len(stage.process.bus.requests) == 1

@@ -28,8 +28,6 @@ from schemas.events import (
     OutputTokens,
     Prepared,
     TokenLogprob,
-    TurnEvent,
-    failure_of,
 )
 from schemas.frames import unpack_ids
 from services.frontend.apis.chat.calls import CallWriter
@@ -122,31 +120,6 @@ def _message_choice(choice: dict[str, Any]) -> dict[str, Any]:
     if not message["content"] and ("tool_calls" in message or "function_call" in message):
         message["content"] = None
     return {"index": choice.pop("index"), "message": message, **choice}
-
-
-class StoredStream(ChatStream):
-    """A stream whose document is stored."""
-
-    def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
-        super().__init__(reply, shape, choices)
-        self._collector = chat_collector(reply, shape, choices)
-        self._failed = False
-
-    @property
-    def document(self) -> dict[str, Any] | None:
-        """The document of the whole answer; None for one that failed."""
-        return None if self._failed else self._collector.document
-
-    def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """See `Renderer.start`."""
-        self._collector.start(prepared)
-        return super().start(prepared)
-
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """See `Renderer.events`."""
-        self._failed = self._failed or failure_of(events[-1]) is not None
-        self._collector.events(events, choice)
-        return super().events(events, choice)
 
 
 class _Choice(TurnRenderer):

@@ -251,7 +251,6 @@ class Body(OpenAIFields, kw_only=True):
     """The request."""
 
     store: bool | None = None
-    metadata: Any = None
     messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None

@@ -103,12 +103,6 @@ class CacheOptions(Struct):
     prewarm: bool | None = None
 
 
-class ConversationRef(Struct):
-    """The conversation that a response belongs to."""
-
-    id: str
-
-
 class ManagedContext(Struct):
     """An element of `context_management`."""
 

@@ -78,7 +78,7 @@ def _schemas(kinds: Iterable[Any], prefix: str, components: dict[str, Any]) -> S
 def _operation(
     one: Operation, api: Api, body: dict[str, Any] | None, answers: dict[int, dict[str, Any]]
 ) -> dict[str, Any]:
-    path = one.path.replace("{id}", "one").replace("{item}", "one")
+    path = one.path.replace("{id}", "one")
     words = [word for word in path.replace(".", "_").split("/") if word]
     described: dict[str, Any] = {
         "operationId": "_".join([one.method, *words]),
@@ -92,11 +92,7 @@ def _operation(
     ]
     if one.id:
         schema = {"type": "string", "minLength": 1}
-        names = {"id": one.id, **({"item": "The id of an item."} if "{item}" in one.path else {})}
-        parameters += [
-            {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
-            for name, text in names.items()
-        ]
+        parameters.append({"name": "id", "in": "path", "required": True, "description": one.id, "schema": schema})
     if parameters:
         described["parameters"] = parameters
     if body is not None:

@@ -124,10 +124,10 @@ def _out_of_bounds(place: str, bound: re.Match[str], value: Any) -> Invalid:
     limit, sign = bound["bound"].removesuffix(".0"), bound["sign"]
     if kind := _NUMBERS.get(bound["kind"]):
         return out_of_range(place, kind, sign, limit, value)
-    return out_of_length(place, bound["kind"].replace("str", "string"), sign, limit, value)
+    return _out_of_length(place, bound["kind"].replace("str", "string"), sign, limit, value)
 
 
-def out_of_length(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
+def _out_of_length(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
     """The error for a `string`, `array` or `object` with too much or too little in it."""
     an, size = "a" if kind == "string" else "an", len(value) if isinstance(value, Sized) else 0
     if kind == "object":
