@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from schemas import control, frames, kv, ledger, subjects
-from services.cli.errors import UsageError
+from services.cli.common import UsageError
 
 TYPES: Mapping[str, type[Struct]] = {
     "turn": frames.TurnRequest,
