@@ -69,7 +69,7 @@ def test_every_command_is_in_a_block_that_is_run(page: str) -> None:
             assert not PROGRAMS.search(body), f"commands in a block that is not run: {body}"
 
 
-def test_what_a_page_means(tmp_path: Path) -> None:
+def test_commands_are_read_from_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "<!-- not run `b`: no b -->\n```sh\na '#1' \\\n  x   # why\n# only a comment\nb 2\n```\n\n"
@@ -249,7 +249,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         made.server.kill()
 
 
-def test_what_does_not_work_is_found(tmp_path: Path) -> None:
+def test_commands_that_do_not_work_are_found(tmp_path: Path) -> None:
     (tmp_path / "clone").mkdir()
     someone = Reader(tmp_path)
     someone.type(Command("p:1", "export WORD=word; cd /"))

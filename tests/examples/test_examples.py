@@ -168,7 +168,7 @@ TESTS: dict[str, Callable[[Stack], None]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=NEEDS_DISPATCH) if name == "tap_bus.py" else name for name in TESTS]
 )
-def test_example(name: str, server: Stack) -> None:
+def test_example_works(name: str, server: Stack) -> None:
     TESTS[name](server)
 
 

@@ -113,7 +113,7 @@ def test_twice_the_input_is_at_most_twice_the_work(
         assert twice[1] <= 2.1 * once[1] + 300, (name, "characters", once, twice)
 
 
-def test_a_megabyte_of_angles() -> None:
+def test_megabyte_of_angles_takes_linear_work() -> None:
     """Fed whole, and in pieces of a kilobyte: a scan by the regex engine, no loop of our own."""
     for size in (1 << 20, 1 << 10):
         parser = open_parser("qwen3_coder", tools=TOOLS, in_reasoning=False)

@@ -9,7 +9,7 @@ from fuzz.targets import chat, detokenizer, messages, responses, stop
 
 
 @pytest.mark.parametrize("target", [detokenizer, stop, messages, chat, responses])
-def test_seeds_and_mutations(target: ModuleType) -> None:
+def test_seeds_and_mutations_pass(target: ModuleType) -> None:
     chance = Random(target.__name__)
     pool = [data for _, data in target.seeds()]
     for data in pool:
