@@ -2,8 +2,8 @@
 
     python3 deploy/audit.py nats://127.0.0.1:4222 SECRETS_DIR [--ca FILE] [--cert FILE --key FILE]
 
-SECRETS_DIR is the directory of `turnwire secrets`. Ends with status 0 if everything was refused. The messages are harmless
-if the permissions hold; the services count a few refused heartbeats. Needs nats-py.
+SECRETS_DIR is the directory of `turnwire secrets`. Ends with status 0 if everything was refused. The messages are
+harmless if the permissions hold; the services count a few refused heartbeats. Needs nats-py.
 """
 
 import argparse

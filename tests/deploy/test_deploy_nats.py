@@ -159,7 +159,7 @@ def test_services_may_not_create_buckets(server: DeployedNats, capsys: pytest.Ca
     assert "bucket tw_ledger: no answer from JetStream within 2 s; may this user create streams?" in line
 
 
-async def test_largest_prompt_fits_into_a_message(server: DeployedNats) -> None:
+async def test_server_accepts_messages_of_8_mib(server: DeployedNats) -> None:
     client = await nats.connect(server.url, user="tap", password=read_secret(server.password_file("tap")))
     assert client.max_payload == 8 * 1024 * 1024
     await client.close()

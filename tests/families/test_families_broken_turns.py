@@ -127,8 +127,8 @@ def test_closer_without_opener_is_dropped_at_a_boundary_and_at_the_end(family: F
 
 
 @pytest.mark.parametrize("family", CALLING, ids=ids)
-def test_only_the_formats_own_namespace_is_removed(family: Family) -> None:
-    """It leads to the registered tool only where the format adds it, or doubles the name."""
+def test_doubled_name_is_mapped_and_other_namespaces_stay(family: Family) -> None:
+    """Only a namespace that the format adds, or a doubled name, leads to the registered tool."""
     arguments = {"cmd": "ls"}
     found = [read(family, family.style.write_call(name, arguments)) for name in ("run.run", "other.tool")]
     assert found[0] == [("run", arguments)]

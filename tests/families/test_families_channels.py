@@ -75,7 +75,7 @@ def test_a_prompt_may_end_inside_reasoning() -> None:
     assert blocks("gpt_oss", raw, in_reasoning=True) == [("reasoning", "Hm."), ("text", "Done.")]
 
 
-def test_message_without_recipient_is_dropped() -> None:
+def test_message_to_another_recipient_is_dropped() -> None:
     raw = " to=developer<|message|>log<|eom|><|start|>assistant to=user<|message|>Hi.<|eot|>"
     assert blocks("muse_glimmer", raw) == [("text", "Hi.")]
 

@@ -137,7 +137,7 @@ def test_value_opener_may_be_missing() -> None:
     assert whole(PAIRS, "<k>s</k>x</v>\n<k>t</k>\n<v>y</v></call>")[0] == {"s": "x", "t": "y"}
 
 
-def test_call_is_complete_at_the_end_only_if_the_model_stopped_with_nothing_open() -> None:
+def test_call_is_complete_at_the_end_only_if_the_model_stopped_by_itself() -> None:
     assert whole(INLINE, "<p=s>x</p>\n")[0] == {"s": "x"}
     assert cut(INLINE, "<p=s>x</p>\n") == '{"s": "x"'
     assert cut(INLINE, "<p=s>x", FinishReason.STOP) == '{"s": "x'

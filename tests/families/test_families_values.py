@@ -101,7 +101,7 @@ def test_cut_off_value_has_not_ended(text: str) -> None:
         assert not copied(JSON, text, size)[1]
 
 
-def test_deep_nesting_is_read() -> None:
+def test_nesting_is_limited() -> None:
     assert copied(JSON, "[" * 256 + "]" * 256)[1]
     assert not copied(JSON, "[" * 257 + "]" * 257)[1]
 
