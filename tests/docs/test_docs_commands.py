@@ -35,14 +35,14 @@ STAYS = {
 TARGET = re.compile(r"turnwire tap.* (?:>|--record) ?(\S+)")
 """The file that a tap writes."""
 LANGUAGES = {"sh", "console", "text", "ini", "json", "python", "toml", "yaml"}
-"""Of a page's blocks: commands are `sh` or `console`, so that they are run."""
+"""The languages of a page's blocks: commands are `sh` or `console`, so that they are run."""
 PROGRAMS = re.compile(
     r"(?m)^\s*(\$ |turnwire |docker |kubectl |make |pip |\.venv/|python |curl |nats-server|git |kill )"
 )
 ADDRESS = "http://127.0.0.1:8000"
-"""Of `make up`, which takes a free port here."""
+"""The address of `make up`, which takes a free port here."""
 PLACEHOLDERS = {"--model DIR": "--model ~/.local/state/turnwire/demo-model"}
-"""What a reader puts in."""
+"""The values that a reader fills in."""
 
 
 def commands(page: str) -> list[Command]:
@@ -150,7 +150,7 @@ class Reader:
 
     @property
     def address(self) -> str:
-        """Of the server that runs while the other commands do."""
+        """The address of the server that runs during the other commands."""
         found = re.search(r"is served at (\S+)", self.server.output()) if self.server is not None else None
         return found[1] if found is not None else ADDRESS
 

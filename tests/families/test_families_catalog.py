@@ -91,7 +91,7 @@ def test_order_is_kept(family: Family, blocks: list[tuple[str, Any]]) -> None:
 
 
 def own_closer(family: Family) -> str:
-    """What ends one call, behind its arguments: a bracket, or the first closing tag."""
+    """The end of one call after its arguments: a bracket, or the first closing tag."""
     front, _, back = family.style.call.partition("{arguments}")
     if "[{" in front or front.endswith("(") or back in ("}", "") or family.name == "minimax_m1":
         return back[:1]

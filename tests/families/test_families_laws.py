@@ -110,7 +110,7 @@ def test_every_law_holds_for_any_output(name: str, data: st.DataObject) -> None:
 @settings(max_examples=examples(12))
 @given(st.text(alphabet="ab .,é\n", max_size=60), st.booleans())
 def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: bool) -> None:
-    """Character by character; only a line break waits, with blanks behind it, for it may stand in front of a marker."""
+    """Character by character; only a line break and blanks after it wait, because they may precede a marker."""
     parser = open_parser(name, tools=TOOLS, in_reasoning=reasoning)
     parser.feed("So it is ")
     fed, shown = "So it is ", "So it is "

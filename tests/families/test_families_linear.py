@@ -1,7 +1,7 @@
 """The work is linear in the text: counted in steps, not in time.
 
-A step is a call or return of a Python or C function; what C functions do themselves is bounded by the buffer that they
-are given, whose lengths are summed up beside the steps. Doubling a hostile input at most doubles both.
+A step is a call or return of a Python or C function. The work of C functions is bounded by the lengths of their buffers,
+which are summed up, too. Doubling a hostile input at most doubles both.
 """
 
 import sys
@@ -53,7 +53,7 @@ def cost(parser: TurnParser, pieces: list[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def hostile(family: Family) -> dict[str, tuple[str, str]]:
-    """Inputs to repeat, behind what may come before them once."""
+    """Inputs to repeat, each with a text that comes once before them."""
     inputs = {
         "angles": ("", "<"),
         "brackets": ("", "[{("),

@@ -122,7 +122,7 @@ def test_a_prefix_may_end_inside_an_argument() -> None:
 
 @pytest.mark.parametrize("family", [name for name, found in families().items() if found.style.call])
 def test_every_family_can_be_made_to_call(family: str) -> None:
-    """The words that force a call, and what the model writes behind them, are that call."""
+    """The text that forces a call and the model's text after it are that call."""
     found = families()[family]
     call = found.style.write_call("run", {"cmd": "ls -l", "n": 3})
     for name in ("run", None):

@@ -27,7 +27,7 @@ def body(block: bytes) -> bytes:
 @pytest.mark.parametrize(
     "block",
     [
-        # Bytes that are no UTF-8 reach the reader of hosted results, because raw JSON is not decoded before.
+        # Bytes that are not UTF-8 reach the reader of hosted results, because raw JSON is not decoded before.
         b'{"type":"web_search_tool_result","content":"\xff"}',
         b'{"type":"web_search_tool_result","content":[{"title":"\xc5"}]}',
         b'{"type":"mcp_tool_use","id":"a","name":"n","input":{"a":"\xff"}}',

@@ -44,7 +44,7 @@ UNHELD = {
     *("beam", "deepseek_r1", "functiongemma", "gemma4", "kimi_thinking", "lfm2", "llama3_json", "llama4_pythonic"),
     *("minimax_m3", "muse_glimmer", "olmo3", "plain", "pythonic", "xlam"),
 }
-"""The families of docs/tools.md whose calls are not held."""
+"""The families of docs/guided-turns.md without a grammar for calls."""
 QUICK = ("qwen3_coder", "hermes", "gpt_oss", "kimi_k2")
 
 
@@ -77,7 +77,7 @@ def is_patch(text: str) -> bool:
 
 
 def check_weather(value: dict[str, Any]) -> None:
-    """By `STRICT`."""
+    """Checks a value by `STRICT`."""
     assert value.keys() == STRICT["properties"].keys()
     assert isinstance(value["city"], str)
     assert type(value["days"]) is int
