@@ -16,15 +16,15 @@ ROOT = Path(__file__).parents[1]
 SOURCES = ("schemas", "services", "turnwire_tools", "docs", "README.md", "CONTRIBUTING.md", "SECURITY.md")
 COMPARED = "longer|more|other|different|better|worse|less|fewer|later|earlier|greater|larger|smaller|faster|slower"
 PLACES = r"balancers?|firewalls?|frontends?|gateways?|NAT|prox(?:y|ies)|routers?|servers?"
-LATE = "".join(rf"(?<!\b{word} )" for word in ("fall", "falls", "lag", "lags", "ms", "far"))
+LATE = "".join(rf"(?<!\b{word} )" for word in ("fall", "falls", "lag", "lags", "left", "far"))
 RULES = [
     (re.compile(pattern, re.IGNORECASE), cure)
     for pattern, cure in (
         (r"\ADOCSTRING (?:of|their|those|by(?! default)|the same)\b", "begin with the noun or the verb"),
         (r"\ADOCSTRING see ·+\.?\s*\Z", "a sentence that states the difference, or @override without a docstring"),
         (rf"(?<!there )\b(?:is|are|was|were) no (?!(?:{COMPARED})\b)\w+", "is not a …, or has no …"),
-        (rf"{LATE}\bbehind\b(?! (?:\w+ ){{0,3}}(?:{PLACES})\b)", "after, following"),
-        (r"\bgiven\b(?! (?:up|back)\b)", "set, passed, sent, configured"),
+        (rf"{LATE}\bbehind\b(?![;,.]| (?:\w+ ){{0,3}}(?:{PLACES})\b)", "after, following"),
+        (r"\bgiven\b(?! (?:\w+ ){0,2}(?:up|back)\b)", "set, passed, sent, configured"),
         (r"\bof which it\b", "two sentences, subject first"),
         (r"\bwhose\b", "with, that has, or a second sentence"),
         (r"\banew\b", "again"),

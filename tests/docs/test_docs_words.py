@@ -55,7 +55,8 @@ def test_docstring_begins_with_a_noun_or_a_verb(start: str, tmp_path: Path) -> N
         "It runs behind a proxy.",
         "It runs behind the HTTPS load balancer.",
         "The index is 20 ms behind.",
-        "A stream that was given up.",
+        "A file that an earlier run left behind is removed while a client is behind; the rest waits.",
+        "A stream that was given up, after the sender has given the receiver up.",
         "By default nothing is sent.",
     ],
 )
