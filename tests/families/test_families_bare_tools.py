@@ -18,7 +18,7 @@ WORDS = {"description": "What it is.", "title": "T", "examples": ["a"], "default
 
 
 @pytest.mark.parametrize("family", list(families()))
-def test_every_vector_says_the_same(family: str) -> None:
+def test_every_vector_gives_the_same_events_with_reduced_tools(family: str) -> None:
     for case in vectors(family):
         specs, reason = tools(case), FinishReason(case["finish_reason"])
         said = [
@@ -67,7 +67,7 @@ def schemas() -> st.SearchStrategy[Any]:
 
 
 @given(schemas())
-def test_the_json_of_tools_has_what_the_tools_without_words_have(schema: dict[str, Any]) -> None:
+def test_both_reductions_of_tools_are_equal(schema: dict[str, Any]) -> None:
     specs = [ToolSpec("f", "Words.", schema), ToolSpec("g")]
     assert msgspec.json.decode(types_json(specs, msgspec.json.encode(specs)), type=list[ToolSpec]) == bare(specs)
 
@@ -81,12 +81,12 @@ def test_the_json_of_tools_has_what_the_tools_without_words_have(schema: dict[st
         {"type": "object", "properties": {}, "$defs": {}, "definitions": {"d": {"default": {}}}},
     ],
 )
-def test_odd_schemas_are_kept_as_by_the_walk(schema: dict[str, Any]) -> None:
+def test_both_reductions_agree_on_unusual_schemas(schema: dict[str, Any]) -> None:
     specs = [ToolSpec("f", "Words.", schema)]
     assert msgspec.json.decode(types_json(specs, msgspec.json.encode(specs)), type=list[ToolSpec]) == bare(specs)
 
 
-def test_schemas_that_are_nested_deeper_than_the_decoder_goes() -> None:
+def test_schemas_deeper_than_the_decoders_limit_are_reduced() -> None:
     schema: dict[str, Any] = {"type": "string", "title": "T"}
     for _ in range(900):
         schema = {"items": schema}
@@ -96,7 +96,7 @@ def test_schemas_that_are_nested_deeper_than_the_decoder_goes() -> None:
 
 
 @given(schemas())
-def test_every_schema_tells_the_same_types(schema: dict[str, Any]) -> None:
+def test_reduced_schema_has_the_same_types(schema: dict[str, Any]) -> None:
     (tool,) = bare([ToolSpec("f", "Words.", schema)])
 
     def compare(whole: Any, kept: Any) -> None:
@@ -113,7 +113,7 @@ def test_every_schema_tells_the_same_types(schema: dict[str, Any]) -> None:
     compare(schema, tool.schema)
 
 
-def test_words_are_gone_and_properties_of_their_names_are_not() -> None:
+def test_descriptions_are_removed_and_properties_with_their_names_are_kept() -> None:
     schema = {**WORDS, "type": "object", "properties": {"description": {"type": "string", **WORDS}, "title": WORDS}}
     (tool,) = bare([ToolSpec("f", "Words.", schema, strict=True)])
     assert tool == ToolSpec(
@@ -125,6 +125,6 @@ def test_words_are_gone_and_properties_of_their_names_are_not() -> None:
     )
 
 
-def test_a_reference_into_what_would_be_left_out_keeps_the_whole_schema() -> None:
+def test_reference_into_a_dropped_part_keeps_the_whole_schema() -> None:
     schema = {"properties": {"a": {"$ref": "#/x-types/a"}}, "x-types": {"a": {"type": "integer"}}, "title": "T"}
     assert bare([ToolSpec("f", schema=schema)])[0].schema == schema
