@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.cli.errors import UsageError
+from services.cli.registry import Command
 from services.families import open_parser
 from services.runtime.config import Count
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
@@ -51,6 +52,9 @@ def parse(
         _print(with_dispatches(machine.feed(text[start : start + step]), log), json)
     _print(with_dispatches(machine.finish(FinishReason(finish)), log), json)
     return 0
+
+
+COMMAND = Command(parse)
 
 
 def read_tools(data: bytes) -> list[ToolSpec]:

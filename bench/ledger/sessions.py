@@ -20,7 +20,7 @@ from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entry_of
 from services.parser.turn_parse import TurnParse
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import Prompt
+from services.preprocessor.prompt import Prompt
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
 

@@ -1,12 +1,15 @@
 """Connects commands to the bus: as its user `tap`, which only listens, unless they name another."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Literal
 
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.observability.telemetry import open_log
+
+CLOSE_S = 0.5
 
 
 @asynccontextmanager
@@ -32,4 +35,6 @@ async def observing(
         await bus.connect()
         yield bus
     finally:
-        await bus.close()
+        with suppress(TimeoutError):  # a bus that hangs
+            async with asyncio.timeout(CLOSE_S):
+                await bus.close()

@@ -43,7 +43,6 @@ class _Frontend(Service):
         hosted, gateway = self._app.get(HOSTED), self._gateway
         turns = gateway.drain() if hosted is None else hosted.drain(gateway.drain)
         await asyncio.gather(turns, self._app[RESPONSES].drain())
-        await asyncio.sleep(0)  # lets the handlers of the last turns continue
 
 
 async def run(config: FrontendConfig) -> None:

@@ -107,8 +107,7 @@ def text_and_calls(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
 class ChainCache:
     """`chain_of` that hashes only what a request adds to a conversation that it has seen. Thread-safe.
 
-    `RequestDecoder` decodes equal turns to the very same objects, so that comparing them takes no time: a conversation
-    of 200 KB costs 9 us instead of 1.4 ms.
+    With 400 messages of 190 KB comparing them costs 0.06 ms, hashing them 2.3 ms.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -29,11 +29,11 @@ from services.ledger.chain import Chain, ChainCache, scope_of, text_and_calls
 from services.ledger.choice import Choice
 from services.ledger.comparison import ParseMode, TurnReader, WriteCalls, restored_parts
 from services.ledger.evidence import session_digest
-from services.ledger.keys import add, chain, squeeze, turn_key
+from services.ledger.keys import DIGEST_BYTES, add, chain, squeeze, turn_key
 from services.ledger.store import EntryStore, OriginalTurn, PromptCache, RestoredTurn, StoredEntry
 from services.templates.messages import Unseal
 from services.tokenization.detokenizer import Vocabulary
-from services.tokenization.encoder import DIGEST_BYTES, Encoder, StablePrefix
+from services.tokenization.encoder import Encoder
 from services.tokenization.segments import TokenIds, common_prefix
 
 MAX_SCOPES = 1024
@@ -186,7 +186,6 @@ class Recall:
         self._chain = links
         self._tools = tools
         self._unseal = unseal
-        self._stable: StablePrefix | None = None
         self._with_reasoning = conversation.thinking.history != "drop"
         self._choice = Choice(ledger.entries, conversation, links.links, unseal, self._restored)
         open_ended = bool(links.links) and links.links[-1].end == len(conversation.turns)
@@ -203,18 +202,15 @@ class Recall:
         has it; reasoning that it dropped is restored, unless the request asks for dropping."""
         return replace(self._conversation, turns=self._choice.turns())
 
-    def encode(
-        self, text: str, prefix: str = "", stable: StablePrefix | None = None, *, continues: bool = False
-    ) -> RecalledPrompt:
+    def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> RecalledPrompt:
         """The ids of the prompt with this text, to which `restore`'s conversation was rendered. `prefix`: the opening
-        of a forced call at its end. `stable`: see `Encoder.encode`. `continues`: it ends in the model's own last turn.
-        """
-        ledger, self._stable = self._ledger, stable
+        of a forced call at its end. `continues`: it ends in the model's own last turn."""
+        ledger = self._ledger
         base, outcome = self._base(text)
         context = self._context(text, ledger.reader.head_end(text, prefix), base, continues=continues)
         if base is None:
-            return RecalledPrompt(ledger.model.encoder.encode(text, stable), outcome, 0, context)
-        prompt, turn = self._prompt(base.stored, text, stable), base.stored.ids()
+            return RecalledPrompt(ledger.model.encoder.encode(text), outcome, 0, context)
+        prompt, turn = self._prompt(base.stored, text), base.stored.ids()
         rest = ledger.fragment(base.joint + text[base.end :])
         return RecalledPrompt(prompt + (turn + rest), outcome, len(prompt) + len(turn), context)
 
@@ -303,7 +299,7 @@ class Recall:
 
     # -- which ids --------------------------------------------------------------------------------------------------
 
-    def _prompt(self, stored: StoredEntry, text: str, stable: StablePrefix | None) -> TokenIds:
+    def _prompt(self, stored: StoredEntry, text: str) -> TokenIds:
         """The ids of the prompt behind which this turn was decoded, whose text `text` begins with: kept ids, or ids
         made again of the turns that the prompt was made of. Where one of those is lost, its text is encoded."""
         ledger = self._ledger
@@ -317,7 +313,7 @@ class Recall:
             context = parent.entry.context
         for context, parent in reversed(behind):
             if parent is None or ids is None:
-                ids = ledger.model.encoder.encode(text[: context.head_chars] + context.opening, stable)
+                ids = ledger.model.encoder.encode(text[: context.head_chars] + context.opening)
             else:
                 rest = context.joint + text[context.parent_end : context.head_chars] + context.opening
                 ids = ids + parent.ids() + ledger.fragment(rest)
@@ -338,7 +334,7 @@ class Recall:
         context = LedgerContext(
             state,
             head_chars,
-            self._hash(text, head_chars),
+            _hash(text, head_chars),
             self._ledger.model.encoder.plain(text[head_chars:]),
             begun,
             previous=b"" if last is None else last.mac,
@@ -352,18 +348,15 @@ class Recall:
 
     def _has_head(self, context: LedgerContext, text: str) -> bool:
         """Whether the text begins with the prompt head behind which the turn was decoded."""
-        return 0 <= context.head_chars <= len(text) and self._hash(text, context.head_chars) == context.head_hash
-
-    def _hash(self, text: str, end: int) -> bytes:
-        """The hash of `text[:end]`. A stable text at its start was hashed before."""
-        stable = self._stable
-        start = len(stable.text) if stable is not None and len(stable.text) <= end else 0
-        hasher = stable.hashed() if stable is not None and start else hashlib.blake2b(digest_size=DIGEST_BYTES)
-        hasher.update(text[start:end].encode("utf-8", "surrogatepass"))
-        return hasher.digest()
+        return 0 <= context.head_chars <= len(text) and _hash(text, context.head_chars) == context.head_hash
 
     def _parent(self, context: LedgerContext) -> StoredEntry | None:
         return self._ledger.entries.get(context.parent) if context.parent else None
+
+
+def _hash(text: str, end: int) -> bytes:
+    """The hash of `text[:end]`."""
+    return hashlib.blake2b(text[:end].encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 def _prompt_key(context: LedgerContext) -> bytes:

@@ -10,9 +10,6 @@ from schemas.control import ModelCard
 from schemas.conversation import Sampling
 from services.families import Family, family, reasoning_family
 from services.families.detection import Detection
-from services.preprocessor.prompt.audit import Audit
-from services.preprocessor.prompt.history import History
-from services.preprocessor.prompt.locality import open_history
 from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
@@ -34,8 +31,6 @@ class ModelSetup:
     traits: TemplateTraits
     tokenizer: PromptTokenizer
     encoder: Encoder
-    history: History
-    audit: Audit
     family: Family
     evidence: tuple[str, ...]
     """Why this family was chosen."""
@@ -69,7 +64,6 @@ class ModelSetup:
         marks = None if config.control_tokens_in_data else data_marks(loaded, template, traits, found)
         encoder = tokenizer.encoder(config.tokenizer, config.prompt_cache_mb << 20, marks)
         traits = replace(traits, own_tags=own_tags(template, traits, found))
-        history = open_history(template, traits, config.prompt_cache_mb << 20)
         window = config.max_model_len or facts.window
         if window is None:
             raise ValueError(f"{config.model} states no context window; set max_model_len")
@@ -77,8 +71,6 @@ class ModelSetup:
             template=template,
             traits=traits,
             tokenizer=tokenizer,
-            history=history,
-            audit=Audit(history, encoder),
             encoder=encoder,
             family=found,
             evidence=detection.statement,

@@ -1,40 +1,54 @@
-"""Runs `assemble` for the preprocessor: with the ledger, on the event loop or in a small thread pool."""
+"""Decides where a prompt is made: on the event loop if that takes a few milliseconds, else in a thread.
+
+In a thread, short work would hold the interpreter's lock for most of its time, and other messages would wait all the
+same. How long a prompt takes follows from its number of messages and its bytes. A chat template is a program, though,
+and may take any time: one that exceeds what its size lets expect is stopped, and run again among few others of its
+kind, so that it holds up neither the event loop nor the threads.
+"""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from schemas.conversation import Conversation
-from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut, TurnwireError
-from services.preprocessor.ledger.reader import LedgerReader
+from schemas.conversation import Conversation, ToolSpec
+from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut
+from services.ledger.recall import Recall
+from services.preprocessor.encode import EncodingCheck
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import OnStep, Prompt, PromptDraft, assemble, no_step
-from services.preprocessor.prompt.audit import Check
-from services.runtime.observability.metrics import CountCollector
+from services.preprocessor.prompt import OnStep, Prompt, assemble, no_step
+from services.preprocessor.restore import LedgerReader
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
 from services.tokenization.encoder import TooLong
 
 T = TypeVar("T")
 
-FAST_BYTES, SLOW_BYTES = 262_144, 4096
-"""Bytes of new text of which a prompt is made on the event loop, with fastokens and with tokenizers: 4 and 1 ms. In a
-thread, it would hold the interpreter's lock for most of that time, and other messages would wait all the same."""
 LOOP_S = 0.01
-"""A prompt that takes more CPU time on the event loop is made again in a thread."""
-FAST_CHARS, SLOW_CHARS = 524_288, 32_768
-"""Characters that are encoded on the loop: a template may write more text than it gets."""
-POOL_S = 1.0
-"""A template that takes longer is run again in a thread for slow templates, so that they do not hold up the others."""
-SLOW_THREADS = 2
-KEEP_DELAY_S = 0.02
-"""Within this time a turn has mostly sent its first token, for which the same cores work."""
-SEND_TICKS = 3
-"""Ticks of the event loop until a request is written to the bus."""
+"""A prompt that takes no longer is made on the event loop."""
+MESSAGE_S = 35e-6
+"""Time to look up, adapt and render one message, by the slowest of the published templates."""
+FAST_BYTE_S, SLOW_BYTE_S = 12e-9, 0.8e-6
+"""Time to read, render and encode one new byte with fastokens and with tokenizers."""
+LOOP_STOP_S = 0.03
+"""CPU time after which a template is stopped on the event loop."""
+THREAD_STOP_S = 1.0
+"""CPU time after which a template is stopped in a thread."""
+FAST_CHARS, SLOW_CHARS = 1_048_576, 32_768
+"""Characters that are encoded on the loop, with fastokens and with tokenizers: a template may write more text than it
+gets."""
+SLOW_TEMPLATES = 2
+"""Stopped templates that run again at once."""
+
+
+class _Unfetched(Exception):
+    """Turns are to be fetched from the ledger's bucket first."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        super().__init__()
+        self.keys = keys
 
 
 def seconds_left(deadline: float | None, now: float) -> float | None:
@@ -66,96 +80,93 @@ class Preparation:
         self.ledger = ledger
         self._process = process
         self._sealer = sealer
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="prepare")
-        self._slow_pool = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-template")
+        self._pool = ThreadPoolExecutor(threads + SLOW_TEMPLATES, thread_name_prefix="prepare")
+        self._slow = asyncio.Semaphore(SLOW_TEMPLATES)
+        self._check = EncodingCheck(setup.encoder)
         self._render_timeout_s = render_timeout_s
 
-    async def prompt(
-        self, conversation: Conversation, *, limit: bool, size: int, fresh: int, on_step: OnStep = no_step
-    ) -> Prompt:
+    async def prompt(self, conversation: Conversation, *, limit: bool, size: int, on_step: OnStep = no_step) -> Prompt:
         """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. For `limit`,
-        `on_step` and exceptions see `PromptDraft`; `on_step` is called on any thread, again for repeated steps.
+        `on_step` and exceptions see `assemble`; `on_step` is called on any thread, again for repeated steps.
 
-        `size`: bytes of the request; `fresh`: bytes that were not known. With few of them the prompt is made on the
-        event loop, which takes less time than a thread's switches. A template that takes long all the same leaves the
-        loop. Raises Invalid, which names the template, where it takes longer than `render_timeout_s`. `keep` is to be
-        called with the prompt's `keep`.
+        `size`: bytes of the request. Raises Invalid, which names the template, where it takes longer than
+        `render_timeout_s`.
         """
-        unseal = self._sealer.of(conversation.client.tenant).open
-        draft = PromptDraft(
-            conversation, self.setup, window=self._window(), limit=limit, unseal=unseal, on_step=on_step
+        ledger = self.ledger
+
+        def look_up(conversation: Conversation, tools: list[ToolSpec]) -> Recall:
+            assert ledger is not None
+            recall = ledger.remember(conversation, tools)
+            if keys := ledger.unfetched(recall.missing):
+                raise _Unfetched(keys)
+            return recall
+
+        make = partial(
+            assemble,
+            conversation,
+            self.setup,
+            window=self._window(),
+            limit=limit,
+            unseal=self._sealer.of(conversation.client.tenant).open,
+            on_step=on_step,
         )
-        here, ledger = self._is_short(size, fresh), self.ledger
+        expected_s = self._expected_s(conversation, size)
         if ledger is None:
-            return await self._run_limited(draft.prompt, here=here)
+            return await self._run_limited(make, expected_s)
+        try:
+            return await self._run_limited(partial(make, remember=look_up), expected_s)
+        except _Unfetched as unfetched:
+            await ledger.fetch(unfetched.keys)
+        return await self._run_limited(partial(make, remember=ledger.remember), expected_s)
 
-        def begin() -> Prompt | list[bytes]:
-            """The prompt, or the keys of turns that are to be fetched first."""
-            return ledger.unfetched(draft.recall(ledger.remember)) or draft.prompt()
+    def ids(self, conversation: Conversation) -> Sequence[int]:
+        """The ids of a conversation's prompt, without turns that only the bucket has. Thread-safe."""
+        remember = self.ledger.remember if self.ledger is not None else None
+        unseal = self._sealer.of(conversation.client.tenant).open
+        make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, remember=remember)
+        try:
+            return self._stopped(make, self._render_timeout_s, time.monotonic).ids
+        except TooLong:
+            raise self._slow_template() from None
 
-        made = await self._run_limited(begin, here=here)
-        return made if isinstance(made, Prompt) else await self._prompt_of_fetched(draft, ledger, made, here=here)
+    async def check(self, prompt: Prompt) -> None:
+        """Compares the tokenizers on one prompt in some hundred, in a thread, and logs a difference."""
+        if self._check.is_due() and (found := await self.run(partial(self._check.compare, prompt.text))) is not None:
+            self._process.log.error("preprocessor.tokenizers_differ", found=found, remedy="off until the next start")
 
-    async def _prompt_of_fetched(
-        self, draft: PromptDraft, ledger: LedgerReader, keys: Sequence[bytes], *, here: bool
-    ) -> Prompt:
-        """The prompt of turns that are being fetched. Mostly there are none, so it is made meanwhile without them."""
+    async def run(self, work: Callable[[], T]) -> T:
+        """Runs a function in the thread pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-        async def make() -> Prompt:
-            for _ in range(SEND_TICKS):
-                await asyncio.sleep(0)
-            return await self._run_limited(draft.prompt, here=here)
+    def close(self) -> None:
+        """Ends the thread pool."""
+        self._pool.shutdown(wait=False)
 
-        def make_again() -> Prompt:
-            draft.recall(ledger.remember)
-            return draft.prompt()
-
-        fetched, made = await asyncio.gather(ledger.fetch(keys), make(), return_exceptions=True)
-        if isinstance(fetched, BaseException):
-            raise fetched
-        if fetched:
-            return await self._run_limited(make_again, here=here)
-        if isinstance(made, BaseException):
-            raise made
-        return made
-
-    async def keep(self, keep: Callable[[], None]) -> None:
-        """Calls `Prompt.keep`, when the turn's first token has probably been sent."""
-        await asyncio.sleep(KEEP_DELAY_S)
-        with suppress(TurnwireError):  # the template takes too long
-            await self._run_limited(keep, here=True)
-
-    async def _run_limited(self, make: Callable[[], T], *, here: bool) -> T:
-        """Runs `make` on the event loop if `here`, else in a thread; where its template takes long, once more in a
-        thread for that."""
-        if here:
-            try:
-                with self.setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
-                    return self._limit(make, LOOP_S, time.thread_time)  # a busy machine is no slow template
-            except TooLong:
-                pass
+    async def _run_limited(self, make: Callable[[], T], expected_s: float) -> T:
+        """Runs `make` where its expected time tells, and once more if its template is stopped there."""
         longest = self._render_timeout_s
         try:
-            return await self.run(partial(self._limit, make, min(POOL_S, longest)))
+            if expected_s <= LOOP_S:
+                with self.setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
+                    return self._stopped(make, LOOP_STOP_S, time.thread_time)  # a busy machine is not a slow template
+            return await self.run(partial(self._stopped, make, min(THREAD_STOP_S, longest), time.thread_time))
         except TooLong:
             pass
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._slow_pool, partial(self._limit, make, longest))
+            async with self._slow:
+                return await self.run(partial(self._stopped, make, longest, time.monotonic))
         except TooLong:
             self._process.log.warning(
                 "preprocessor.template_slow", template=self.setup.template.name, timeout_s=longest
             )
             raise self._slow_template() from None
 
-    def _slow_template(self) -> Invalid:
-        name, longest = self.setup.template.name, self._render_timeout_s
-        return Invalid(
-            f"the chat template {name} did not render this conversation within {longest:g} s", param="messages"
-        )
+    def _expected_s(self, conversation: Conversation, size: int) -> float:
+        byte_s = FAST_BYTE_S if self.setup.encoder.name == "fastokens" else SLOW_BYTE_S
+        return len(conversation.turns) * MESSAGE_S + size * byte_s
 
-    def _limit(self, make: Callable[[], T], seconds: float, clock: Callable[[], float] = time.monotonic) -> T:
-        """Raises TooLong where the template is still at work after so many seconds."""
+    def _stopped(self, make: Callable[[], T], seconds: float, clock: Callable[[], float]) -> T:
+        """Raises TooLong where the template is still at work after so many seconds of a clock."""
         end = clock() + seconds
 
         def check() -> None:
@@ -165,57 +176,13 @@ class Preparation:
         with self.setup.template.checked(check):
             return make()
 
-    def _is_short(self, size: int, fresh: int) -> bool:
-        """Whether a prompt takes a few milliseconds, for which other messages may wait."""
-        setup = self.setup
-        most = FAST_BYTES if setup.encoder.name == "fastokens" else SLOW_BYTES
-        return (fresh if setup.history.off is None else size) <= most
-
-    def ids(self, conversation: Conversation) -> Sequence[int]:
-        """The ids of a conversation's prompt, without turns that only the bucket has. Thread-safe."""
-        remember = self.ledger.remember if self.ledger is not None else None
-        unseal = self._sealer.of(conversation.client.tenant).open
-        make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, remember=remember)
-        try:
-            return self._limit(make, self._render_timeout_s).ids
-        except TooLong:
-            raise self._slow_template() from None
-
-    async def audit(self, check: Check) -> None:
-        """Runs a comparison of the audit in a thread, and logs a difference."""
-        log = self._process.log
-        try:
-            found = await self.run(partial(self._limit, check, self._render_timeout_s))
-        except (TurnwireError, TooLong) as error:
-            log.warning("preprocessor.audit_failed", error=str(error) or "the chat template takes too long")
-            return
-        if found is not None:
-            log.error("preprocessor.preparation_differed", found=found, remedy="turned off until the next start")
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Runs a function in the thread pool."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-    def close(self) -> None:
-        """Ends the thread pool."""
-        self._pool.shutdown(wait=False)
-        self._slow_pool.shutdown(wait=False)
+    def _slow_template(self) -> Invalid:
+        name, longest = self.setup.template.name, self._render_timeout_s
+        return Invalid(
+            f"the chat template {name} did not render this conversation within {longest:g} s", param="messages"
+        )
 
     def _window(self) -> int | None:
         """The widest context window among the workers; None where there is none yet."""
         workers = self._process.registry.able("worker", self.setup.card.name)
         return max((card.max_model_len for worker in workers for card in worker.models), default=None)
-
-
-def preparation_counts(setup: ModelSetup) -> CountCollector:
-    """`turnwire_prompts_*` for `/metrics`: how prompts were made."""
-    history, encoder, audit = setup.history, setup.encoder, setup.audit
-    return CountCollector(
-        {
-            "turnwire_prompts_in_parts_total": ("Prompts of which only the end was rendered.", lambda: history.parts),
-            "turnwire_prompts_whole_total": ("Prompts rendered whole.", lambda: history.wholes),
-            "turnwire_prompts_compared_total": ("Prompts compared with a whole rendering.", lambda: audit.checks),
-            "turnwire_prompts_differed_total": ("Prompts that differed from it.", lambda: audit.differences),
-            "turnwire_tokenizer_refusals_total": ("Texts that fastokens refused.", lambda: encoder.failures),
-        }
-    )

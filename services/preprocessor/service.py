@@ -1,7 +1,7 @@
 """The preprocessor process: receives turn requests and sends each as a generate request to one worker.
 
-The path of a turn: `_turn` accepts it, `Preparation` makes its prompt (on the event loop where little of it is new,
-else in a small thread pool), `_dispatch` sends it to the best worker that takes it. A frontend receives only refusals
+The path of a turn: `_turn` accepts it, `Preparation` makes its prompt (on the event loop if that is short work, else in
+a small thread pool), `_dispatch` sends it to the best worker that takes it. A frontend receives only refusals
 from here, before it has sent anything to its client; the parser reports that a worker has the turn.
 """
 
@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas import subjects
 from schemas.control import Cancel, Load
@@ -30,24 +31,23 @@ from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
-from services.preprocessor.drift.reporter import DriftReporter
-from services.preprocessor.ledger.model import open_ledger
-from services.preprocessor.ledger.reader import LedgerReader
+from services.preprocessor.decode import RequestDecoder
+from services.preprocessor.drift_reporter import DriftReporter
+from services.preprocessor.generate import generate_request, ledger_context_of, turn_guide
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation import Preparation, preparation_counts, seconds_left
-from services.preprocessor.prompt.assembly import Prompt, no_step
-from services.preprocessor.prompt.generation import generate_request, ledger_context_of
-from services.preprocessor.prompt.guide import turn_guide
-from services.preprocessor.request_decoder import RequestDecoder
+from services.preprocessor.prefill import PendingTurn, Prefills
+from services.preprocessor.preparation import Preparation, seconds_left
+from services.preprocessor.prompt import Prompt, no_step
+from services.preprocessor.restore import LedgerReader, open_ledger
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.prefill import PendingTurn, Prefills
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
+from services.runtime.after_sending import after_sending
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
-from services.runtime.observability.metrics import register, step_histogram
+from services.runtime.observability.metrics import CountCollector, register, step_histogram
 from services.runtime.process import Process, Service
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.storage.kv import Bucket
@@ -57,9 +57,6 @@ from services.runtime.storage.seal import Sealer
 TAKE_TIMEOUT_S = 2.0
 """A worker that has not answered by then may have the turn or not: the attempt is given up."""
 REFUSE_TIMEOUT_S = 1.0
-ACCEPT_DELAY_S = 0.003
-"""The worker's request leaves first: reading the acceptance would delay the first token, and the frontend waits for
-seconds before it tries another preprocessor."""
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 
@@ -104,7 +101,9 @@ class Preprocessor(Service):
         self._questions = TokenizeService(process, self._preparation, self._requests, self._begin)
         self._work: list[Subscription] = []
         self.models = [setup.card]
-        register(process.metrics, preparation_counts(setup))
+        text = "Texts that fastokens refused."
+        counts = {"turnwire_tokenizer_refusals_total": (text, lambda: setup.encoder.failures)}
+        register(process.metrics, CountCollector(counts))
         self._prefills: Prefills | None = None
         if ledger is not None:
             self._prefills = Prefills(process, self._placement, self._preparation, ledger.ledger)
@@ -132,15 +131,15 @@ class Preprocessor(Service):
         self._preparation.close()
 
     def _turn(self, delivery: Delivery) -> None:
-        request = self._requests.decode(delivery.data, TurnRequest)
+        request = self._requests.turn(delivery.data)
         present, former = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
             if former is not None:
                 former.cancel()
-            task = self._begin(self._prepare(request, len(delivery.data), self._requests.fresh), request.turn)
+            task = self._begin(self._prepare(request, len(delivery.data)), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
-        asyncio.get_running_loop().call_later(ACCEPT_DELAY_S, delivery.reply, self._accepted)
+        after_sending(delivery.reply, self._accepted)  # the worker's request goes first
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Starts a task that a drain waits for."""
@@ -159,7 +158,7 @@ class Preprocessor(Service):
         if self._turns.get(turn, (0, None))[1] is task:
             del self._turns[turn]
 
-    async def _prepare(self, request: TurnRequest, size: int, fresh: int) -> None:
+    async def _prepare(self, request: TurnRequest, size: int) -> None:
         now = asyncio.get_running_loop().time
         arrived = perf_counter()  # the loop's time has milliseconds
         deadline = None if request.timeout_s is None else now() + request.timeout_s
@@ -169,16 +168,15 @@ class Preprocessor(Service):
             await self._process.attached()  # else the cancellation of a request may still be behind it
             seconds_left(deadline, now())
             on_step = spans.step if spans is not None else no_step
-            prompt = await self._preparation.prompt(
-                request.conversation, limit=True, size=size, fresh=fresh, on_step=on_step
-            )
+            prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, on_step=on_step)
             self._prepare_s.observe((prepared := perf_counter()) - arrived)
             if spans is not None:
                 spans.prepared(prompt)
             try:
                 await self._dispatch(request, prompt, deadline, spans)
             finally:
-                self._sent(prompt)
+                if self._ledger is not None and prompt.found is not None:
+                    self._ledger.count(prompt.found)
             self._place_s.observe(perf_counter() - prepared)
         except TurnwireError as error:
             if spans is not None:
@@ -197,15 +195,7 @@ class Preprocessor(Service):
             await self._refuse(request, failure.info)
             return
         self._drift.look(request.conversation, prompt)
-        if (check := self._setup.audit.take()) is not None:
-            self._begin(self._preparation.audit(check), f"audit {request.turn}")
-
-    def _sent(self, prompt: Prompt) -> None:
-        """Does what no turn waits for. A turn that no worker takes is often sent again."""
-        if self._ledger is not None and prompt.found is not None:
-            self._ledger.count(prompt.found)
-        if prompt.keep is not None:
-            self._begin(self._preparation.keep(prompt.keep), "keep a prompt")
+        await self._preparation.check(prompt)
 
     async def _dispatch(
         self, request: TurnRequest, prompt: Prompt, deadline: float | None, spans: TurnSpans | None
@@ -216,20 +206,13 @@ class Preprocessor(Service):
         grammar = ""
         if self._placement.can_guide() and promises(request.conversation):
             grammar = await self._preparation.run(partial(turn_guide, request.conversation, prompt, self._setup))
-        for worker in self._placement.workers(request, packed):
+        workers = self._placement.workers(request, packed)
+        generate = generate_request(request, prompt, packed, self._setup, grammar)
+        for worker in workers:
             timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
             shard = self._placement.shard()
-            generate = generate_request(
-                request,
-                prompt,
-                packed,
-                model=self._model,
-                family=self._setup.family.name,
-                parser=shard,
-                salt=self._placement.salt(request.conversation),
-                timeout_s=timeout_s,
-                grammar=grammar,
-            )
+            salt = self._placement.salt(request.conversation)
+            generate = replace(generate, parser=shard, timeout_s=timeout_s, cache_salt=salt)
             self._placement.router.assigned(worker, shard)
             self._expect(request, prompt, worker)
             try:
@@ -313,7 +296,6 @@ async def run(config: PreprocessorConfig) -> None:
         evidence=setup.evidence,
         tokenizer=setup.encoder.name,
         tokenizer_reason=setup.encoder.reason,
-        rendered_whole=setup.history.off,
         max_model_len=setup.card.max_model_len,
     )
     await process.connect()

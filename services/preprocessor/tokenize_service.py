@@ -8,9 +8,9 @@ import msgspec
 
 from schemas import subjects
 from schemas.errors import EngineFailed, TurnwireError
-from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
+from schemas.frames import DetokenizeRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
+from services.preprocessor.decode import RequestDecoder
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.request_decoder import RequestDecoder
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.process import Process
 
@@ -56,11 +56,8 @@ class TokenizeService:
         self._begin(reply(), delivery.subject)
 
     async def _count(self, delivery: Delivery) -> TextReply:
-        request = self._requests.decode(delivery.data, CountRequest)
-        size, fresh = len(delivery.data), self._requests.fresh
-        prompt = await self._preparation.prompt(request.conversation, limit=False, size=size, fresh=fresh)
-        if prompt.keep is not None:
-            self._begin(self._preparation.keep(prompt.keep), "keep a prompt")
+        request = self._requests.count(delivery.data)
+        prompt = await self._preparation.prompt(request.conversation, limit=False, size=len(delivery.data))
         return TextReply(count=len(prompt.ids), max_model_len=self._preparation.setup.card.max_model_len)
 
     async def _tokenize(self, delivery: Delivery) -> TextReply:
@@ -68,7 +65,7 @@ class TokenizeService:
         preparation = self._preparation
         if request.conversation is not None:
             size = len(delivery.data)
-            ids = (await preparation.prompt(request.conversation, limit=False, size=size, fresh=size)).ids
+            ids = (await preparation.prompt(request.conversation, limit=False, size=size)).ids
         else:
             encode = preparation.setup.tokenizer.encode
             ids = await preparation.run(partial(encode, request.text or "", request.add_special_tokens))

@@ -3,7 +3,7 @@
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from services.preprocessor.prompt.assembly import Prompt
+from services.preprocessor.prompt import Prompt
 
 if TYPE_CHECKING:
     from services.runtime.observability.tracing import Attributes, Scope

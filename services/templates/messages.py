@@ -24,23 +24,6 @@ Unseal = Callable[[str], str | None]
 """Opens sealed reasoning. None where the blob is foreign or damaged."""
 
 
-class TurnBoundary(Struct, frozen=True):
-    """A place before a turn of the model. Nothing that follows changes the messages before it."""
-
-    turn: int
-    """The number of the conversation's turns before it."""
-    message: int
-    """The number of messages before it."""
-
-
-class AdaptedPrefix(Struct, frozen=True):
-    """The beginning of a conversation, up to a `TurnBoundary`, as messages."""
-
-    turn: int
-    messages: list[Message]
-    calls: CallNames
-
-
 class TemplateInput(Struct, frozen=True):
     """A conversation as the chat template reads it."""
 
@@ -49,10 +32,6 @@ class TemplateInput(Struct, frozen=True):
     """The tool list at the front, without deferred tools: the result that loads one shows it."""
     continues: bool
     """The last message is the assistant's, ends in text, and the model continues it."""
-    boundaries: list[TurnBoundary] = []
-    """Before each turn of the model behind `prefix`."""
-    prefix: AdaptedPrefix | None = None
-    """The known beginning that was used."""
 
 
 def adapt(
@@ -62,20 +41,16 @@ def adapt(
     *,
     unseal: Unseal | None = None,
     write_call: WriteCall = call_text,
-    prefix: AdaptedPrefix | None = None,
     marks: DataMarks | None = None,
 ) -> TemplateInput:
-    """The conversation in the template's form. `prefix`: the messages of an earlier conversation that began with the
-    same turns, instructions and tools; they are not made again. `marks`: every text and name that is not the server's
-    own is marked, so that no control token is made of it; tags of reasoning keep their meaning in the assistant's text
-    where the template reads them there.
+    """The conversation in the template's form. `marks`: every text and name that is not the server's own is marked, so
+    that no control token is made of it; tags of reasoning keep their meaning in the assistant's text where the template
+    reads them there.
 
     Reasoning without text or a readable seal is absent. Media become a note, a failed result gets a short prefix, a
     loaded tool is defined where it was loaded. Raises nothing: a template may still refuse the messages.
     """
-    calls = prefix.calls.grown(conversation.turns[prefix.turn :], traits) if prefix is not None else None
-    if prefix is None or calls is None:
-        prefix, calls = None, CallNames.of(conversation.turns, traits)
+    calls = CallNames.of(conversation.turns, traits)
     assistant_writer = AssistantWriter(
         traits,
         template,
@@ -83,23 +58,19 @@ def adapt(
         write_call=write_call,
         marker=marks.data if marks is not None else None,
     )
-    writer = _Writer(conversation, traits, assistant_writer, calls, unseal=unseal, prefix=prefix, marks=marks)
-    at = prefix.turn if prefix is not None else leading_instructions(conversation)[1]
-    boundaries: list[TurnBoundary] = []
+    writer = _Writer(conversation, traits, assistant_writer, calls, unseal=unseal, marks=marks)
+    at = leading_instructions(conversation)[1]
     continues = False
     for assistant, group in groupby(conversation.turns[at:], key=lambda turn: turn.role == "assistant"):
         turns = list(group)
         if assistant:
-            if not writer.owes_preface:
-                boundaries.append(TurnBoundary(at, len(writer.messages)))
             continues = writer.assistant([part for turn in turns for part in turn.parts])
         else:
             for turn in turns:
                 continues = False
                 writer.turn(turn)
-        at += len(turns)
     tools = SessionTools.of(conversation.tools).marked_definitions(marks.data if marks is not None else None)
-    return TemplateInput(writer.messages, tools, continues and conversation.prefill, boundaries, prefix)
+    return TemplateInput(writer.messages, tools, continues and conversation.prefill)
 
 
 def render_turns(
@@ -142,7 +113,6 @@ class _Writer:
         calls: CallNames,
         *,
         unseal: Unseal | None,
-        prefix: AdaptedPrefix | None,
         marks: DataMarks | None,
     ) -> None:
         self.messages: list[Message] = []
@@ -156,18 +126,11 @@ class _Writer:
         self._names = calls.names
         self._split: list[Message] = []
         self._preface = ""
-        if prefix is not None:
-            self.messages += prefix.messages
-        elif system := JOIN.join(map(self._mark, leading_instructions(conversation)[0])):
+        if system := JOIN.join(map(self._mark, leading_instructions(conversation)[0])):
             if traits.system == "none":
                 self._preface = system
             else:
                 self._append("system", system)
-
-    @property
-    def owes_preface(self) -> bool:
-        """Instructions still have to be written into a user message."""
-        return bool(self._preface)
 
     def turn(self, turn: Turn) -> None:
         """Writes a turn of any role but assistant. Results among other parts keep their place."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from schemas.conversation import ToolSpec
 from services.families.bare_tools import types_json
 from services.templates.chat_template import Tool
-from services.templates.jinja import JsonDict, with_cached_json
+from services.templates.jinja import with_cached_json
 from services.tokenization.data_marks import Marker
 
 _GRAMMARS = {"lark": "Lark grammar", "regex": "regular expression"}
@@ -53,12 +53,9 @@ def rendered_tool(tool: ToolSpec) -> ToolSpec:
 class SessionTools(list[ToolSpec]):
     """A list of tools and its other forms, each made once. The list must not change.
 
-    `RequestDecoder` returns the same object for all requests that send the same tools, so that a session converts its
-    tools once. Forms that pay only with the second request (0.8 ms for 60 KB of tools) are made for that one.
+    The preprocessor's `RequestDecoder` returns one object for all requests that send the same tools.
     """
 
-    repeated = False
-    """A second request has sent these tools."""
     _marked: tuple[Marker, list[Tool]] | None = None
 
     @classmethod
@@ -71,10 +68,14 @@ class SessionTools(list[ToolSpec]):
         """The tools under the names and with the schemas that the model sees, deferred ones included."""
         return [rendered_tool(tool) for tool in self]
 
-    @property
+    @cached_property
     def definitions(self) -> list[Tool]:
-        """The tools at the front of the prompt, as chat templates read them."""
-        return self._cached_definitions if self.repeated else [JsonDict(tool) for tool in list_tools(self)]
+        """The tools at the front of the prompt, as chat templates read them. Each object keeps its JSON."""
+        definitions = list_tools(self)
+        try:
+            return [with_cached_json(definition) for definition in definitions]
+        except RecursionError:  # schemas may be nested deeper than Python functions recurse
+            return definitions
 
     def marked_definitions(self, marker: Marker | None) -> list[Tool]:
         """`definitions`, marked."""
@@ -84,8 +85,6 @@ class SessionTools(list[ToolSpec]):
             marked = self.definitions
             if not self._is_clean(marker):
                 marked = [self._mark(definition, marker) for definition in marked]
-            if not self.repeated:
-                return marked
             self._marked = marker, marked
         return self._marked[1]
 
@@ -102,7 +101,7 @@ class SessionTools(list[ToolSpec]):
         if all(marked[key] is value for key, value in function.items()):
             return definition
         fresh: Tool = {**definition, "function": marked}
-        return with_cached_json(fresh) if self.repeated else fresh
+        return cast(Tool, with_cached_json(fresh))
 
     @cached_property
     def parser_json(self) -> bytes:
@@ -112,11 +111,3 @@ class SessionTools(list[ToolSpec]):
     @cached_property
     def _rendered_json(self) -> bytes:
         return _encode(self.rendered)
-
-    @cached_property
-    def _cached_definitions(self) -> list[Tool]:
-        definitions = list_tools(self)
-        try:
-            return [with_cached_json(definition) for definition in definitions]
-        except RecursionError:  # schemas may be nested deeper than Python functions recurse
-            return definitions

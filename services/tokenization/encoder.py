@@ -1,16 +1,14 @@
 """Encodes rendered prompts to exactly the ids of the model's tokenizer, and no text twice.
 
 `tokenizers` gives the right ids by definition. `fastokens` is a hundred times as fast, and used where `equality` finds
-no difference for this tokenizer. Segments between control tokens are cached, and of a prompt that begins with a
-`StablePrefix` only the rest is encoded.
+no difference for this tokenizer. Both keep the ids of segments between control tokens.
 """
 
-import hashlib
 import threading
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, Protocol, TypeAlias
 
@@ -28,34 +26,6 @@ _UNKNOWN = "\U0010fffe"
 """A character that no vocabulary has."""
 _MAX_PIECES = 64
 """So many pieces are encoded where time is limited."""
-DIGEST_BYTES = 16
-"""Length of the hash of a prompt's text."""
-
-
-@dataclass(eq=False)
-class StablePrefix:
-    """A text with which several prompts begin, and its ids once they are known. Shared by threads.
-
-    `parent` is a prefix of this text.
-    """
-
-    text: str
-    parent: "StablePrefix | None" = None
-    encoded: tuple[int, TokenIds] | None = field(default=None, repr=False)
-    """An offset at which the text may be cut, and the ids of what stands before. Written by `Encoder` alone."""
-    trusted: int = 0
-    """The encoder's `_trusted` at that time."""
-    _hasher: "hashlib.blake2b | None" = field(default=None, repr=False)
-
-    def hashed(self) -> "hashlib.blake2b":
-        """A copy of the hash of the text as UTF-8 (lone surrogates included), for the caller to continue."""
-        if self._hasher is None:
-            parent = self.parent
-            hasher = hashlib.blake2b(digest_size=DIGEST_BYTES) if parent is None else parent.hashed()
-            start = 0 if parent is None else len(parent.text)
-            hasher.update(self.text[start:].encode("utf-8", "surrogatepass"))
-            self._hasher = hasher
-        return self._hasher.copy()
 
 
 class FastTokenizer(Protocol):
@@ -72,7 +42,7 @@ class TooLong(Exception):
 class Encoder:
     """Encodes prompts. Thread-safe; both tokenizers release the interpreter's lock while they work.
 
-    Control tokens in a text become control tokens, but for those that data spells, where `marks` is set. No special
+    Control tokens in a text become control tokens, but for those that data spells, where `data` is set. No special
     tokens are added: rendered prompts have them.
     """
 
@@ -84,15 +54,12 @@ class Encoder:
         fast: FastTokenizer | None = None,
         reason: str = "the tokenizer's own",
         cache_bytes: int = 64 << 20,
-        marks: DataMarks | None = None,
-        encode_data: Encode | None = None,
-        respelled: "RespelledTokens | None" = None,
+        data: "DataEncoding | None" = None,
     ) -> None:
-        """`encode` gives the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments. `marks`:
-        what data is marked with; `encode_data` then encodes a text without any added token. `respelled`: finds control
-        tokens in other spellings, which are encoded as ordinary text, too."""
+        """`encode` gives the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments. `data`:
+        None: data is not marked, and its control tokens are control tokens."""
         self.cuts = cuts
-        self.marks = marks
+        self.marks = data.marks if data is not None else None
         """The marks of data in rendered texts; None: there are none."""
         self.reason = reason
         """Why this encoder was chosen."""
@@ -102,12 +69,10 @@ class Encoder:
         self._fast = fast
         self._limit = threading.local()
         self._slow = SegmentCache(self._encode_new, cuts, cache_bytes)
-        self._encode_data = encode_data
-        self._respelled = respelled
+        self._data_encoding = data
+        self._respelled = data.respelled if data is not None else None
         self._data_ids: dict[str, TokenIds] = {}
         self._lock = threading.Lock()
-        self._trusted = 0
-        """Grows when ids that were made before must be made again."""
 
     @classmethod
     def load(
@@ -118,7 +83,7 @@ class Encoder:
         cache_bytes: int = 64 << 20,
         marks: DataMarks | None = None,
     ) -> "Encoder":
-        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: see `Encoder`.
+        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: those of data.
 
         Raises ValueError where `choice` is fastokens and fastokens gives other ids.
         """
@@ -132,9 +97,7 @@ class Encoder:
             encode,
             cuts=Cuts.of(tokenizer),
             cache_bytes=cache_bytes,
-            marks=marks,
-            encode_data=partial(encode_without_added_tokens, tokenizer),
-            respelled=RespelledTokens.of(tokenizer, marks) if marks is not None else None,
+            data=DataEncoding.of(tokenizer, marks) if marks is not None else None,
         )
         if choice == "tokenizers":
             return make(reason="the operator's choice")
@@ -148,22 +111,10 @@ class Encoder:
         """The encoder in use: `fastokens` or `tokenizers`."""
         return "tokenizers" if self._fast is None else "fastokens"
 
-    def encode(self, text: str, stable: StablePrefix | None = None) -> TokenIds:
+    def encode(self, text: str) -> TokenIds:
         """The ids of `text`, as `reference` gives them. Marked data is encoded as ordinary text, and other lone
-        surrogates as U+FFFD.
-
-        `stable` is a prefix of `text`.
-        """
-        if stable is None or not self.cuts or not text.startswith(stable.text):
-            return self._pieces(text, self._whole)
-        at, ids = self._head(stable)
-        return ids + self._pieces(text[at:], self._whole) if at else self._pieces(text, self._whole)
-
-    def prepare(self, stable: StablePrefix) -> None:
-        """Encodes and hashes a prefix of prompts that are still to come."""
-        if self.cuts:
-            self._head(stable)
-        stable.hashed()
+        surrogates as U+FFFD."""
+        return self._pieces(text, self._whole)
 
     def reference(self, text: str) -> TokenIds:
         """The right ids, without fastokens and without any cache."""
@@ -183,21 +134,13 @@ class Encoder:
         finally:
             self._limit.chars = None
 
-    def distrust(self, reason: str) -> None:
-        """Stops using fastokens or, if it is not in use, cutting. For good."""
-        if self._fast is None:
-            self.cuts = Cuts(())
-            self._slow = SegmentCache(self._encode_new, self.cuts, 0)
-        self._fast, self.reason = None, reason
-        self._trusted += 1
-
-    def _head(self, stable: StablePrefix) -> tuple[int, TokenIds]:
-        """Where the stable text is cut, and the ids up to there. Two threads may both do the work."""
-        if stable.encoded is None or stable.trusted != self._trusted:
-            at = self.cuts.last(stable.text)
-            stable.encoded = (at, self.encode(stable.text[:at], _within(stable.parent, at)))
-            stable.parent, stable.trusted = None, self._trusted
-        return stable.encoded
+    def find_difference(self, text: str) -> str | None:
+        """Compares fastokens with `reference` on a text. On a difference, which is returned, fastokens is used no more.
+        None: there is none, or fastokens is not in use."""
+        if self._fast is None or self.encode(text) == self.reference(text):
+            return None
+        self._fast, self.reason = None, "ids by fastokens were not the tokenizer's"
+        return self.reason
 
     def _pieces(self, text: str, encode: Encode) -> TokenIds:
         """The ids of a text that may have marks. The control tokens that data spells are cut out and encoded apart, as
@@ -206,7 +149,7 @@ class Encoder:
             encode = partial(self._exact_only, encode=encode)
         if not has_surrogates(text):
             return encode(text)
-        if self.marks is None or self._encode_data is None:
+        if self.marks is None:
             return encode(replace_surrogates(text))
         first, *rest = self.marks.pieces(text)
         if len(rest) > _MAX_PIECES and getattr(self._limit, "chars", None) is not None:
@@ -214,7 +157,7 @@ class Encoder:
         joined: TokenIds = array("I")
         joined.extend(self._data(first.text) if first.data else encode(first.text))
         for piece in rest:
-            joined.extend(self._data(piece.text) if piece.data else self._behind_line(piece.text, encode, encode))
+            joined.extend(self._data(piece.text) if piece.data else self._encode_mid_text(piece.text, encode, encode))
         return joined
 
     def _exact_only(self, text: str, encode: Encode) -> TokenIds:
@@ -229,10 +172,10 @@ class Encoder:
             joined.extend(encode(text[:start]))
         joined.extend(self._data(text[start:end]))
         if end < len(text):
-            joined.extend(self._behind_line(text[end:], partial(self._exact_only, encode=encode), encode))
+            joined.extend(self._encode_mid_text(text[end:], partial(self._exact_only, encode=encode), encode))
         return joined
 
-    def _behind_line(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
+    def _encode_mid_text(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
         """The ids of text in the middle of a prompt: some tokenizers add a blank at the start of a text, but none
         behind a line break."""
         line, ids = encode_line("\n"), encode("\n" + text)
@@ -243,12 +186,12 @@ class Encoder:
         encoded in two parts."""
         known = self._data_ids.get(token)
         if known is None:
-            assert self.marks is not None
-            assert self._encode_data is not None
-            known = self._behind_line(token, self._encode_data, lambda text: self._reference([text])[0])
+            data = self._data_encoding
+            assert data is not None
+            known = self._encode_mid_text(token, data.encode, lambda text: self._reference([text])[0])
             if len(token) > 1 and not self._control.isdisjoint(known):
                 known = self._data(token[:1]) + self._data(token[1:])
-            if token in self.marks.tokens:
+            if token in data.marks.tokens:
                 self._data_ids[token] = known
         return known
 
@@ -305,6 +248,23 @@ class RespelledTokens:
         return None
 
 
+@dataclass(frozen=True)
+class DataEncoding:
+    """How text is encoded that comes from users, files and tools."""
+
+    marks: DataMarks
+    """What it is marked with."""
+    encode: Encode
+    """Encodes a text without any added token."""
+    respelled: RespelledTokens | None
+    """Finds control tokens in other spellings, which are encoded as ordinary text, too."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, marks: DataMarks) -> "DataEncoding":
+        """The encoding of marked data by this tokenizer."""
+        return cls(marks, partial(encode_without_added_tokens, tokenizer), RespelledTokens.of(tokenizer, marks))
+
+
 def _encode_fast(fast: FastTokenizer, text: str) -> TokenIds:
     ids: TokenIds = array("I")
     ids.frombytes(fast.encode_batch_flat([text])[0])
@@ -319,10 +279,6 @@ def encode_without_added_tokens(tokenizer: Tokenizer, text: str) -> TokenIds:
     if tokenizer.pre_tokenizer is not None:
         words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
     return array("I", [token.id for word in words for token in tokenizer.model.tokenize(word)])
-
-
-def _within(stable: StablePrefix | None, end: int) -> StablePrefix | None:
-    return stable if stable is not None and len(stable.text) <= end else None
 
 
 def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[FastTokenizer | None, str]:

@@ -26,6 +26,7 @@ from schemas.frames import (
     unpack_array,
     unpack_ids,
 )
+from services.runtime.after_sending import after_sending
 from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig
 from services.runtime.observability.log_lines import EVERY_S
@@ -50,9 +51,6 @@ LINGER_S = 15.0
 death takes."""
 FRAME_GAP_S = 0.001
 """Between two frames of ordinary steps to a shard: a fraction of what a large model takes for one."""
-REPLY_DELAY_S = 0.003
-"""Of the acceptance of a turn. The preprocessor has nothing to do with it but to note it, and the parse context and the
-first token, which leave first, wake up the processes for which a client waits."""
 HEALTH_INTERVAL_S = 0.5
 
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
@@ -147,7 +145,6 @@ class Worker(Service):
         # An engine that dies sends no event. Turns first: their errors must have left before the process goes.
         while self._engine.healthy() or self._turns:  # noqa: ASYNC110
             await asyncio.sleep(HEALTH_INTERVAL_S)
-        await asyncio.sleep(0)
         self._process.stop(failure="the engine died")
 
     # -- a turn begins ----------------------------------------------------------------------------------------------
@@ -164,7 +161,7 @@ class Worker(Service):
             error = errors.EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
         reply = _encode(GenerateReply(self._process.id, error))
         if error is None:
-            self._loop.call_later(REPLY_DELAY_S, delivery.reply, reply)
+            after_sending(delivery.reply, reply)  # the first token goes first
         else:
             delivery.reply(reply)
 

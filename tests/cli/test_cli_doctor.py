@@ -98,7 +98,6 @@ def test_a_whole_model(demo: str) -> None:
         "history": "ok",
         "turns": "ok",
         "encoding": "ok",
-        "rendering": "ok",
         "context": "ok",
         "weights": "note",
     }

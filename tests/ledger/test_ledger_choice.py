@@ -11,9 +11,9 @@ from schemas.conversation import Client, Part, Reasoning, Text, Turn
 from schemas.ledger import LedgerEntry
 from services.ledger.choice import MAX_IDLE
 from services.ledger.evidence import call_id
-from services.preprocessor.ledger.model import open_ledger
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import Prompt
+from services.preprocessor.prompt import Prompt
+from services.preprocessor.restore import open_ledger
 from services.runtime.config import PreprocessorConfig
 from tests.ledger.test_ledger_comparison import CALLED, MORE, NOTARY, SEALER, Session, called, results, said
 

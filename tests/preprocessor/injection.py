@@ -12,8 +12,6 @@ from transformers import PreTrainedTokenizerFast
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
 from services.families import family
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.audit import Audit
-from services.preprocessor.prompt.history import History
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family
@@ -52,15 +50,12 @@ def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> tuple
     traits = changed(traits, own_tags=own_tags(template, traits, found))
     tokenizer = PromptTokenizer(loaded)
     encoder = tokenizer.encoder("tokenizers", marks=data_marks(loaded, template, traits, found))
-    history = History(template, traits, max_bytes=1 << 24)
     made = replace(
         setup,
         template=template,
         traits=traits,
         tokenizer=tokenizer,
         encoder=encoder,
-        history=history,
-        audit=Audit(history, encoder),
         family=found,
         stop_ids=(),
     )

@@ -10,8 +10,8 @@ import pytest
 from schemas.conversation import Conversation
 from services.frontend.apis.messages.request import parse
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import Prompt, assemble
-from services.preprocessor.prompt.preamble import strip_preamble
+from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.strip import strip_preamble
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Conversation, OutputFormat, Text, ToolChoice, ToolSpec, Turn
-from services.preprocessor.prompt.constraints import enforced_format, with_format_instruction
+from services.preprocessor.render import enforced_format
+from services.preprocessor.strip import strip
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"größe": {"type": "integer"}}, "required": ["größe"]}
 FORM = OutputFormat("json_schema", SCHEMA)
@@ -20,16 +21,20 @@ def asked(form: OutputFormat | None = FORM, tools: list[ToolSpec] | None = None,
     )
 
 
+def stripped(conversation: Conversation) -> Conversation:
+    return strip(conversation, headers=False)[0]
+
+
 def test_without_tools_the_engine_holds_it_and_the_prompt_says_nothing() -> None:
     assert enforced_format(asked()) == FORM
-    assert with_format_instruction(asked()) == asked()
+    assert stripped(asked()) == asked()
 
 
 @pytest.mark.parametrize("mode", ["auto", "any", "tool"])
 def test_a_model_that_may_call_is_told(mode: str) -> None:
     conversation = asked(tools=TOOLS, mode=mode, name="ls")
     assert enforced_format(conversation) is None
-    told = with_format_instruction(conversation).system
+    told = stripped(conversation).system
     assert told[0] == Text("Be brief.")
     assert json.loads(told[1].text.partition("\n")[2]) == SCHEMA
     assert "größe" in told[1].text
@@ -38,15 +43,15 @@ def test_a_model_that_may_call_is_told(mode: str) -> None:
 def test_a_model_that_may_not_call_is_held_and_reads_the_same_prompt() -> None:
     conversation = asked(tools=TOOLS, mode="none")
     assert enforced_format(conversation) == FORM
-    assert with_format_instruction(conversation).system == with_format_instruction(asked(tools=TOOLS)).system
+    assert stripped(conversation).system == stripped(asked(tools=TOOLS)).system
 
 
 def test_any_object() -> None:
-    told = with_format_instruction(asked(OutputFormat("json_object"), TOOLS)).system[1].text
+    told = stripped(asked(OutputFormat("json_object"), TOOLS)).system[1].text
     assert "one JSON object" in told
     assert "schema" not in told
 
 
 def test_no_form_no_words() -> None:
-    assert with_format_instruction(asked(None, TOOLS)) == asked(None, TOOLS)
+    assert stripped(asked(None, TOOLS)) == asked(None, TOOLS)
     assert enforced_format(asked(None, TOOLS)) is None

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Grammar, Text, Thinking, ToolChoice, ToolSpec, Turn
+from services.preprocessor.generate import turn_guide
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.prompt.assembly import assemble
-from services.preprocessor.prompt.guide import turn_guide
+from services.preprocessor.prompt import assemble
 
 llguidance: Any = pytest.importorskip("llguidance")
 OBJECT: dict[str, Any] = {

@@ -11,9 +11,7 @@ from schemas.conversation import Conversation, Text, ToolSpec, Turn
 from schemas.errors import ErrorKind, Invalid
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.prompt.assembly import Prompt, assemble
-from services.preprocessor.prompt.audit import Audit
-from services.preprocessor.prompt.history import History
+from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate
 from services.tokenization.encoder import TooLong
@@ -31,12 +29,11 @@ def ask(text: str) -> Conversation:
 @pytest.fixture
 def slow(setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase) -> ModelSetup:
     template = ChatTemplate(demo_tokenizer, SLOW, "slow.jinja")
-    history = History(template, setup.traits, max_bytes=1 << 20)
-    return replace(setup, template=template, history=history, audit=Audit(history, setup.encoder))
+    return replace(setup, template=template)
 
 
 async def make(preparation: Preparation, text: str) -> Prompt:
-    return await preparation.prompt(ask(text), limit=False, size=100, fresh=100)
+    return await preparation.prompt(ask(text), limit=False, size=100)
 
 
 async def test_the_loop_and_other_requests_go_on(make_process: MakeProcess, slow: ModelSetup) -> None:
@@ -62,7 +59,7 @@ async def test_a_slow_template_within_the_limit_is_rendered(
 ) -> None:
     process = await make_process("preprocessor", "slow-q")
     template = ChatTemplate(demo_tokenizer, SLOW.replace("3000", "30"), "slow.jinja")
-    patient = replace(slow, template=template, history=History(template, slow.traits, max_bytes=1 << 20))
+    patient = replace(slow, template=template)
     preparation = Preparation(process, patient, Sealer(b"test"), 1, None)
     assert (await make(preparation, "slow")).text == "<|im_start|>slow"
     preparation.close()
@@ -73,8 +70,7 @@ async def test_much_text_of_little_is_encoded_in_a_thread(
 ) -> None:
     process = await make_process("preprocessor", "slow-r")
     template = ChatTemplate(demo_tokenizer, "{% for i in range(90000) %}{{ i }} {{ messages[0].content }} {% endfor %}")
-    history = History(template, setup.traits, max_bytes=1 << 20)
-    large = replace(setup, template=template, history=history)
+    large = replace(setup, template=template)
     with setup.encoder.limited(1000, 1000), pytest.raises(TooLong):
         setup.encoder.encode(template.render([{"role": "user", "content": "x"}]))
     preparation = Preparation(process, large, Sealer(b"test"), 1, None)
@@ -122,8 +118,7 @@ def test_a_template_without_end_is_not_taken_for_a_deep_schema(
 ) -> None:
     source = "{% macro deep(n) %}{{ deep(n + 1) }}{% endmacro %}{{ deep(0) }}"
     template = ChatTemplate(demo_tokenizer, source, "endless.jinja")
-    history = History(template, setup.traits, max_bytes=1 << 20)
-    endless = replace(setup, template=template, history=history)
+    endless = replace(setup, template=template)
     with pytest.raises(Invalid, match=r"the chat template endless\.jinja exceeded the recursion limit"):
         assemble(ask("hi"), endless)
 

@@ -8,13 +8,13 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
-from services.preprocessor.prompt.locality import session
 from services.templates.chat_template import ChatTemplate, Message, Tool
 from services.templates.jinja import JsonDict, environment, with_cached_json
 from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
 from tests.conftest import examples
+from tests.templates.made_up_sessions import session
 
 TOOL = {
     "type": "function",

@@ -32,9 +32,8 @@ def test_names_and_schemas_are_those_that_the_model_sees() -> None:
     assert b"how often" not in tools.parser_json
 
 
-def test_a_list_that_comes_again_keeps_its_json() -> None:
+def test_a_list_keeps_its_json() -> None:
     tools = SessionTools(SPECS)
-    tools.repeated = True
     assert tools.definitions == list_tools(SPECS)
     assert tools.definitions is tools.definitions
     assert isinstance(tools.definitions[0], JsonDict)
@@ -54,7 +53,5 @@ def test_schemas_that_are_nested_deeper_than_functions_recurse() -> None:
     for _ in range(700):
         deep = {"a": deep}
     tools = SessionTools([ToolSpec("deep", schema=deep)])
-    first = tools.definitions
-    tools.repeated = True
-    assert tools.definitions == first
+    assert tools.definitions == list_tools(tools)
     assert parsed(tools) == list(tools)

@@ -1,17 +1,15 @@
 """Encoding by parts, by either encoder, gives the ids of the whole."""
 
 import concurrent.futures
-import hashlib
 from array import array
 from functools import cache
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from schemas.frames import pack_ids, unpack_ids
-from services.tokenization.encoder import Encoder, StablePrefix
+from services.tokenization.encoder import Encoder
 from services.tokenization.equality import difference, trials
 from services.tokenization.segments import Cuts
 from tests.conftest import examples
@@ -30,17 +28,12 @@ def made(kind: str, choice: str) -> tuple[Tokenizer, Encoder]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("choice", CHOICES)
 @settings(max_examples=examples(60))
-@given(text=texts, at=st.floats(0, 1), other=texts)
-def test_the_ids_are_the_tokenizers(kind: str, choice: str, text: str, at: float, other: str) -> None:
+@given(text=texts)
+def test_the_ids_are_the_tokenizers(kind: str, choice: str, text: str) -> None:
     tokenizer, encoder = made(kind, choice)
     expected = whole(tokenizer, text)
     assert encoder.encode(text).tolist() == expected
     assert encoder.reference(text).tolist() == expected
-    end = round(at * len(text))
-    grown = StablePrefix(text[:end], StablePrefix(text[: end // 2]))
-    assert encoder.encode(text, grown).tolist() == expected
-    assert encoder.encode(text[:end] + other, grown).tolist() == whole(tokenizer, text[:end] + other)
-    assert encoder.encode(other, grown).tolist() == whole(tokenizer, other)  # it does not begin with that text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,15 +48,13 @@ def test_a_text_may_be_cut_at_its_control_tokens(kind: str, text: str) -> None:
 @pytest.mark.parametrize("kind", ["byte_level", "qwen", "metaspace_first"])
 def test_a_session_that_grows_is_encoded_piece_by_piece(kind: str) -> None:
     tokenizer, encoder = made(kind, "tokenizers")
-    text, stable = "<s>system prompt", None
+    text = "<s>system prompt"
     for turn in range(60):
         text += f"<|im_end|>\n<|im_start|>user\nturn {turn} <|im_end|>\n<|im_start|>assistant\nI'll  do <|im_e that. "
-        assert encoder.encode(text, stable).tolist() == whole(tokenizer, text)
-        if turn % 3 == 0:
-            stable = StablePrefix(text, stable)
+        assert encoder.encode(text).tolist() == whole(tokenizer, text)
 
 
-def test_a_stable_text_is_encoded_once() -> None:
+def test_a_known_segment_is_not_encoded_again() -> None:
     tokenizer = make("qwen")
     asked: list[str] = []
 
@@ -71,25 +62,10 @@ def test_a_stable_text_is_encoded_once() -> None:
         asked.extend(texts)
         return [array("I", whole(tokenizer, text)) for text in texts]
 
-    encoder = Encoder(encode, cuts=Cuts.of(tokenizer), cache_bytes=0)
-    first = StablePrefix("<s>one<s>two<s>thr")
-    second = StablePrefix("<s>one<s>two<s>three<s>four", first)
-    for tail in ("ee", "ough", "ee<s>x"):
-        assert encoder.encode(first.text + tail, first).tolist() == whole(tokenizer, first.text + tail)
-    assert asked == ["<s>one", "<s>two", "<s>three", "<s>through", "<s>three", "<s>x"]
-    asked.clear()
-    assert encoder.encode(second.text + "!", second).tolist() == whole(tokenizer, second.text + "!")
-    assert asked == ["<s>three", "<s>four!"]
-
-
-@given(st.text(), st.text())
-def test_a_stable_text_is_hashed_once_and_gone_on_with(text: str, rest: str) -> None:
-    stable = StablePrefix(text)
-    for _ in range(2):
-        hasher = stable.hashed()
-        hasher.update(rest.encode())
-        assert hasher.digest() == hashlib.blake2b((text + rest).encode(), digest_size=16).digest()
-    assert StablePrefix("\ud83d").hashed().digest() != StablePrefix("\ufffd").hashed().digest()
+    encoder = Encoder(encode, cuts=Cuts.of(tokenizer))
+    for text in ("<s>one<s>two<s>three", "<s>one<s>two<s>through", "<s>one<s>two<s>three<s>x"):
+        assert encoder.encode(text).tolist() == whole(tokenizer, text)
+    assert asked == ["<s>one", "<s>two", "<s>three", "<s>through", "<s>x"]
 
 
 def test_half_a_surrogate_pair_is_replaced() -> None:
@@ -97,7 +73,6 @@ def test_half_a_surrogate_pair_is_replaced() -> None:
         tokenizer, encoder = made("qwen", choice)
         expected = whole(tokenizer, "a\ufffdb<s>\ufffd")
         assert encoder.encode("a\ud83db<s>\udfff").tolist() == expected
-        assert encoder.encode("a\ud83db<s>\udfff", StablePrefix("a\ud83db")).tolist() == expected
         assert encoder.reference("a\ud83db<s>\udfff").tolist() == expected
 
 
@@ -113,11 +88,11 @@ def test_threads_share_an_encoder() -> None:
     for choice in CHOICES:
         tokenizer, encoder = made("qwen", choice)
         head = "<s>system" + " and so on" * 50
-        stable = StablePrefix(head + "<|im_end|>\n<|im_start|>")
-        prompts = [f"{stable.text}{n % 17} bottles of beer<|im_end|>\n" + "x " * n for n in range(60)]
+        start = head + "<|im_end|>\n<|im_start|>"
+        prompts = [f"{start}{n % 17} bottles of beer<|im_end|>\n" + "x " * n for n in range(60)]
         expected = [whole(tokenizer, prompt) for prompt in prompts]
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda text: encoder.encode(text, stable).tolist(), prompts * 10))  # noqa: B023
+            found = list(pool.map(lambda text: encoder.encode(text).tolist(), prompts * 10))  # noqa: B023
         assert found == expected * 10
 
 
@@ -140,29 +115,6 @@ def test_a_tokenizer_that_it_cannot_read_is_served_all_the_same() -> None:
 def test_the_operator_may_do_without_it() -> None:
     _, encoder = made("qwen", "tokenizers")
     assert (encoder.name, encoder.reason) == ("tokenizers", "the operator's choice")
-
-
-def test_distrust_is_for_good() -> None:
-    tokenizer = make("qwen")
-    encoder = Encoder.load(tokenizer)
-    encoder.distrust("it was wrong")
-    assert (encoder.name, encoder.reason) == ("tokenizers", "it was wrong")
-    assert encoder.encode("<s>a b").tolist() == whole(tokenizer, "<s>a b")
-
-
-def test_what_a_distrusted_encoder_gave_is_made_again() -> None:
-    class Wrong:
-        def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
-            return array("I", [7]).tobytes(), b""
-
-    tokenizer = make("qwen")
-    encoder = Encoder(
-        lambda texts: [array("I", whole(tokenizer, text)) for text in texts], cuts=Cuts.of(tokenizer), fast=Wrong()
-    )
-    stable, text = StablePrefix("<s>a b<s>c"), "<s>a b<s>c d"
-    assert encoder.encode(text, stable).tolist() == [7, 7]
-    encoder.distrust("it was wrong")
-    assert encoder.encode(text, stable).tolist() == whole(tokenizer, text)
 
 
 def test_a_text_that_the_fast_encoder_refuses_is_encoded_by_the_other() -> None:

@@ -6,8 +6,8 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
-from services.preprocessor.drift.analysis import kind_of_change
-from services.preprocessor.prompt.preamble import strip_preamble
+from services.preprocessor.drift import kind_of_change
+from services.preprocessor.strip import strip_preamble
 from services.tokenization.segments import common_prefix
 from turnwire_tools.inspector.turns import Change, ChangeKind
 from turnwire_tools.tap.answers import answers_in, content_of

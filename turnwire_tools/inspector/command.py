@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -19,14 +18,14 @@ from cyclopts import Parameter
 
 from schemas import subjects
 from schemas.errors import TurnwireError
-from schemas.frames import TurnRequest
 from services.cli.errors import UsageError
 from services.cli.files import read_text
+from services.cli.registry import Command
 from services.cli.running import bus_defaults, newest
+from services.cli.signals import run, status_of
 from services.cli.up.plan import reserve_ports
 from services.frontend.http.cors import AllowedHosts, is_loopback
 from services.parser.service import load_backend
-from services.preprocessor.request_decoder import RequestDecoder
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Count, Port
 from services.runtime.config.loader import Sources, mask_passwords
@@ -71,7 +70,10 @@ def inspect(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(
     Args:
         file: Recordings of `turnwire tap`, made with `--record` or `--json`.
     """
-    return asyncio.run(_serve(sources, file, flags))
+    return run(_serve(sources, file, flags))
+
+
+COMMAND = Command(inspect, (BusConfig,))
 
 
 async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int:
@@ -86,44 +88,32 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     key = required_key(flags)
     hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
     server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
-    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, flags.host, *reserve_ports(flags.host, flags.port, 1))
         await site.start()
         print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
-        return await _until_stopped() if files else await _follow(config, fold)
+        if not files:
+            return await _follow(config, fold)
+        return await status_of(asyncio.get_running_loop().create_future())  # until Ctrl-C
     finally:
         await runner.cleanup()
 
 
 async def _follow(config: BusConfig, fold: Fold) -> int:
-    requests = RequestDecoder(64 * MIB)
-
     def take(delivery: Delivery) -> None:
         kind = messages.kind_of(delivery.subject)
         if kind not in messages.TURN_KINDS:
             return
-        decoded: Any
         with suppress(msgspec.MsgspecError, ValueError):  # those that cannot be read are left out
-            if kind == "turn":
-                decoded = requests.decode(delivery.data, TurnRequest)
-            else:
-                decoded = messages.decode(delivery.subject, delivery.data)
+            decoded = messages.decode(delivery.subject, delivery.data)
             fold.take(decoded, time.time(), messages.receiver_of(delivery.subject) if kind == "gen" else "")
 
     with suppress(OSError):
         os.nice(NICE)
     # One subscription, which keeps the order of all messages.
     return await follow(config, "inspect", [subjects.ALL], take)
-
-
-async def _until_stopped() -> int:
-    stopped = asyncio.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-    await stopped.wait()
-    return 0
 
 
 def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:

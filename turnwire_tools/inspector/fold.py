@@ -54,8 +54,6 @@ class Fold:
         """Turns by the history that the next request of their session has."""
         self._latest: LRUCache[int, str] = LRUCache(max_turns)
         """The newest turn by the key of a session's beginning."""
-        self._answers: LRUCache[tuple[int, ...], tuple[Sequence[Part], int]] = LRUCache(16_384)
-        """Hashes of answers, by the identity of their parts: decoders return the same objects again."""
         self._decode = decode
 
     def take(self, message: Any, now: float, receiver: str = "") -> None:
@@ -172,15 +170,9 @@ class Fold:
         first = "".join(part.text for part in question.parts if isinstance(part, Text)) if question is not None else ""
         start = hash((conversation.model, client.tenant, client.session or first))
         tools = tuple(tool.name for tool in conversation.tools)
-        hashes = [*map(self._answer, answers_in(turns)), *more]
+        hashes = [*map(_hash, answers_in(turns)), *more]
         keys = list(accumulate(hashes, lambda state, answer: hash((state, answer)), initial=start))
         return [hash((start, first, tools)), *keys[1:]]
-
-    def _answer(self, parts: Sequence[Part]) -> int:
-        key = tuple(map(id, parts))
-        if key not in self._answers:
-            self._answers[key] = parts, _hash(parts)
-        return self._answers[key][1]
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
         """Of several turns the newest that has an answer, else the newest."""

@@ -17,6 +17,8 @@ from rich.text import Text
 from services.cli.connect.served import read_models
 from services.cli.errors import CommandError
 from services.cli.files import read_text
+from services.cli.registry import Command
+from services.cli.signals import run
 from services.parser.service import load_backend
 from services.runtime.config import Positive
 from services.runtime.config.loader import KEY_VARIABLE
@@ -69,9 +71,12 @@ def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*
     """
     replays = [replay_file.read(str(path), read_text(path)) for path in (file, *more)]
     try:
-        return asyncio.run(_play_all(replays, flags))
+        return run(_play_all(replays, flags))
     except aiohttp.ClientError as error:
         raise CommandError(error) from error
+
+
+COMMAND = Command(replay)
 
 
 async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:

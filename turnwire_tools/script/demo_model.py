@@ -15,6 +15,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from services.cli.registry import Command
+
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Control tokens, as in the Qwen models."""
 MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -39,6 +41,9 @@ def make(directory: Path, /) -> int:
     """
     print(build_demo_model(directory))
     return 0
+
+
+COMMAND = Command(make)
 
 
 def build_demo_model(path: Path) -> Path:

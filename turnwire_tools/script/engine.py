@@ -17,7 +17,6 @@ from math import exp, log
 from operator import itemgetter
 from pathlib import Path
 from threading import Condition
-from typing import TypeVar
 
 from cachetools import cached
 from tokenizers import Tokenizer
@@ -27,6 +26,7 @@ from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
 from schemas.frames import pack_ids
 from services.families import Family, family
+from services.runtime.after_sending import after_sending
 from services.runtime.config import WorkerConfig
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
@@ -50,8 +50,6 @@ _FALL = 0.7
 """Each alternative's log probability is so much lower than the one before it."""
 
 _NOTHING = Playback([], [])
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -278,7 +276,7 @@ class ScriptEngine:
             if stream.logprobs is not None and delta.stop_id is not None:
                 delta.stop_logprobs = self._logprobs(stream, delta.stop_id, end)
         if first:
-            self._afterwards(self._cache.use, stream.keys)
+            after_sending(self._cache.use, stream.keys)
         stream.turn.put(delta)
         if stream not in self._running:
             return None
@@ -314,12 +312,8 @@ class ScriptEngine:
         self._running.remove(stream)
         stream.plain_until = 0
         if stream.pos:
-            self._afterwards(self._keep, stream)
+            after_sending(self._keep, stream)
         self._admit()
-
-    def _afterwards(self, work: Callable[[T], object], of: T) -> None:
-        """Book-keeping, after the frame of this step has left: that is sent at the end of the loop's next turn."""
-        self._loop.call_soon(self._loop.call_soon, work, of)
 
     def _keep(self, stream: _Stream) -> None:
         rest = pack_ids([*stream.tail, *stream.ids[: stream.pos]])

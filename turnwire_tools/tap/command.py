@@ -1,6 +1,5 @@
 """`turnwire tap`: shows the messages on the bus: all, some subjects, or one turn from its request to its last event."""
 
-import asyncio
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from rich.text import Text
 from schemas import subjects
 from schemas.frames import TurnRequest
 from services.cli.files import append_to_file
+from services.cli.registry import Command
 from services.cli.running import bus_defaults
+from services.cli.signals import run
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig
 from services.runtime.config.loader import Sources
@@ -57,10 +58,13 @@ def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(na
         if record is not None and record.tell() == 0:
             record.write(Recorder.head())
         viewer = Tap(flags, flags.all or bool(subject), record)
-        status = asyncio.run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
+        status = run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
     if record is not None and viewer.recorder.unfinished:
         print(f"{viewer.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
     return status
+
+
+COMMAND = Command(tap, (BusConfig,))
 
 
 class Tap:

@@ -2,12 +2,12 @@
 
 import asyncio
 import re
-import signal
 import sys
 from collections.abc import Callable, Sequence
 
 from services.cli.errors import UsageError
 from services.cli.observer import observing
+from services.cli.signals import status_of
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig
 from services.runtime.config.loader import mask_passwords
@@ -17,12 +17,11 @@ PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 
 
 async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]) -> int:
-    """Passes messages to `take` until a signal or the end of stdout's reader (status 0), or the loss of the bus (1).
+    """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the bus is lost (1).
 
     Raises UsageError for a pattern that is none, else as `observing`.
     """
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[int] = loop.create_future()
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(status: int) -> None:
         if not ended.done():
@@ -37,10 +36,8 @@ async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Ca
     if wrong := [pattern for pattern in patterns if not PATTERN.fullmatch(pattern)]:
         raise UsageError(f"not a subject of NATS: {wrong[0]!r}")
     async with observing(config, name, on_fatal=lambda _reason: end(1)) as bus:
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(signum, end, 0)
         for subject in patterns:
             await bus.subscribe(subject, received)
         await bus.flush()  # from now on every message arrives
         print(f"listening on {', '.join(patterns)} at {mask_passwords(config.nats_url)}", file=sys.stderr)
-        return await ended
+        return await status_of(ended)

@@ -1,6 +1,5 @@
 """`turnwire trajectories`: turns recorded or live messages of the bus into one training sample a session, as JSONL."""
 
-import asyncio
 import sys
 import time
 from dataclasses import dataclass
@@ -12,7 +11,9 @@ from cyclopts import Parameter
 
 from schemas import subjects
 from schemas.frames import TokenFinish
+from services.cli.registry import Command
 from services.cli.running import bus_defaults
+from services.cli.signals import run
 from services.parser.service import load_backend
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Seconds
@@ -49,13 +50,16 @@ def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Param
     vocabulary = None if flags.model is None else Vocabulary(load_backend(flags.model, trust_remote_code=False))
     writer = Writer(vocabulary, flags.idle_s)
     if not file:
-        return asyncio.run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
+        return run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
     for path in file:
         with path.open("rb") as lines:
             for now, _, message in messages.read_lines(str(path), lines, messages.TURN_KINDS):
                 writer.take(message, now)
     writer.end()
     return 0
+
+
+COMMAND = Command(trajectories, (BusConfig,))
 
 
 class Writer:

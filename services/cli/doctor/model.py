@@ -6,8 +6,8 @@ from typing import Any
 
 from schemas.errors import TurnwireError
 from services.cli.doctor.finding import Finding, Status, first_line
-from services.preprocessor.ledger.probe import keeps_turns
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.turn_keeping import keeps_turns
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 from services.templates.chat_template import ChatTemplate
 from services.templates.traits import TemplateTraits
@@ -48,7 +48,6 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
         encoder = setup.encoder
         parts = f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
         yield Finding("ok", "encoding", f"{encoder.name} ({encoder.reason}); {parts}")
-        yield Finding("ok", "rendering", setup.history.off or "only the new part of a conversation")
         yield Finding("ok", "history", described_history(setup.traits))
         yield _checked("turns", check_turns, setup)
     yield from check_directory(worker)

@@ -11,7 +11,6 @@ from schemas import subjects
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
 from schemas.frames import TextReply
-from services.frontend.turns.known_turns import encode_request
 from services.frontend.turns.open_turn import BusTurn
 from services.frontend.turns.stage_wait import StageWait
 from services.runtime.config import FrontendConfig
@@ -98,7 +97,7 @@ class PreprocessorClient:
 
         forget = self._process.bus.ask(
             subjects.turn(turn.card.name, preprocessor),
-            encode_request(turn.request(self._process.id)),
+            _encode(turn.request(self._process.id)),
             self._config.accept_timeout_s,
             accepted,
         )

@@ -35,6 +35,7 @@ from services.frontend.turns.interfaces import (
 from services.frontend.turns.metrics import FrontendMetrics, TurnRecord
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
 from services.guides.promises import not_enforced
+from services.runtime.after_sending import after_sending
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -102,9 +103,7 @@ class TurnServer:
                 sink: StreamSink[SseWriter] | DocumentSink
                 if ask.stream:
                     sink = self._sink(request, dialect, answer, len(conversations))
-                    # Two ticks later: in the next one the bus sends the request, which this work must not delay.
-                    loop = asyncio.get_running_loop()
-                    loop.call_soon(loop.call_soon, sink.get_ready)
+                    after_sending(sink.get_ready)  # the request goes first
                 else:
                     sink = DocumentSink(record, len(conversations))
                 answer.turns = await self._open(conversations, sink, context.id)

@@ -11,6 +11,7 @@ import msgspec
 from schemas import subjects
 from schemas.frames import pack_ids
 from schemas.kv import KvSnapshot, KvUpdate
+from services.runtime.after_sending import after_sending
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys, pack
@@ -96,8 +97,7 @@ class KvPublisher:
         tail = blocks.tail + pack_ids(output[:-1])
         self._chains.append(partial(extended, blocks.keys, tail, self._index.block_tokens, blocks.salt))
         if self._index.followed:
-            # A turn of the loop later: the end itself is written first.
-            self._loop.call_soon(self._loop.call_soon, self._enter)
+            after_sending(self._enter)  # the end itself goes first
         else:
             self._publish_soon()
 

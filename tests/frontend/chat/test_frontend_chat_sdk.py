@@ -11,7 +11,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Invalid, Overloaded
 from schemas.events import Failed, TurnEvent
-from services.preprocessor.prompt.limits import limit_output
+from services.preprocessor.limit import limit_output
 from tests.frontend.chat.test_frontend_chat_stream import CASES, Case, load
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, reasoning, serving, text
 

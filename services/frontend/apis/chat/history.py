@@ -47,17 +47,9 @@ class History(CallHistory):
         super().__init__(pairing=pairing)
         self._legacy_ids: dict[str, str] = {}
 
-    def fork(self) -> "History":
-        """See `CallHistory.fork`."""
-        other = super().fork()
-        other._legacy_ids = {**self._legacy_ids}
-        return other
-
-    def read(self, messages: list[wire.Message], first: int = 0) -> None:
-        """Reads all messages, of which the first has the number `first`; no tool's message is before it. Raises
-        Invalid."""
-        numbered = enumerate(messages, first)
-        for are_results, run in groupby(numbered, key=lambda pair: pair[1].role in ("tool", "function")):
+    def read(self, messages: list[wire.Message]) -> None:
+        """Reads all messages. Raises Invalid."""
+        for are_results, run in groupby(enumerate(messages), key=lambda pair: pair[1].role in ("tool", "function")):
             if are_results:
                 self._add_results([self._result(message, f"messages[{index}]") for index, message in run])
             else:

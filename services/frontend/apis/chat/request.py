@@ -21,17 +21,15 @@ from services.frontend.apis.chat.stream import (
     Shape,
     chat_collector,
 )
-from services.frontend.apis.shared.decode import given, tags_of
+from services.frontend.apis.shared.decode import BodyDecoder, ToolList, given, tags_of
 from services.frontend.apis.shared.hints import hints
-from services.frontend.apis.shared.known.history import KnownHistory
-from services.frontend.apis.shared.known.parts import KnownParts, share_texts
-from services.frontend.apis.shared.known.requests import RequestReader
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_sampling
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.runtime.memo import KnownParts, share_texts
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
@@ -83,8 +81,8 @@ class ChatAsk(Struct, frozen=True):
         return chat_collector(reply, self.shape, self.choices)
 
 
-Reader: TypeAlias = RequestReader[wire.Body, tools.Tools, History]
-_reader: Reader = RequestReader(wire.Body, tools.read_tools, _explain)
+Decoder: TypeAlias = BodyDecoder[wire.Body, ToolList]
+_decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain)
 
 
 def parse(
@@ -93,14 +91,14 @@ def parse(
     settings: Settings,
     *,
     counting: bool = False,
-    reader: Reader = _reader,
+    decoder: Decoder = _decoder,
 ) -> ChatAsk:
     """Parses a request. Raises Invalid in the native wording.
 
-    `counting`: only the prompt is needed; calls and results may be unmatched. `reader`: keeps no sessions of such
-    requests.
+    `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default one that remembers
+    no tools.
     """
-    request, given_tools, begun = reader.decode(body, headers)
+    request, given_tools = decoder.decode(body)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
     if "audio" in (request.modalities or ()):
@@ -115,15 +113,15 @@ def parse(
     elif given(request.web_search_options):
         notes.append("web_search_options")
         missing = missing_tools(["web_search"])
-    history = History(pairing=not counting) if begun is None else begun.history.fork()
-    turns = reader.read(body, headers, history, request.messages, begun)
+    history = History(pairing=not counting)
+    history.read(request.messages)
     last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
     if session is None and isinstance(request.prompt_cache_key, str):
         session = request.prompt_cache_key or None
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
-        turns,
+        history.turns,
         system=missing,
         tools=specs,
         tool_choice=tools.choice(request, specs),
@@ -245,17 +243,14 @@ class Chat:
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._known: KnownParts[Any] = KnownParts()
-        self._prompts: Reader = RequestReader(wire.Body, tools.read_tools, _explain, tools=self._known)
-        self._turns: Reader = RequestReader(
-            wire.Body, tools.read_tools, _explain, tools=self._known, sessions=KnownHistory(lambda _: True)
-        )
+        self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, self._known)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses POST /v1/chat/completions. Raises Invalid."""
-        ask = parse(body, headers, self._settings, reader=self._turns)
+        ask = parse(body, headers, self._settings, decoder=self._decoder)
         share_texts(ask.conversation, self._known)
         return ask
 
     def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses a request for its prompt only. Raises Invalid."""
-        return parse(body, headers, self._settings, counting=True, reader=self._prompts)
+        return parse(body, headers, self._settings, counting=True, decoder=self._decoder)

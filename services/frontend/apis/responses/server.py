@@ -209,7 +209,7 @@ class ResponsesServer:
     async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._server.config.max_body_bytes)
-            return await apart(len(data), lambda: self.dialect.decode(data, request.headers, counting=counting))
+            return await apart(len(data), lambda: self.dialect.decode(data, counting=counting))
 
     @contextmanager
     def _counting_refusals(self, exchange: RequestContext) -> Iterator[None]:

@@ -1,17 +1,12 @@
 """Holds the turns that were read of a request, and matches results with their calls. Pure."""
 
 from collections.abc import Iterable
-from copy import copy
-from typing import Self
 
 from schemas.conversation import Call, Result, Turn
 
 
 class CallHistory:
     """The turns that were read so far, and their calls."""
-
-    bound = False
-    """See `known.history.History`."""
 
     def __init__(self, *, pairing: bool) -> None:
         """`pairing`: a result needs its call, and the calls of a message have different ids."""
@@ -20,12 +15,6 @@ class CallHistory:
         self._calls: dict[str, tuple[str, int]] = {}
         """By call id: name, and position among all calls of the conversation; of equal ids the last."""
         self._made = 0
-
-    def fork(self) -> Self:
-        """A reader that has read the same, and goes on by itself."""
-        other = copy(self)
-        other.turns, other._calls = [*self.turns], {**self._calls}
-        return other
 
     def _add_call(self, call: Call) -> None:
         self._calls[call.call_id] = call.name, self._made

@@ -2,14 +2,27 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
+from schemas.conversation import ToolSpec
 from schemas.errors import Invalid
+from services.runtime.memo import KnownParts
+
+
+class ToolList(Struct, frozen=True):
+    """The tools of a request body. Requests share them: not to be changed."""
+
+    read: Any
+    """As the body's type has them."""
+    specs: list[ToolSpec]
+
 
 T = TypeVar("T")
+B = TypeVar("B")
+L = TypeVar("L", bound=ToolList)
 
 NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
 """Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
@@ -71,6 +84,39 @@ def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
         if whole is body:
             raise
         return decode(whole)
+
+
+class BodyDecoder(Generic[B, L]):
+    """Decodes request bodies with `tools`, which a session repeats in every request: they are read once."""
+
+    def __init__(
+        self,
+        body: type[B],
+        read_tools: Callable[[bytes], L],
+        explain: Callable[[bytes, str], Invalid],
+        tools: KnownParts[L] | None = None,
+    ) -> None:
+        """`explain`: see `decode_body`. `tools`: remembers those of earlier requests; None: remembers none."""
+        with_raw_tools: Any = msgspec.defstruct(body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True)
+        self._body = msgspec.json.Decoder(body)
+        self._body_with_raw_tools = msgspec.json.Decoder(with_raw_tools)
+        self._read_tools = read_tools
+        self._explain = explain
+        self._tools: KnownParts[L] = tools or KnownParts(0)
+
+    def decode(self, data: bytes) -> tuple[B, L]:
+        """The body and its tools. Raises Invalid."""
+        return decode_body(self._decode, data, self._explain)
+
+    def _decode(self, data: bytes) -> tuple[Any, L]:
+        try:
+            body: Any = self._body_with_raw_tools.decode(data)
+            tools = self._tools.get(bytes(body.tools), self._read_tools)
+        except msgspec.ValidationError:
+            self._body.decode(data)  # for the place of the mistake in the whole body
+            raise
+        body.tools = tools.read
+        return body, tools
 
 
 def mend_surrogates(body: bytes) -> bytes:

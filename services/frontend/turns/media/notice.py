@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Part, Text, Turn
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.interfaces import TurnSink
-from services.frontend.turns.known_turns import SessionTurns
 from services.frontend.turns.summary import SummaryRequest
 
 MediaKind: TypeAlias = Literal["image", "document", "audio"]
@@ -42,9 +41,7 @@ def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset
     """The conversation as the model wrote it, and the kinds of media that the user has been notified of."""
     known: frozenset[MediaKind] = frozenset()
     turns = conversation.turns
-    begun = turns.known if isinstance(turns, SessionTurns) else None
-    first = len(begun.turns) if begun is not None and not begun.noticed else 0
-    for at, turn in enumerate(turns[first:], first):
+    for at, turn in enumerate(conversation.turns):
         if turn.role != "assistant":
             continue
         for part in turn.parts:
@@ -53,8 +50,6 @@ def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset
                 turns[at], kinds = _without_notices(turn)
                 known |= kinds
                 break
-    if begun is not None and turns is conversation.turns:
-        begun.noticed = False
     return (conversation if turns is conversation.turns else replace(conversation, turns=turns)), known
 
 

@@ -121,7 +121,7 @@ class Socket:
                     raise Invalid(message, param="type", code="invalid_value")
                 if self._ending is not None:
                     raise raised(_closing(self._ending))
-                self._enqueue(lane, self._intake.dialect.decode(data, self._request.headers))
+                self._enqueue(lane, self._intake.dialect.decode(data))
 
     @contextmanager
     def _errors_sent(self, lane: str | None) -> Iterator[None]:

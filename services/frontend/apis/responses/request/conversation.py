@@ -59,8 +59,8 @@ def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
 
 def ends_in_trigger(request: ResponsesRequest) -> bool:
     """Whether the last item is a compaction trigger. Raises Invalid for one in another place."""
-    kinds, first = request.kinds, 0 if request.begun is None else request.begun.messages
-    for index, kind in enumerate(kinds[first:-1], first):
+    kinds = request.kinds
+    for index, kind in enumerate(kinds[:-1]):
         if kind.type == TRIGGER:
             raise Invalid("A compaction_trigger must be the last item.", param=f"input[{index}]", code="invalid_value")
     return bool(kinds) and kinds[-1].type == TRIGGER

@@ -20,9 +20,9 @@ from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.shared.client_grammars import checked_grammar
 from services.frontend.apis.shared.decode import given
-from services.frontend.apis.shared.known.parts import KnownParts
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter, unsupported
 from services.frontend.turns.hosted.tools import hosted_spec
+from services.runtime.memo import KnownParts
 
 CallKind: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"]
 

@@ -1,1 +1,0 @@
-"""Changes at the front of a session's prompts: found and reported."""

@@ -1,1 +1,0 @@
-"""The ledger in a preprocessor: which turns a model has, kept up to date, tried."""

@@ -1,0 +1,143 @@
+"""Prefills the certain prefix of a session's next turn on the worker that decoded this one, while that is idle.
+
+When a turn has ended, the template fixes the next prompt up to the answer of the user or the tools. Most of it are
+tokens that the engine has just decoded. Where the template changes history (drops the reasoning of an answered
+question), an idle worker can prefill the other tokens before the next request comes
+(`nvext.agent_hints.speculative_prefill`).
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+from cachetools import LRUCache
+from msgspec.structs import replace
+from prometheus_client import Counter
+
+from schemas import subjects
+from schemas.conversation import Call, Conversation, Part, Result, Sampling, Text, ToolSpec, Turn
+from schemas.errors import TurnwireError
+from schemas.frames import GenerateReply, GenerateRequest, pack_ids
+from schemas.ledger import LedgerContext, LedgerEntry
+from services.ledger.recall import Ledger
+from services.preprocessor.preparation import Preparation
+from services.preprocessor.routing.placement import Placement
+from services.preprocessor.routing.router import MAX_PRIORITY
+from services.runtime.process import Process
+from services.tokenization.segments import TokenIds, common_prefix
+
+MAX_PENDING = 4096
+"""Turns whose end is waited for; the oldest are given up."""
+LEAST_TOKENS = 64
+"""Fewer are not worth a request."""
+TAKE_TIMEOUT_S = 2.0
+
+_ANSWERS = ("Next", "7 steps")
+"""Two answers without a common beginning: what both prompts begin with does not depend on the answer."""
+
+Encode = Callable[[Conversation], Sequence[int]]
+_decode_reply = msgspec.json.Decoder(GenerateReply).decode
+
+
+class PendingTurn(msgspec.Struct, frozen=True):
+    """A turn that is being decoded."""
+
+    turn: str
+    worker: str
+    conversation: Conversation
+    tools: list[ToolSpec]
+    """As the model sees them."""
+
+
+class Prefills:
+    """Prefills behind turns with the hint."""
+
+    def __init__(self, process: Process, placement: Placement, preparation: Preparation, ledger: Ledger) -> None:
+        self._process = process
+        self._placement = placement
+        self._preparation = preparation
+        self._model = preparation.setup.card.name
+        self._ledger = ledger
+        self._pending: LRUCache[bytes, PendingTurn] = LRUCache(MAX_PENDING)
+        self._done = Counter(
+            "turnwire_speculative_prefills",
+            "Turns behind which a prefill was wanted, by what came of it.",
+            ["outcome"],
+            registry=process.metrics,
+        )
+
+    def expect(self, context: LedgerContext, turn: PendingTurn) -> None:
+        """A turn with the hint goes to a worker."""
+        self._placement.follow()
+        self._pending[_key(context)] = turn
+
+    def ended(self, entry: LedgerEntry) -> None:
+        """A turn has ended, here or elsewhere."""
+        turn = self._pending.pop(_key(entry.context), None)
+        if turn is not None and not self._process.draining:
+            self._process.spawn(self._prefill(turn, entry), f"prefill behind {turn.turn}")
+
+    async def _prefill(self, turn: PendingTurn, entry: LedgerEntry) -> None:
+        try:
+            outcome = await self._try(turn, entry)
+        except TurnwireError as error:
+            outcome = "refused"
+            self._process.log.info("preprocessor.prefill_refused", turn=turn.turn, error=str(error))
+        self._done.labels(outcome).inc()
+
+    async def _try(self, turn: PendingTurn, entry: LedgerEntry) -> str:
+        prefix = await self._preparation.run(partial(self._prefix, turn, entry))
+        if prefix is None:
+            return "unreadable"
+        packed = pack_ids(prefix)
+        held = self._placement.held_by(turn.worker, packed, turn.conversation)
+        if held is None:
+            return "gone"
+        if len(prefix) - held < LEAST_TOKENS:
+            return "known"
+        request = GenerateRequest(
+            turn=f"{turn.turn}n",
+            attempt=1,
+            model=self._model,
+            prompt=packed,
+            parser="",
+            frontend="",
+            sampling=Sampling(max_tokens=0),
+            stop_ids=[],
+            context=msgspec.Raw(b"null"),
+            priority=-MAX_PRIORITY,
+            cache_salt=self._placement.salt(turn.conversation),
+        )
+        subject = subjects.generate(self._model, turn.worker)
+        data = self._placement.encode(request, turn.worker)
+        reply = _decode_reply(await self._process.bus.request(subject, data, TAKE_TIMEOUT_S))
+        return "done" if reply.error is None else "busy"
+
+    def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "TokenIds | None":
+        parts = self._ledger.parts_of(entry, turn.tools)
+        return certain_prefix(turn.conversation, parts, self._preparation.ids) if parts else None
+
+
+def _key(context: LedgerContext) -> bytes:
+    return context.state + context.head_hash
+
+
+def certain_prefix(conversation: Conversation, answer: Sequence[Part], encode: Encode) -> TokenIds:
+    """The ids with which every prompt begins that continues `conversation` after the model's turn `answer`.
+
+    `encode` makes a conversation's prompt, and its exceptions propagate.
+    """
+    one, other = (array("I", encode(_with_reply(conversation, answer, reply))) for reply in _ANSWERS)
+    return common_prefix(one, other)
+
+
+def _with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) -> Conversation:
+    """The conversation with the model's turn and a reply to it, from its tools if it called any, else its user."""
+    calls = [part for part in answer if isinstance(part, Call)]
+    next_turn = (
+        Turn("tool", [Result(call.call_id, [Text(reply)], name=call.name) for call in calls])
+        if calls
+        else Turn("user", [Text(reply)])
+    )
+    return replace(conversation, turns=[*conversation.turns, Turn("assistant", list(answer)), next_turn])

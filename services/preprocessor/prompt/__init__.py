@@ -1,1 +1,0 @@
-"""Prompt assembly: strip, render, encode, check (`assembly`), and what makes it incremental (`history`). Pure."""

@@ -1,0 +1,235 @@
+"""The ledger of one preprocessor: restores earlier turns as the model wrote them (docs/ledger.md).
+
+`open_ledger` makes it for a loaded model. `LedgerReader` keeps it filled: it receives the entries of turns that end,
+and fetches others from the bucket.
+
+An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign messages cost speed.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from prometheus_client import Counter, Gauge
+
+from schemas import subjects
+from schemas.conversation import Call, Conversation, Text, ToolSpec, Turn
+from schemas.errors import Invalid, TurnwireError
+from schemas.ledger import LedgerEntry
+from services.ledger.comparison import TurnReader, WriteCalls
+from services.ledger.recall import Ledger, LedgerModel, Recall, RecalledPrompt
+from services.ledger.signer import EntrySigner
+from services.preprocessor.model import ModelSetup
+from services.runtime.bus import Delivery
+from services.runtime.process import Process
+from services.runtime.storage.kv import Bucket
+from services.runtime.storage.seal import Sealer
+from services.templates.assistant import AssistantWriter
+from services.templates.messages import render_turns
+from services.tokenization.detokenizer import Vocabulary
+
+_ANSWER, _QUESTION = "zqsaid", "zqasked"
+FORM = b"1"
+"""Changes when conversations are adapted to other messages: prompts made before have another text."""
+FETCH_TIMEOUT_S = 0.5
+"""A prompt waits no longer for turns that are not in memory."""
+FETCH_AT_ONCE = 64
+MAX_FETCHED = 1024
+"""Turns of one conversation that are fetched, newest first."""
+FETCHED_S = 60.0
+"""A key whose turns were fetched is not requested again before."""
+MAX_FETCHED_KEYS = 65_536
+SILENT_S = 5.0
+"""A bucket that did not answer gets no request for so long."""
+
+
+def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Ledger:
+    """The model's ledger, empty."""
+    backend = setup.tokenizer.backend
+    hasher = hashlib.blake2b(FORM, digest_size=16)
+    for text in (setup.template.source, backend.to_str(), setup.family.name):
+        hasher.update(hashlib.blake2b(text.encode()).digest())
+    vocabulary = Vocabulary(backend)
+    ends = {*setup.tokenizer.token_strings(setup.stop_ids), *setup.family.stops} - {""}
+    ends.update(_end_in_history(setup, ends))
+    model = LedgerModel(
+        name=setup.card.name,
+        digest=hasher.digest(),
+        family=setup.family,
+        encoder=setup.encoder,
+        vocabulary=vocabulary,
+        ends=tuple(sorted(ends)),
+        write_calls=_call_writer(setup),
+        header=_header(setup, TurnReader(setup.family, vocabulary)),
+    )
+    return Ledger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
+
+
+class Fetched(NamedTuple):
+    """What came of fetching a key."""
+
+    until: float
+    """The loop's time from which on the key may be fetched again."""
+    found: bool
+
+
+_NEVER = Fetched(0.0, False)
+
+
+class LedgerReader:
+    """One preprocessor's ledger."""
+
+    def __init__(
+        self, process: Process, ledger: Ledger, signer: EntrySigner, sealer: Sealer, bucket: Bucket | None
+    ) -> None:
+        """`bucket` None: turns are kept in memory only."""
+        ledger.entries.shared = bucket is not None
+        self._process = process
+        self.ledger = ledger
+        self._signer = signer
+        self._sealer = sealer
+        self._bucket = bucket
+        self._loop = asyncio.get_running_loop()
+        self._fetched: dict[bytes, Fetched] = {}
+        self._silent_until = 0.0
+        registry, entries = process.metrics, ledger.entries
+        text = "Prompts by the outcome for their newest turn."
+        self._outcomes = Counter("turnwire_ledger_turns", text, ["outcome"], registry=registry)
+        text = "Prompt tokens by origin."
+        self._tokens = Counter("turnwire_ledger_prompt_tokens", text, ["source"], registry=registry)
+        self._messages = Counter("turnwire_ledger_messages", "Entries that arrived.", ["kind"], registry=registry)
+        Gauge("turnwire_ledger_entries", "Turns in memory.", registry=registry).set_function(lambda: len(entries))
+        Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=registry).set_function(lambda: entries.size)
+        self.on_entry: list[Callable[[LedgerEntry], None]] = []
+        """Called with every turn that ended and is new here."""
+        process.on_reconnect.append(self._doubt)
+
+    async def start(self) -> None:
+        """Subscribes to the entries of turns that end."""
+        await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._entry)
+
+    def remember(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
+        """Looks up a conversation's turns in memory; for any thread."""
+        return self.ledger.recall(conversation, tools, self._sealer.of(conversation.client.tenant).open)
+
+    def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of the keys of which the bucket may have more than memory; for any thread."""
+        now = self._loop.time()
+        return [] if self._bucket is None else [key for key in keys if self._fetched.get(key, _NEVER).until <= now]
+
+    async def fetch(self, keys: Sequence[bytes]) -> bool:
+        """Copies turns from the bucket into memory, those that it holds and returns in time. Returns whether there may
+        be more in memory now. Never raises."""
+        if self._bucket is None or self._loop.time() < self._silent_until:
+            return False
+        keys, gate = keys[: -MAX_FETCHED - 1 : -1], asyncio.Semaphore(FETCH_AT_ONCE)
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT_S):
+                if not await self._bucket.any_members([key.hex() for key in keys]):  # a conversation from elsewhere
+                    self._note_fetched(keys, found=False)
+                    return False
+                async with asyncio.TaskGroup() as tasks:
+                    for key in keys:
+                        tasks.create_task(self._fetch_one(self._bucket, key, gate))
+        except TimeoutError:
+            self._bucket_silent("it does not answer in time")
+        except TurnwireError as error:
+            self._bucket_silent(error.info.message)
+        return True
+
+    def count(self, prompt: RecalledPrompt) -> None:
+        """Counts where the tokens of a turn's prompt came from."""
+        self._outcomes.labels(prompt.outcome).inc()
+        self._tokens.labels("ledger").inc(prompt.reused)
+        self._tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
+
+    async def _fetch_one(self, bucket: Bucket, key: bytes, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            if self._loop.time() < self._silent_until:
+                return
+            try:
+                values = await bucket.members(key.hex())
+            except TurnwireError as error:
+                self._bucket_silent(error.info.message)
+                return
+        self._take_all(key, values)
+
+    def _take_all(self, key: bytes, values: Sequence[bytes]) -> None:
+        """Takes what the bucket has of a key."""
+        for data in values:
+            self._take(data, "fetched")
+        self._note_fetched([key], found=bool(values))
+
+    def _note_fetched(self, keys: Sequence[bytes], *, found: bool) -> None:
+        if len(self._fetched) > MAX_FETCHED_KEYS:
+            self._fetched.clear()  # they are fetched again
+        self._fetched.update(dict.fromkeys(keys, Fetched(self._loop.time() + FETCHED_S, found)))
+        for key in keys:
+            self.ledger.entries.set_complete(key)
+
+    def _doubt(self) -> None:
+        """Entries may have been missed while the connection was down."""
+        self._fetched.clear()
+        self.ledger.entries.doubt()
+
+    def _bucket_silent(self, reason: str) -> None:
+        now = self._loop.time()
+        if now >= self._silent_until:
+            self._process.log.warning("ledger.bucket_silent", reason=reason)
+        self._silent_until = now + SILENT_S
+
+    def _entry(self, delivery: Delivery) -> None:
+        self._take(delivery.data, "received")
+
+    def _take(self, data: bytes, origin: str) -> None:
+        entry = self._signer.read(data)
+        if entry is None:
+            self._messages.labels("foreign").inc()
+            return
+        fresh = self.ledger.add(entry)
+        self._messages.labels(origin if fresh else "repeated").inc()
+        if fresh and origin == "received":
+            fetched = self._fetched.get(entry.key, _NEVER)
+            if fetched.until > self._loop.time() and not fetched.found:  # nothing was there a moment ago
+                self.ledger.entries.set_complete(entry.key)
+            for listener in self.on_entry:
+                listener(entry)
+
+
+def _call_writer(setup: ModelSetup) -> WriteCalls:
+    writer = AssistantWriter(
+        setup.traits, setup.template, call_id=lambda call: call.call_id, write_call=setup.family.style.write_call
+    )
+
+    def write(calls: Sequence[Call]) -> str:
+        try:
+            return writer.markup(calls)
+        except Invalid:
+            return ""
+
+    return write
+
+
+def _end_in_history(setup: ModelSetup, known: Collection[str]) -> list[str]:
+    """The control token with which the template ends an answer that is not the last one. Some have a token of its own
+    for that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`). None where a `known` end stands
+    before the next message's text: what comes first may only close the text (Kimi K3)."""
+    turns = [Turn("user", [Text("Hi.")]), Turn("assistant", [Text(_ANSWER)]), Turn("user", [Text(_QUESTION)])]
+    behind = render_turns(turns, setup.traits, setup.template).partition(_ANSWER)[2]
+    if any(end in behind.partition(_QUESTION)[0] for end in known):
+        return []
+    found = setup.encoder.cuts.find(behind)
+    if not found or behind[: found[0]].strip():
+        return []
+    rest = behind[found[0] :]
+    return [max((token for token in setup.encoder.cuts.tokens if rest.startswith(token)), key=len)]
+
+
+def _header(setup: ModelSetup, reader: TurnReader) -> str:
+    """What the template writes before the model's output, without the marks that open its reasoning."""
+    turns = [Turn("user", [Text("Hi.")])]
+    whole = render_turns(turns, setup.traits, setup.template)
+    without = render_turns(turns, setup.traits, setup.template, generation=False)
+    header = whole.removeprefix(without) if without and whole.startswith(without) else ""
+    return header[: reader.head_end(header, "")].strip()

@@ -1,0 +1,61 @@
+"""fastokens is compared with tokenizers on some prompts, and not used any more after a difference."""
+
+import pytest
+
+from schemas.conversation import Conversation, Text, Turn
+from services.preprocessor.encode import CHECK_EVERY, EncodingCheck
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.preparation import Preparation
+from services.preprocessor.prompt import assemble
+from services.runtime.storage.seal import Sealer
+from services.tokenization.encoder import Encoder
+from services.tokenization.segments import Cuts, TokenIds
+from tests.conftest import MakeProcess
+
+
+class Wrong:
+    def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
+        return b"\1\0\0\0", b""
+
+
+@pytest.fixture
+def wrong(setup: ModelSetup) -> Encoder:
+    def encode(texts: list[str]) -> list[TokenIds]:
+        return [setup.encoder.reference(text) for text in texts]
+
+    return Encoder(encode, cuts=Cuts([]), fast=Wrong())
+
+
+def test_one_prompt_in_so_many_is_compared(setup: ModelSetup) -> None:
+    check = EncodingCheck(setup.encoder, every=3)
+    assert [check.is_due() for _ in range(7)] == [False, False, True, False, False, True, False]
+
+
+def test_equal_ids_change_nothing(setup: ModelSetup) -> None:
+    assert setup.encoder.name == "fastokens"
+    assert EncodingCheck(setup.encoder).compare("hello <|im_start|> world") is None
+    assert setup.encoder.name == "fastokens"
+
+
+def test_wrong_ids_cost_fastokens_its_place(setup: ModelSetup, wrong: Encoder) -> None:
+    check = EncodingCheck(wrong)
+    assert wrong.encode("hello world").tolist() == [1]
+    assert check.compare("hello world") == wrong.reason == "ids by fastokens were not the tokenizer's"
+    assert wrong.name == "tokenizers"
+    assert wrong.encode("hello world") == setup.encoder.reference("hello world")
+    assert check.compare("hello world") is None
+
+
+async def test_a_difference_is_logged_as_an_error(
+    make_process: MakeProcess, setup: ModelSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = await make_process("preprocessor", "check-p")
+    errors: list[str] = []
+    monkeypatch.setattr(process.log, "error", lambda event, **_: errors.append(event), raising=False)
+    monkeypatch.setattr(EncodingCheck, "compare", lambda *_: "they differ")
+    preparation = Preparation(process, setup, Sealer(b"test"), 1, None)
+    prompt = assemble(Conversation("m", [Turn("user", [Text("hi")])]), setup)
+    for _ in range(CHECK_EVERY):
+        await preparation.check(prompt)
+    preparation.close()
+    assert errors == ["preprocessor.tokenizers_differ"]

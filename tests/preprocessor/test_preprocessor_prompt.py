@@ -1,0 +1,459 @@
+import gc
+import itertools
+import json
+from dataclasses import replace as changed
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Grammar,
+    OutputFormat,
+    Part,
+    RawPrompt,
+    Reasoning,
+    Result,
+    Sampling,
+    Text,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+    Turn,
+)
+from schemas.errors import ContextOverflow, Invalid
+from schemas.frames import pack_ids
+from services.families import open_parser
+from services.frontend.apis.messages.request import parse
+from services.ledger.recall import Recall
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt, assemble
+from services.preprocessor.render import allowed_tools
+from services.preprocessor.restore import open_ledger
+from services.templates.jinja import CheckedContext
+from tests.conftest import examples
+
+BASH = ToolSpec("Bash", "run a command", {"type": "object", "properties": {"command": {"type": "string"}}})
+CALL = Call("c1", "Bash", '{"command": "ls"}')
+HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;"
+THINKS = "<|im_start|>assistant\n<think>\n"
+THINKS_NOT = THINKS + "\n</think>\n\n"
+
+
+def conversation(*turns: Turn, **more: Any) -> Conversation:
+    return Conversation("m", list(turns) or [user("hi")], **more)
+
+
+def user(text: str) -> Turn:
+    return Turn("user", [Text(text)])
+
+
+def said(*parts: Part) -> Turn:
+    return Turn("assistant", list(parts))
+
+
+def choose(mode: str, name: str | None = None) -> dict[str, Any]:
+    return {"tools": [BASH], "tool_choice": ToolChoice(mode, name)}  # type: ignore[arg-type]
+
+
+class TestEnds:
+    """How the prompt ends, and what the parser is told of it."""
+
+    def test_free(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(), setup)
+        assert prompt.text == "<|im_start|>user\nhi<|im_end|>\n" + THINKS
+        assert setup.tokenizer.decode(prompt.ids) == prompt.text
+        assert (prompt.in_reasoning, prompt.prefix, prompt.tools) == (True, "", [])
+
+    def test_without_thinking(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(thinking=Thinking("disabled")), setup)
+        assert prompt.text.endswith(THINKS_NOT)
+        assert not prompt.in_reasoning
+
+    def test_the_clients_variable_has_the_last_word(self, setup: ModelSetup) -> None:
+        kwargs = {"enable_thinking": False}
+        prompt = assemble(conversation(thinking=Thinking("enabled"), template_kwargs=kwargs), setup)
+        assert prompt.text.endswith(THINKS_NOT)
+
+    def test_a_call_of_any_tool(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(**choose("any")), setup)
+        assert prompt.prefix == "<tool_call>\n<function="
+        assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
+        assert not prompt.in_reasoning
+
+    def test_a_call_of_one_tool(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(**choose("tool", "Bash"), thinking=Thinking("enabled")), setup)
+        assert prompt.prefix == "<tool_call>\n<function=Bash>\n"
+        assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
+
+    def test_the_parser_goes_on_from_the_prefix(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(**choose("tool", "Bash")), setup)
+        parser = open_parser(
+            setup.family.name, tools=prompt.tools, in_reasoning=prompt.in_reasoning, prefix=prompt.prefix
+        )
+        events = parser.feed("<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
+        assert next(type(event).__name__ for event in events) == "BlockStart"
+        assert "".join(getattr(event, "text", "") for event in events) == '{"command": "ls"}'
+
+    def test_a_client_that_insists_on_thinking_gets_it_closed_before_a_forced_call(self, setup: ModelSetup) -> None:
+        kwargs = {"enable_thinking": True}
+        prompt = assemble(conversation(**choose("any"), template_kwargs=kwargs), setup)
+        assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
+        assert not prompt.in_reasoning
+
+    def test_a_form_begins_with_the_answer(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(user("hi"), format=OutputFormat("json_schema", schema={})), setup)
+        assert prompt.text.endswith(THINKS_NOT)
+        assert not prompt.in_reasoning
+        assert prompt.prefix == ""
+
+    def test_no_call_leaves_the_tools_in_the_prompt(self, setup: ModelSetup) -> None:
+        assert assemble(conversation(**choose("none")), setup).ids == assemble(conversation(tools=[BASH]), setup).ids
+
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            ({"tool_choice": ToolChoice("any")}, "while providing tools"),
+            (choose("tool", "Grep"), "not among the tools: Grep"),
+        ],
+    )
+    def test_a_choice_that_cannot_be_met(self, setup: ModelSetup, more: dict[str, Any], message: str) -> None:
+        with pytest.raises(Invalid, match=message) as caught:
+            assemble(conversation(**more), setup)
+        assert caught.value.info.param == "tool_choice"
+
+    @pytest.mark.parametrize("text", ["The answer is", "The answer is \n", "a<|im_end|>b", "</think>"])
+    def test_the_assistants_own_last_text_is_continued(self, setup: ModelSetup, text: str) -> None:
+        prompt = assemble(conversation(user("hi"), said(Reasoning("r"), Text(text))), setup)
+        assert prompt.text.endswith("<|im_start|>assistant\n<think>\nr\n</think>\n\n" + text)
+        assert not prompt.in_reasoning
+
+    def test_continued_into_a_forced_call(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(user("hi"), said(Text("Now:")), **choose("any")), setup)
+        assert prompt.text.endswith("</think>\n\nNow:\n\n<tool_call>\n<function=")
+
+    def test_a_last_turn_that_ends_in_a_call_is_history(self, setup: ModelSetup) -> None:
+        assert assemble(conversation(user("hi"), said(CALL)), setup).text.endswith("<|im_end|>\n" + THINKS)
+
+    def test_think_marks_in_what_a_user_says_do_not_open_reasoning(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(user("what is <think>"), thinking=Thinking("disabled")), setup)
+        assert not prompt.in_reasoning
+
+
+class TestLimits:
+    def test_max_tokens_is_always_set(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(), setup, window=1000)
+        assert prompt.max_tokens == prompt.sampling.max_tokens == 1000 - len(prompt.ids)
+        assert prompt.window_limited
+
+    def test_the_clients_limit(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(sampling=Sampling(max_tokens=7, temperature=0.5)), setup)
+        assert (prompt.max_tokens, prompt.window_limited) == (7, False)
+        assert prompt.sampling == Sampling(max_tokens=7, temperature=0.5)
+
+    def test_too_long(self, setup: ModelSetup) -> None:
+        with pytest.raises(ContextOverflow, match=r"prompt is too long: \d+ tokens > 112 maximum"):
+            assemble(conversation(user("word " * 500)), setup, window=119)
+
+    def test_counting_has_no_limit(self, setup: ModelSetup) -> None:
+        long = conversation(user("word " * 500))
+        assert len(assemble(long, setup, window=100, limit=False).ids) > 500
+
+    def test_the_operators_window_caps_the_workers(self, setup: ModelSetup) -> None:
+        capped = changed(setup, window_cap=500, max_model_len=500)
+        assert [capped.window(w) for w in (None, 400, 600)] == [500, 400, 500]
+        assert [setup.window(w) for w in (None, 400, 10**6)] == [262_144, 400, 10**6]
+
+    def test_the_models_defaults_fill_what_the_client_left_open(self, setup: ModelSetup) -> None:
+        tuned = changed(setup, sampling=Sampling(temperature=0.6, top_p=0.95, top_k=20))
+        sampling = assemble(conversation(sampling=Sampling(top_p=0.5)), tuned).sampling
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.5, 20)
+
+
+def nested(depth: int) -> Any:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("limit", [True, False])
+def test_what_is_nested_too_deeply_to_render_is_the_requests_fault(setup: ModelSetup, limit: bool) -> None:
+    deep = ToolSpec("deep", "", {"type": "object", "properties": nested(990)})
+    with pytest.raises(Invalid, match="nested too deeply"):
+        assemble(conversation(tools=[deep]), setup, limit=limit)
+
+
+def test_stop_strings_without_measure_are_refused_but_counted(setup: ModelSetup) -> None:
+    greedy = conversation(sampling=Sampling(stop=["x" * 100_000]))
+    with pytest.raises(Invalid, match="stop sequence"):
+        assemble(greedy, setup)
+    assert assemble(greedy, setup, limit=False).ids
+
+
+def test_the_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
+    with_header = conversation(system=[Text(HEADER), Text("Be brief.")])
+    prompt = assemble(with_header, setup)
+    assert prompt.ids == assemble(conversation(system=[Text("Be brief.")]), setup).ids
+    assert prompt.stripped_lines == 1
+    left = assemble(with_header, changed(setup, strip_preamble=False))
+    assert HEADER in left.text
+    assert left.stripped_lines == 0
+
+
+def test_the_operators_template_variables(setup: ModelSetup) -> None:
+    quiet = changed(setup, template_kwargs={"enable_thinking": False})
+    assert assemble(conversation(), quiet).text.endswith(THINKS_NOT)
+
+
+def test_stop_ids_are_the_end_tokens(setup: ModelSetup) -> None:
+    ids = [setup.tokenizer.id_of("<|im_end|>"), setup.tokenizer.id_of("<|endoftext|>")]
+    assert assemble(conversation(), setup).stop_ids == ids
+
+
+def test_tools_are_told_to_the_parser_as_the_model_knows_them(setup: ModelSetup) -> None:
+    tools = [
+        ToolSpec("open", namespace="browser"),
+        ToolSpec("apply_patch", kind="custom"),
+        replace(BASH, deferred=True),
+    ]
+    told = assemble(conversation(tools=tools), setup).tools
+    assert [tool.name for tool in told] == ["browser__open", "apply_patch", "Bash"]
+    assert told[1].schema["required"] == ["input"]
+
+
+@given(st.text(), st.text(), st.lists(st.text(), max_size=3))
+@settings(max_examples=examples(50))
+def test_a_string_and_its_single_block_are_the_same_tokens(
+    setup: ModelSetup, system: str, asked: str, results: list[str]
+) -> None:
+    """Claude Code sends a message as a list of blocks while it is the last, and as a string later."""
+
+    def ids(wrap: Any) -> list[int]:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": wrap(asked)}]
+        for number, result in enumerate(results):
+            call = {"type": "tool_use", "id": f"c{number}", "name": "Bash", "input": {}}
+            done = {"type": "tool_result", "tool_use_id": f"c{number}", "content": wrap(result)}
+            messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [done]}]
+            messages += [{"role": "system", "content": wrap(f"note {number}")}]
+        body = {"model": "m", "max_tokens": 8, "system": wrap(system), "messages": messages}
+        return list(assemble(parse(json.dumps(body).encode(), {}).conversation, setup).ids)
+
+    assert ids(lambda text: text + ".") == ids(lambda text: [{"type": "text", "text": text + "."}])
+
+
+# -- append-only -----------------------------------------------------------------------------------------------------
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: bool(text.strip()))
+VALUES = st.one_of(WORDS, st.integers(), st.booleans(), st.none(), st.lists(st.integers(), max_size=3))
+ARGUMENTS = st.dictionaries(st.sampled_from(["path", "command", "n"]), VALUES, max_size=3)
+SPOKEN = st.lists(st.one_of(WORDS.map(Reasoning), WORDS.map(Text), ARGUMENTS), min_size=1, max_size=6)
+
+
+def spoken_parts(drawn: list[Any], number: int) -> list[Part]:
+    """No two texts in a row: no model can say those."""
+    parts: list[Part] = []
+    for index, part in enumerate(drawn):
+        if isinstance(part, dict):
+            parts.append(Call(f"c{number}.{index}", "Bash", json.dumps(part)))
+        elif not (isinstance(part, Text) and parts and isinstance(parts[-1], Text)):
+            parts.append(part)
+    return parts
+
+
+def written(parts: list[Part]) -> str:
+    """What a model of the demo's kind writes behind `<think>\\n`, told without the template's help."""
+    pieces = [] if isinstance(parts[0], Reasoning) else ["<think>\n\n</think>\n\n"]
+    for before, part in zip([None, *parts], parts, strict=False):
+        if isinstance(before, Call) or (isinstance(before, Text) and isinstance(part, Reasoning)):
+            pieces.append("\n")
+        elif isinstance(before, Text):
+            pieces.append("\n\n")
+        if isinstance(part, Reasoning):
+            pieces.append(f"<think>\n{part.text}\n</think>\n\n")
+        elif isinstance(part, Text):
+            pieces.append(part.text)
+        elif isinstance(part, Call):
+            values = json.loads(part.arguments).items()
+            shown = ((key, value if isinstance(value, str) else json.dumps(value)) for key, value in values)
+            body = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in shown)
+            pieces.append(f"<tool_call>\n<function=Bash>\n{body}</function>\n</tool_call>")
+    return "".join(pieces).removeprefix("<think>\n")
+
+
+@given(st.lists(st.tuples(SPOKEN, st.booleans(), st.sampled_from(["enabled", "disabled"])), min_size=1, max_size=4))
+@settings(max_examples=examples(60))
+def test_each_prompt_begins_with_the_last_one_and_its_answer(
+    setup: ModelSetup, steps: list[tuple[list[Any], bool, str]]
+) -> None:
+    """However the model mixes reasoning, text and calls, and whether or not it was told to think."""
+    turns = [user("begin")]
+    expected = ""
+    for number, (drawn, instructed, thinking) in enumerate(steps):
+        prompt: Prompt = assemble(
+            conversation(*turns, system=[Text("Be brief.")], tools=[BASH], thinking=Thinking(thinking)),  # type: ignore[arg-type]
+            setup,
+        )
+        assert prompt.text.startswith(expected)
+        parts = spoken_parts(drawn, number)
+        if thinking == "disabled":
+            parts = list(itertools.dropwhile(lambda part: isinstance(part, Reasoning), parts)) or [Text("Yes.")]
+        answer = written(parts)
+        if thinking == "disabled":
+            answer = answer.removeprefix("\n</think>\n\n")
+        expected = prompt.text + answer + "<|im_end|>\n"
+        turns.append(Turn("assistant", parts))
+        results = [Result(part.call_id, [Text("done")]) for part in parts if isinstance(part, Call)]
+        turns.append(Turn("tool", list(results)) if results else user("go on"))
+        if instructed:
+            turns.append(Turn("system", [Text("The date has changed.")]))
+    assert assemble(conversation(*turns, system=[Text("Be brief.")], tools=[BASH]), setup).text.startswith(expected)
+
+
+class TestRaw:
+    """A prompt of /v1/completions."""
+
+    def test_text_goes_in_as_it_is(self, setup: ModelSetup) -> None:
+        text = HEADER + "\n  Once <|im_start|> upon\n"
+        prompt = assemble(raw(RawPrompt(text)), setup)
+        assert prompt.ids == setup.tokenizer.encode(text, True)
+        assert (prompt.stripped_lines, prompt.in_reasoning, prompt.prefix, prompt.tools) == (0, False, "", [])
+        assert set(setup.stop_ids) <= set(prompt.stop_ids)
+
+    def test_ids_are_taken_as_they_are(self, setup: ModelSetup) -> None:
+        ids = [5, 1, 0, setup.tokenizer.vocab_size - 1]
+        prompt = assemble(raw(RawPrompt(token_ids=pack_ids(ids))), setup)
+        assert prompt.ids == ids
+
+    @pytest.mark.parametrize(
+        "prompt", [RawPrompt(""), RawPrompt(), RawPrompt(token_ids=b"abc"), RawPrompt(token_ids=pack_ids([10**6]))]
+    )
+    def test_what_is_no_prompt_is_refused(self, setup: ModelSetup, prompt: RawPrompt) -> None:
+        for limit in (True, False):
+            with pytest.raises(Invalid) as refused:
+                assemble(raw(prompt), setup, limit=limit)
+            assert refused.value.info.param == "prompt"
+
+    def test_the_window_holds(self, setup: ModelSetup) -> None:
+        prompt = RawPrompt(token_ids=pack_ids([7] * 100))
+        assert assemble(raw(prompt, max_tokens=1000), setup, window=500).max_tokens == 400
+        with pytest.raises(ContextOverflow):
+            assemble(raw(prompt), setup, window=99)
+
+
+def raw(prompt: RawPrompt, **sampling: Any) -> Conversation:
+    return Conversation("m", [], prompt=prompt, sampling=Sampling(**sampling))
+
+
+class TestStopIds:
+    def test_the_clients_come_to_the_models(self, setup: ModelSetup) -> None:
+        own = list(setup.stop_ids)
+        assert assemble(conversation(sampling=Sampling(stop_token_ids=[5, own[0]])), setup).stop_ids == [*own, 5]
+
+    def test_alone_where_the_models_are_ignored(self, setup: ModelSetup) -> None:
+        sampling = Sampling(stop_token_ids=[5], ignore_eos=True)
+        assert assemble(conversation(sampling=sampling), setup).stop_ids == [5]
+
+    @pytest.mark.parametrize("sampling", [Sampling(stop_token_ids=[10**6]), Sampling(logit_bias={10**6: 1.0})])
+    def test_ids_outside_the_vocabulary_are_refused(self, setup: ModelSetup, sampling: Sampling) -> None:
+        with pytest.raises(Invalid, match="vocabulary"):
+            assemble(conversation(sampling=sampling), setup)
+
+
+OWN = ToolSpec("read", namespace="files")
+OTHER = ToolSpec("read", namespace="mail")
+BARE = ToolSpec("read")
+
+
+class TestChoice:
+    """Which call is forced, and which are allowed."""
+
+    def forced(self, setup: ModelSetup, choice: ToolChoice, *tools: ToolSpec) -> str:
+        prefix = assemble(conversation(tools=list(tools), tool_choice=choice), setup).prefix
+        return prefix.removeprefix("<tool_call>\n<function=").removesuffix(">\n")
+
+    def test_a_namespaced_tool(self, setup: ModelSetup) -> None:
+        tools = (OWN, OTHER, BARE)
+        assert self.forced(setup, ToolChoice("tool", "read", namespace="mail"), *tools) == "mail__read"
+        assert self.forced(setup, ToolChoice("tool", "read"), *tools) == "read"
+        assert self.forced(setup, ToolChoice("tool", "files__read"), *tools) == "files__read"
+        assert self.forced(setup, ToolChoice("tool", "read"), OWN) == "files__read"
+        with pytest.raises(Invalid, match="calendar__read"):
+            self.forced(setup, ToolChoice("tool", "read", namespace="calendar"), *tools)
+
+    def test_the_only_one_that_is_allowed(self, setup: ModelSetup) -> None:
+        assert self.forced(setup, ToolChoice("any", allowed=["Bash"]), BASH, OWN) == "Bash"
+        assert self.forced(setup, ToolChoice("any", allowed=["files__read"]), BASH, OWN) == "files__read"
+        assert self.forced(setup, ToolChoice("any", allowed=["Bash", "read"]), BASH, OWN) == ""
+
+    def test_a_mask_leaves_the_prompt_alone(self, setup: ModelSetup) -> None:
+        free = assemble(conversation(tools=[BASH, OWN]), setup)
+        masked = assemble(conversation(tools=[BASH, OWN], tool_choice=ToolChoice(allowed=["Bash"])), setup)
+        assert masked.ids == free.ids
+
+    def test_what_is_not_offered_cannot_be_allowed(self, setup: ModelSetup) -> None:
+        with pytest.raises(Invalid, match="wipe"):
+            assemble(conversation(tools=[BASH], tool_choice=ToolChoice(allowed=["wipe"])), setup)
+
+    def test_a_name_stands_for_every_tool_of_that_name(self) -> None:
+        tools = [OWN, OTHER, BASH]
+        assert allowed_tools(conversation(tools=tools, tool_choice=ToolChoice(allowed=["read"]))) == [
+            "files__read",
+            "mail__read",
+        ]
+
+
+@pytest.mark.parametrize(("syntax", "kind"), [("lark", "Lark grammar"), ("regex", "regular expression")])
+def test_the_model_is_told_the_grammar_of_a_freeform_tool(setup: ModelSetup, syntax: str, kind: str) -> None:
+    patch = ToolSpec("apply_patch", "Edits files.", kind="custom", grammar=Grammar(syntax, "start: /a+/\n"))
+    text = assemble(conversation(tools=[patch]), setup).text
+    told = f"Edits files.\n\n`input` must match this {kind}:\nstart: /a+/\n"
+    assert json.dumps(told) in text
+
+
+def test_reasoning_that_the_client_wants_dropped_is_not_in_the_prompt(setup: ModelSetup) -> None:
+    """The reasoning of the present tool loop stays: it explains its calls."""
+    turns = [
+        user("one"),
+        said(Reasoning("FIRST"), CALL),
+        Turn("tool", [Result("c1", [Text("r")])]),
+        said(Reasoning("SECOND"), Text("t")),
+        user("two"),
+        said(Reasoning("THIRD"), replace(CALL, call_id="c2")),
+        Turn("tool", [Result("c2", [Text("r")])]),
+    ]
+    texts = {
+        history: assemble(conversation(*turns, tools=[BASH], thinking=Thinking(history=history)), setup).text
+        for history in ("default", "keep", "drop")
+    }
+    assert [mark in texts["drop"] for mark in ("FIRST", "SECOND", "THIRD")] == [False, False, True]
+    assert all(mark in texts["keep"] for mark in ("FIRST", "SECOND", "THIRD"))
+    assert texts["keep"] == texts["default"]
+
+
+def agent_loop(turns: int) -> Conversation:
+    steps = [
+        turn
+        for number in range(turns)
+        for turn in (
+            said(Reasoning(f"thought {number}"), Call(f"c{number}", "Bash", f'{{"command": "ls {number}"}}')),
+            Turn("tool", [Result(f"c{number}", [Text(f"result {number}")])]),
+        )
+    ]
+    return conversation(user("Please do it."), *steps, tools=[BASH])
+
+
+def test_a_prompt_leaves_no_cycles(setup: ModelSetup) -> None:
+    ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
+    gc.collect()
+    gc.disable()
+    try:
+        assemble(agent_loop(8), setup, remember=ledger.recall)
+        left = [found for found in gc.get_objects() if type(found) in (CheckedContext, Recall)]
+    finally:
+        gc.enable()
+    assert left == []

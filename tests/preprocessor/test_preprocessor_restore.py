@@ -1,0 +1,122 @@
+"""A preprocessor's ledger over a real bus: entries that it hears, and siblings that only the bucket has."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.conversation import Client, Conversation, Reasoning, Text
+from services.ledger.signer import EntrySigner
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.preparation import Preparation
+from services.preprocessor.restore import LedgerReader, open_ledger
+from services.runtime.process import Process
+from services.runtime.storage.kv import Bucket, BucketConfig
+from services.runtime.storage.seal import Sealer
+from tests.conftest import MakeProcess, eventually, make_bucket
+from tests.ledger.test_ledger_choice import ANSWER, Alike, setup, started
+from tests.ledger.test_ledger_comparison import ASKED, MORE, NOTARY, Session, said
+
+__all__ = ["setup"]
+
+
+async def opened(process: Process, name: str) -> Bucket:
+    config = BucketConfig(name=name, description="", ttl_s=60, max_bytes=1 << 20, max_value_bytes=1 << 16)
+    return await make_bucket(process.bus, config, process.log)
+
+
+async def reader(make_process: MakeProcess, setup: ModelSetup, name: str) -> LedgerReader:
+    return await reader_of(await make_process("preprocessor", name), setup, name)
+
+
+async def reader_of(process: Process, setup: ModelSetup, name: str) -> LedgerReader:
+    ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
+    found = LedgerReader(process, ledger, NOTARY, Sealer(b"test"), await opened(process, name))
+    await found.start()
+    await process.bus.flush()
+    return found
+
+
+def conversation(*, thought: str | None = None, session: str | None = None) -> Conversation:
+    parts = [Reasoning(thought), Text(ANSWER)] if thought else [Text(ANSWER)]
+    return Conversation("m", [ASKED, said(*parts), MORE], client=Client(session=session))
+
+
+def restored(reader: LedgerReader, conversation: Conversation) -> Sequence[str]:
+    turns = reader.remember(conversation, []).restore().turns
+    return [part.text or "" for turn in turns for part in turn.parts if isinstance(part, Reasoning)]
+
+
+def written(alike: Alike) -> list[tuple[str, str, bytes]]:
+    return [(entry.key.hex(), entry.mac.hex(), msgspec.json.encode(entry)) for entry in alike.entries.values()]
+
+
+async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
+    make_process: MakeProcess, setup: ModelSetup
+) -> None:
+    alike = started(Session(setup), 2, ANSWER)
+    writer = await make_process("parser", "siblings-writer")
+    bucket = await opened(writer, "siblings-late")
+    (key, mac, first), (_, other, second) = written(alike)
+    bucket.offer(key, first, mac)
+    await bucket.put("flush", b"x")
+    late = await reader(make_process, setup, "siblings-late")
+    bucket.offer(key, second, other)
+    writer.bus.publish(subjects.ledger("m"), second)
+    await eventually(lambda: len(late.ledger.entries) == 1)
+    keys = late.unfetched(late.remember(conversation(), []).missing)
+    assert keys
+    assert restored(late, conversation()) == [], "there may be others"
+    await late.fetch(keys)
+    assert len(late.ledger.entries) == 2
+    assert restored(late, conversation()) == [], "there are"
+    for number in range(2):
+        assert restored(late, conversation(thought=alike.thought(number))) == [alike.thought(number)]
+    assert not late.unfetched(late.remember(conversation(), []).missing)
+
+
+async def test_a_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setup: ModelSetup) -> None:
+    alike = started(Session(setup), 1, ANSWER)
+    writer = await make_process("parser", "lone-writer")
+    bucket = await opened(writer, "lone-late")
+    ((key, mac, data),) = written(alike)
+    bucket.offer(key, data, mac)
+    bucket.offer(key, data.replace(b'"closed"', b'"close"'), "0" * 32)
+    await bucket.put("flush", b"x")
+    late = await reader(make_process, setup, "lone-late")
+    keys = late.unfetched(late.remember(conversation(), []).missing)
+    assert keys
+    assert await late.fetch(keys)
+    assert restored(late, conversation()) == [alike.thought(0)]
+    assert EntrySigner(b"test").read(data) is not None
+
+
+async def test_turns_that_the_bucket_lacks_are_requested_once(make_process: MakeProcess, setup: ModelSetup) -> None:
+    late = await reader(make_process, setup, "none-late")
+    keys = late.unfetched(late.remember(conversation(), []).missing)
+    assert keys
+    assert not await late.fetch(keys)
+    assert restored(late, conversation()) == []
+    assert not late.unfetched(late.remember(conversation(), []).missing)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_prompt_has_the_turns_that_were_fetched_first(
+    make_process: MakeProcess, setup: ModelSetup, there: bool
+) -> None:
+    name = f"fetched-{there}".lower()
+    alike = started(Session(setup), 1, ANSWER)
+    ((key, mac, data),) = written(alike)
+    process = await make_process("preprocessor", name)
+    late = await reader_of(process, setup, name)
+    if there:
+        writer = await make_process("parser", f"{name}-writer")
+        bucket = await opened(writer, name)
+        bucket.offer(key, data, mac)
+        await bucket.put("flush", b"x")
+    preparation = Preparation(process, setup, Sealer(b"test"), 1, late)
+    prompt = await preparation.prompt(conversation(), limit=False, size=1)
+    preparation.close()
+    assert prompt.found is not None
+    assert prompt.found.outcome == ("moved" if there else "unknown"), "the entry was made behind another prompt"

@@ -1,0 +1,155 @@
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from schemas.conversation import Call, Conversation, Media, Result, Text, Turn
+from services.preprocessor.strip import strip_preamble
+
+HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-cli;"
+PROMPT = "You are Claude Code."
+
+
+def conversation(*system: str, turns: list[Turn] | None = None) -> Conversation:
+    return Conversation("m", turns or [Turn("user", [Text("hi")])], system=[Text(text) for text in system])
+
+
+def system_after(*system: str) -> tuple[list[str], int]:
+    stripped, removed = strip_preamble(conversation(*system))
+    return [text.text for text in stripped.system], removed
+
+
+@pytest.mark.parametrize(
+    ("system", "left", "removed"),
+    [
+        ([HEADER, PROMPT], [PROMPT], 1),
+        ([f"{HEADER}\n{PROMPT}"], [PROMPT], 1),
+        ([f"{HEADER}\r\n{PROMPT}"], [PROMPT], 1),
+        ([f"{HEADER}\r{PROMPT}"], [PROMPT], 1),
+        ([f"{HEADER}\n\n{PROMPT}\n"], [f"\n{PROMPT}\n"], 1),
+        ([f"\n  {HEADER}\n{PROMPT}"], [PROMPT], 1),
+        ([f"{HEADER}\n{HEADER} cch=fa690;\n{PROMPT}"], [PROMPT], 2),
+        ([f"{HEADER}\n\n{HEADER}\n{PROMPT}"], [PROMPT], 2),
+        ([HEADER], [], 1),
+        ([HEADER + "\n"], [], 1),
+        ([HEADER, HEADER + " cc_is_subagent=true;", PROMPT], [PROMPT], 2),
+        ([PROMPT, HEADER, "More."], [PROMPT, "More."], 1),
+        ([PROMPT, f"{HEADER}\nMore."], [PROMPT, "More."], 1),
+        ([HEADER.title() + "\n" + PROMPT], [PROMPT], 1),
+        ([HEADER.upper()], [], 1),
+        (["x-anthropic-billing-header:\n" + PROMPT], [PROMPT], 1),
+        ([HEADER + PROMPT], [PROMPT], 1),
+        ([f"{HEADER} {PROMPT}"], [f" {PROMPT}"], 1),
+        ([f"{HEADER} cch=fa690; {PROMPT} cch=1;\nMore."], [f" {PROMPT} cch=1;\nMore."], 1),
+        ([f"{HEADER[:-1]}\n{PROMPT}"], [PROMPT], 1),
+        ([HEADER.replace("; ", ";\n\t") + f"\n{PROMPT}"], [PROMPT], 1),
+        ([HEADER.replace(": ", ":\r\n ") + PROMPT], [PROMPT], 1),
+        ([f"{HEADER} \t\n{PROMPT}"], [PROMPT], 1),
+        ([f"{HEADER} {HEADER} {PROMPT}"], [f" {PROMPT}"], 2),
+    ],
+)
+def test_every_form_in_the_top_level_instructions(system: list[str], left: list[str], removed: int) -> None:
+    assert system_after(*system) == (left, removed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PROMPT,
+        f"Never print `{HEADER}`.",
+        f"{PROMPT}\n{HEADER}\nis what the client sends.",
+        "x-anthropic-billing-headers are lines",
+        "x-anthropic-billing-header: never print this line",
+        "x-anthropic-billing-header: accounts=2; of the user",
+        "",
+    ],
+)
+def test_other_instructions_are_untouched(text: str) -> None:
+    before = conversation(text)
+    after, removed = strip_preamble(before)
+    assert after is before
+    assert removed == 0
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_instructions_inside_the_conversation(role: str) -> None:
+    turns = [
+        Turn("user", [Text("hi")]),
+        Turn(role, [Text(HEADER)]),  # type: ignore[arg-type]
+        Turn(role, [Text(HEADER), Text("# Environment")]),  # type: ignore[arg-type]
+        Turn(role, [Text(f"{HEADER}\n# Date")]),  # type: ignore[arg-type]
+    ]
+    stripped, removed = strip_preamble(conversation(turns=turns))
+    assert removed == 3
+    assert stripped.turns == [
+        Turn("user", [Text("hi")]),
+        Turn(role, [Text("# Environment")]),  # type: ignore[arg-type]
+        Turn(role, [Text("# Date")]),  # type: ignore[arg-type]
+    ]
+
+
+def test_what_is_said_in_the_conversation_is_untouched() -> None:
+    turns = [
+        Turn("user", [Text(f"{HEADER}\nwhat is this?"), Media("image")]),
+        Turn("assistant", [Text(HEADER), Call("c1", "Read", f'{{"path": "{HEADER}"}}')]),
+        Turn("tool", [Result("c1", [Text(f"{HEADER}\n")])]),
+    ]
+    stripped, removed = strip_preamble(conversation(HEADER, PROMPT, turns=turns))
+    assert removed == 1
+    assert stripped.turns == turns
+
+
+FIELDS = st.lists(
+    st.builds(
+        "{}={};".format,
+        st.sampled_from(["cc_version", "cc_entrypoint", "cch", "cc_is_subagent", "cc_workload"]),
+        st.text("0123456789abcdef.-", max_size=12),
+    ),
+    min_size=1,
+    max_size=4,
+)
+SPACES = st.text(" \t\r\n", max_size=3)
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> tuple[str, int]:
+    """Several headers, each joined or wrapped in some way, up to the last semicolon; and their number."""
+    texts = []
+    for fields in draw(st.lists(FIELDS, min_size=1, max_size=3)):
+        texts += [draw(SPACES), "x-anthropic-billing-header:"]
+        texts += [part for field in fields for part in (draw(SPACES), field)]
+    return "".join(texts), sum("header" in text for text in texts)
+
+
+@given(headers(), SPACES, st.text(min_size=1))
+def test_whatever_follows_the_fields_stays(header: tuple[str, int], spaces: str, rest: str) -> None:
+    """Joined to them, behind blanks or on a line of its own: only white space up to the line end goes."""
+    assume(not rest.lstrip().lower().startswith(("cc", "x-anthropic-billing-header:")) and rest.strip())
+    text, count = header
+    left, removed = system_after(text + spaces + rest)
+    assert removed == count
+    assert len(left) == 1
+    assert (spaces + rest).endswith(left[0])
+    lost = (spaces + rest).removesuffix(left[0])
+    assert lost.strip(" \t") in ("", "\n", "\r", "\r\n")
+
+
+@given(st.text("cx:;= \n-_ahbeilngdrt", max_size=80), st.booleans())
+def test_nothing_but_names_fields_and_blanks_is_ever_lost(text: str, header: bool) -> None:
+    text = (HEADER if header else "") + text
+    left, _ = system_after(text)
+    rest = left[0] if left else ""
+    assert text.endswith(rest)
+    lost = text.removesuffix(rest)
+    for name in ("x-anthropic-billing-header:", *HEADER.split()):
+        lost = lost.replace(name, " ")
+    assert all(part.startswith("cc") and "=" in part for part in lost.replace(";", " ").split())
+
+
+@given(st.lists(st.text(max_size=20), max_size=4))
+def test_stripping_twice_changes_nothing_more(system: list[str]) -> None:
+    once, _ = strip_preamble(conversation(HEADER, *system))
+    assert strip_preamble(once) == (once, 0)
+
+
+def test_a_long_blank_text_takes_no_time() -> None:
+    assert system_after("\n" * 200_000 + "x") == (["\n" * 200_000 + "x"], 0)
