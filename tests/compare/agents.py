@@ -15,6 +15,8 @@ class Agent:
     name: str
     chance = 0.1
     """Of each field that a session may have."""
+    previous: str | None = None
+    """The stored response that the next request continues."""
 
     def __init__(self, rng: Random, mark: str) -> None:
         self.rng, self.mark = rng, mark
@@ -231,7 +233,6 @@ class Responses(Agent):
     """Codex and its like, with and without the server's state."""
 
     path, name = "/v1/responses", "responses"
-    previous: str | None = None
 
     def declare(self, name: str, description: str, schema: Json) -> Json:
         return {"type": "function", "name": name, "description": description, "parameters": schema, "strict": False}
@@ -299,7 +300,11 @@ class Responses(Agent):
 
 
 AGENTS: dict[str, type[Agent]] = {"messages": Messages, "chat": Chat, "responses": Responses}
-_ALSO = {"messages": ["/v1/messages/count_tokens"], "responses": ["/v1/responses/input_tokens"], "chat": ["/tokenize"]}
+_ALSO = {
+    "messages": ["/v1/messages/count_tokens"],
+    "responses": ["/v1/responses/input_tokens", "/v1/responses/input_tokens", "/v1/responses/compact"],
+    "chat": ["/tokenize"],
+}
 _GENERATES = ("cache_salt", "store", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens")
 
 

@@ -72,7 +72,9 @@ class Declared:
             *steps, old = entry["from"].split(".")
             for node in _nodes(message, steps):
                 if isinstance(node, dict) and old in node:
-                    node[entry["to"]] = node.pop(old)
+                    items = [(entry["to"] if key == old else key, value) for key, value in node.items()]
+                    node.clear()
+                    node.update(items)
         return message
 
 

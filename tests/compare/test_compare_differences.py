@@ -28,7 +28,7 @@ def prompt(*ids: int) -> str:
     return base64.b64encode(array("I", ids).tobytes()).decode()
 
 
-def bus(ids: str, turn: str = '{"conversation":{"turns":[{"role":"user"}]}}') -> list[BusSession]:
+def bus(ids: str, turn: str = '{"conversation":{"turns":[{"role":"user"}],"model":"m"}}') -> list[BusSession]:
     return [BusSession("case-1", [BusTurn([turn], [('{"turn":"t","prompt":""}', ids)], [])])]
 
 
@@ -90,7 +90,7 @@ def test_declared_differences_are_left_out_and_others_are_not(tmp_path: Path) ->
 
 
 def test_a_renamed_field_of_the_bus_is_no_difference(tmp_path: Path) -> None:
-    now = bus(prompt(1, 2), '{"conversation":{"messages":[{"role":"user"}]}}')
+    now = bus(prompt(1, 2), '{"conversation":{"messages":[{"role":"user"}],"model":"m"}}')
     assert found(tmp_path, [DOCUMENT, EVENTS], now)
     renamed = Declared(renamed=[{"from": "turn.conversation.turns", "to": "messages", "reason": "one name"}])
     assert found(tmp_path, [DOCUMENT, EVENTS], now, renamed) == []
