@@ -45,6 +45,17 @@ def test_choices_are_compared_one_after_the_other() -> None:
     assert stream_events(mixed, Renamer()) == stream_events(apart, Renamer())
 
 
+def test_token_ids_in_chunks_of_their_own_are_compared_as_one() -> None:
+    cut = [
+        chunk(0, {}, token_ids=[1]),
+        chunk(0, {"content": "a"}),
+        chunk(0, {}, token_ids=[2]),
+        chunk(0, {"content": "b"}),
+    ]
+    whole = chunk(0, {}, token_ids=[1, 2]) + chunk(0, {"content": "ab"})
+    assert stream_events("".join(cut), Renamer()) == stream_events(whole, Renamer())
+
+
 def test_log_probabilities_are_joined_with_their_text() -> None:
     one, two = ({"content": [{"token": text, "logprob": -0.5}]} for text in "ab")
     cut = chunk(0, {"content": "a"}, logprobs=one) + chunk(0, {"content": "b"}, logprobs=two)
