@@ -33,12 +33,14 @@ def bus(ids: str, turn: str = '{"conversation":{"turns":[{"role":"user"}],"model
 
 
 def found(
-    tmp_path: Path, now: list[Exchange], bus_now: list[BusSession] | None = None, declared: Declared | None = None
+    tmp_path: Path,
+    now: list[Exchange],
+    bus_now: list[BusSession] | None = None,
+    declared: Declared | None = None,
+    base: list[Exchange] | None = None,
 ) -> list[Difference]:
-    for name, rows, sessions in (
-        ("base", [DOCUMENT, EVENTS], bus(prompt(1, 2))),
-        ("now", now, bus_now or bus(prompt(1, 2))),
-    ):
+    sides = ("base", base or [DOCUMENT, EVENTS], bus(prompt(1, 2))), ("now", now, bus_now or bus(prompt(1, 2)))
+    for name, rows, sessions in sides:
         (tmp_path / name).mkdir(exist_ok=True)
         save(tmp_path / name / "http.jsonl.gz", rows)
         save(tmp_path / name / "bus.jsonl.gz", sessions)
@@ -65,6 +67,12 @@ def test_equal_recordings_have_no_differences(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_change_of_a_document_is_found(tmp_path: Path, change: dict[str, Any], path: str) -> None:
     assert [one.path for one in found(tmp_path, [replace(DOCUMENT, **change), EVENTS])] == [path]
+
+
+def test_ids_in_a_path_are_renamed(tmp_path: Path) -> None:
+    paths = [f"/v1/responses/resp_{digit * 24}" for digit in "ab"]
+    base, now = ([replace(DOCUMENT, path=path), EVENTS] for path in paths)
+    assert found(tmp_path, now, base=base) == []
 
 
 def test_changes_of_a_stream_are_found(tmp_path: Path) -> None:
