@@ -119,7 +119,7 @@ def _laned(events: list[Event]) -> list[tuple[tuple[int, int, bool], Event]]:
     for event in events:
         choice = re.search(r'"choices":\[\{"index":(\d+)', event.data)
         run += choice is None
-        keyed.append(((run, int(choice[1]) if choice else -1, '"delta":{},' not in event.data), event))
+        keyed.append(((run, int(choice[1]) if choice else -1, ',"token_ids":[' not in event.data), event))
         run += choice is None
     return keyed
 
