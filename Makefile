@@ -9,7 +9,7 @@
 # make soak   half an hour of random faults; memory stays flat
 # make docs   the documentation site, built strictly into site/
 # make bench  what a turn costs on this machine                     make bench ARGS="--quick"
-# make bench-peer  the same beside Dynamo, from PyPI                make bench-peer ARGS="--repeat 5 --fastokens --mocker"
+# make bench-peer  the same beside Dynamo, from PyPI                make bench-peer ARGS="--parts capacity --repeat 3"
 # make bench-vllm  vLLM on the CPU behind Turnwire, beside its own server: half an hour
 # make fuzz-api URL=http://127.0.0.1:8000   a running server against its own OpenAPI document
 # Needs Python 3.11 or newer and make. Another Python: make PYTHON=/path/to/python3.12 …

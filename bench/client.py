@@ -18,12 +18,10 @@ from bench.apis import Api
 from bench.exchange import Exchange
 from bench.http1 import BadResponse, ResponseParser
 
-Mode: TypeAlias = Literal["keepalive", "fresh", "quickack"]
-"""`keepalive` as real clients do; `fresh`: a connection for each request; `quickack`: keep-alive, and every segment is
-acknowledged at once (Linux), which hides the 40 ms stalls of a server that leaves Nagle's algorithm on."""
+Mode: TypeAlias = Literal["keepalive", "fresh"]
+"""`keepalive` as real clients do; `fresh`: a connection for each request."""
 
-MODES: tuple[Mode, ...] = ("keepalive", "fresh", "quickack")
-_QUICKACK = getattr(socket, "TCP_QUICKACK", None)
+MODES: tuple[Mode, ...] = ("keepalive", "fresh")
 
 
 class Target(Struct, frozen=True):
@@ -71,8 +69,6 @@ class Client:
         timeout_s: float = 120.0,
     ) -> None:
         """`also`: further addresses of the same service; connections go to each in turn."""
-        if mode == "quickack" and _QUICKACK is None:
-            raise ValueError("this system has no TCP_QUICKACK")
         self.api = api
         self._targets = cycle((target, *also))
         self._mode = mode
@@ -136,8 +132,7 @@ class Client:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.sock_connect(sock, address)
-            quick = sock if self._mode == "quickack" else None
-            _, connection = await loop.create_connection(lambda: _Connection(self.api, quick, self._lost), sock=sock)
+            _, connection = await loop.create_connection(lambda: _Connection(self.api, self._lost), sock=sock)
         except BaseException:
             sock.close()
             raise
@@ -147,13 +142,11 @@ class Client:
 class _Connection(asyncio.Protocol):
     """One connection, one exchange at a time."""
 
-    def __init__(self, api: Api, quickack: socket.socket | None, on_lost: "Callable[[_Connection], None]") -> None:
-        """`quickack`: the socket on which to acknowledge at once; None: as the kernel likes."""
+    def __init__(self, api: Api, on_lost: "Callable[[_Connection], None]") -> None:
         self._api = api
         self._on_lost = on_lost
         self._output = api.output
         self._parser = ResponseParser()
-        self._quickack = quickack
         self._exchange: Exchange | None = None
         self._stream = False
         self._done: asyncio.Future[None] | None = None
@@ -188,8 +181,6 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()
         exchange = self._exchange
-        if self._quickack is not None:
-            self._quickack.setsockopt(socket.IPPROTO_TCP, cast(int, _QUICKACK), 1)
         if exchange is None:
             self.close()
             return

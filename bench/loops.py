@@ -3,6 +3,7 @@ plan says, however slow the answers are, and their latencies count from that mom
 """
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable
@@ -33,18 +34,31 @@ def arrival_plan(rate_per_s: float, duration_s: float, arrivals: Arrivals, seed:
 
 
 async def closed_loop(
-    client: Client, body: MakeBody, clients: int, each: int, *, ramp_s: float = 0.0, keep: bool = False
+    client: Client,
+    body: MakeBody,
+    clients: int,
+    each: int,
+    *,
+    ramp_s: float = 0.0,
+    keep: bool = False,
+    limit_s: float = math.inf,
 ) -> list[Exchange]:
     """`clients` at once, `each` requests one after the other; request numbers are unique, answers in their order.
 
-    `ramp_s`: the clients begin evenly over that time. `keep`: every event is kept, with its time.
+    `ramp_s`: the clients begin evenly over that time. `keep`: every event is kept, with its time. After `limit_s` no
+    request begins.
     """
     await client.warm(clients)
+    end = time.monotonic() + limit_s
 
     async def one(number: int) -> list[Exchange]:
         if ramp_s:
             await asyncio.sleep(ramp_s * number / clients)
-        return [await client.exchange(body(number * each + turn), keep=keep) for turn in range(each)]
+        return [
+            await client.exchange(body(number * each + turn), keep=keep)
+            for turn in range(each)
+            if time.monotonic() < end
+        ]
 
     found = await asyncio.gather(*(one(number) for number in range(clients)))
     return [exchange for some in found for exchange in some]

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from msgspec import Struct
 
 from bench.apis import Api
-from bench.blocking import SequenceClient
 from bench.client import Client, Mode, Target
 from bench.clocks import Clock
 from bench.cpu import Memory, Meter, machine_busy_seconds, memory
@@ -39,10 +38,6 @@ class Site(Struct, frozen=True):
     def client(self, mode: Mode) -> Client:
         """A client without connections yet."""
         return Client(self.target, self.api, mode, also=self.also, headers=self._headers(), timeout_s=self.timeout_s)
-
-    def sequence_client(self, mode: Mode) -> SequenceClient:
-        """A client for one request after the other."""
-        return SequenceClient(self.target, self.api, mode, headers=self._headers(), timeout_s=self.timeout_s)
 
     def memory(self) -> dict[str, Memory]:
         """What each process holds now. Raises ProcessLookupError for one that has ended."""

@@ -6,7 +6,7 @@ server to server, so here the model's own output says what is a thought, and not
 
 from pathlib import Path
 
-from services.cli.demo.model import build_demo_model
+from turnwire_tools.script.demo_model import build_demo_model
 
 _OPENED = "{{- '<|im_start|>assistant\\n<think>\\n' }}"
 _LEFT_OPEN = "{{- '<|im_start|>assistant\\n' }}"

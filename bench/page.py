@@ -1,6 +1,7 @@
-"""`python -m bench.page`: puts a result into `docs/performance.md`, between its markers, and draws the plots beside it.
+"""`python -m bench.page`: puts results into `docs/performance.md`, between its markers, and draws the plots beside it.
 
-Without `--result` it is the newest finished result of `bench/results` with a peer in it, or else the newest one.
+The page has two places: one for capacity, one for all else. Without `--result`, each gets the newest finished result of
+`bench/results` with figures for it, one with a peer rather than one without.
 """
 
 import argparse
@@ -16,25 +17,31 @@ from bench.cpu import of_stage
 from bench.record import Record
 from bench.report import RESULTS
 from bench.rows import Case, Row
-from bench.summary import DISPATCH, FLOOR, MEMORY, STREAMS, TTFT, Line, disturbance, number
+from bench.sides import BASE
+from bench.summary import CAPACITY, DISPATCH, MEMORY, STREAMS, TTFT, Line, disturbance, number
 from bench.summary import lines as lines_of
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "performance"
-BEGIN, END = "<!-- bench.page -->", "<!-- /bench.page -->"
+REST = "rest"
+"""Everything but capacity."""
+MARKERS = {
+    CAPACITY: ("<!-- bench.capacity -->", "<!-- /bench.capacity -->"),
+    REST: ("<!-- bench.page -->", "<!-- /bench.page -->"),
+}
 SUPERVISORS = ("up", "reaper")
 CPU_LOADS = ((64, 10.0), (64, 0.0), (256, 0.0))
 
 
-def generated(record: Record, name: str) -> str:
-    """The page's part that follows from a record; `name` is the result's file."""
-    found = lines_of(record)
-    parts = [record_heading(record, name), _peers(found, record), _targets(found, record), _contents(record)]
+def generated(record: Record, name: str, place: str) -> str:
+    """The text of one place; `name` is the result's file."""
+    found = [line for line in lines_of(record) if (line.group == CAPACITY) == (place == CAPACITY)]
+    parts = [record_heading(record, name), _peers(found, record), _contents(record) if place == REST else ""]
     groups = dict.fromkeys(line.group for line in found)
     for group in groups:
         some = [line for line in found if line.group == group]
-        parts.append(f"### {group}\n")
+        parts += [f"### {group}\n"] if place == REST else []
         parts += [f"![{group}](performance/{plot}.svg)\n" for plot in PLOTS_OF.get(group, ()) if plot in plots(record)]
         for heading, part in _tables(group, some):
             parts.append("\n".join((*heading, *_table(part, record))) + "\n")
@@ -50,8 +57,6 @@ def plots(record: Record) -> dict[str, str]:
         "dispatch": _dispatch_plot(record),
         "cpu": _cpu_plot(rows),
         "tokens": _over_streams(rows, "Output tokens per second, flat out", lambda row: row.tokens_per_s),
-        "lengths": _lengths_plot(rows),
-        "turns": _turns_plot(rows),
     }
     return {name: plot for name, plot in drawn.items() if plot}
 
@@ -60,7 +65,6 @@ PLOTS_OF: dict[str, Sequence[str]] = {
     TTFT: ("ttft", "ttft-fresh"),
     STREAMS: ("cpu", "tokens"),
     DISPATCH: ("dispatch",),
-    "Growth: time to first token, ms at the median": ("lengths", "turns"),
 }
 
 
@@ -79,20 +83,6 @@ def _repeats(record: Record) -> str:
     most = max(counts.values(), default=record.repeat)
     fewer = [f"{part}: {count}" for part, count in counts.items() if count < most]
     return f"{most} ({', '.join(fewer)})" if fewer else str(most)
-
-
-def _targets(found: Sequence[Line], record: Record) -> str:
-    ours = record.sides[0].name
-    aimed = [line for line in found if line.met(ours) is not None]
-    if not aimed:
-        return ""
-    missed = [line for line in aimed if not line.met(ours)]
-    said = f"Targets met: {len(aimed) - len(missed)} of {len(aimed)}."
-    each = [
-        f"- missed: {line.what}, {line.unit}: {number(line.values[ours])}, target {number(line.target)}"
-        for line in missed
-    ]
-    return "\n".join((said, "", *each)) + "\n"
 
 
 def _peers(found: Sequence[Line], record: Record) -> str:
@@ -128,13 +118,10 @@ def _tables(group: str, some: Sequence[Line]) -> Iterator[tuple[Sequence[str], S
 
 
 def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
-    names = ["client"] if some[0].group == FLOOR else [side.name for side in record.sides]
-    shown = [name for name in names if any(line.values.get(name) is not None for line in some)]
+    shown = [side.name for side in record.sides if any(line.values.get(side.name) is not None for line in some)]
     ours, peers = shown[0], shown[1:]
-    aimed = any(line.target for line in some)
     with_unit = len({line.unit for line in some}) > 1
     headings = ["", *([""] if with_unit else []), ours, *(word for peer in peers for word in (peer, "×"))]
-    headings += ["target", ""] if aimed else []
     yield "| " + " | ".join(headings) + " |"
     yield "|---|" + "---|" * with_unit + "---:|" * (len(headings) - 1 - with_unit)
     for line in some:
@@ -142,9 +129,6 @@ def _table(some: Sequence[Line], record: Record) -> Iterator[str]:
         for peer in peers:
             ratio = line.ratio(ours, peer)
             cells += [number(line.values.get(peer)), "" if ratio is None else f"{ratio:.1f}"]
-        if aimed:
-            met = line.met(ours)
-            cells += [number(line.target) if line.target else "", "" if met is None else "met" if met else "missed"]
         yield "| " + " | ".join(cells) + " |"
 
 
@@ -203,33 +187,6 @@ def _over_streams(rows: dict[str, list[Row]], title: str, figure: Callable[[Row]
     return _lines(title, "streams", "", series)
 
 
-def _lengths_plot(rows: dict[str, list[Row]]) -> str:
-    series: dict[str, list[tuple[float, float]]] = {}
-    for side, known in rows.items():
-        for row in known:
-            if row.case.scenario == "lengths" and row.ttft_ms and row.prompt_tokens:
-                kind = "known prefix" if row.case.prompt.endswith("tail") else "first seen"
-                series.setdefault(f"{side}, {kind}", []).append((float(row.case.prompt.split()[0]), row.ttft_ms.p50))
-    return _lines(
-        "Time to first token by length of prompt",
-        "tokens of the prompt; a line: first seen, dashed: known prefix",
-        "ms",
-        series,
-    )
-
-
-def _turns_plot(rows: dict[str, list[Row]]) -> str:
-    series = {
-        side: [
-            (float(row.case.prompt.split()[0]), row.ttft_ms.p50)
-            for row in known
-            if row.case.scenario == "turns" and row.ttft_ms
-        ]
-        for side, known in rows.items()
-    }
-    return _lines("Time to first token by turn of a session", "turn", "ms", series, log=False)
-
-
 def _lines(
     title: str, x_label: str, unit: str, series: dict[str, list[tuple[float, float]]], *, log: bool = True
 ) -> str:
@@ -237,35 +194,47 @@ def _lines(
     return lines(title, x_label, unit, there, log=log) if there else ""
 
 
-def newest(folder: Path) -> Path:
-    """The result that the page is about. Raises FileNotFoundError."""
-    for pattern in ("*-peer.json", "*-alone.json"):
-        for path in sorted(folder.glob(pattern), reverse=True):
-            if records.load(path).finished:
+def newest(folder: Path, place: str) -> Path:
+    """The result for a place. Raises FileNotFoundError."""
+    for kind in ("peer", "alone"):
+        for path in sorted(folder.glob(f"*-{kind}*.json"), reverse=True):
+            if place in places(records.load(path)):
                 return path
-    raise FileNotFoundError(f"no finished result of bench.suite in {folder}")
+    raise FileNotFoundError(f"no finished result of bench.suite for {place} in {folder}")
 
 
-def write(path: Path, page: Path = PAGE, folder: Path = PLOTS) -> None:
-    """Renews the page and its plots. Raises OSError, ValueError where the page has no markers."""
+def places(record: Record) -> list[str]:
+    """The places for which a finished result has figures. One of single parts has them for capacity only."""
+    if not record.finished or "quick" in record.label:
+        return []
+    has_capacity = any(entry.part.startswith("capacity") for entry in record.entries)
+    return [CAPACITY] * has_capacity + [REST] * (record.label in ("peer", "alone"))
+
+
+def write(path: Path, place: str, page: Path = PAGE, folder: Path = PLOTS) -> None:
+    """Renews one place of the page and its plots. Raises OSError, ValueError where the page has no markers."""
     record = records.load(path)
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no {BEGIN} … {END}")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, plot in plots(record).items():
-        (folder / f"{name}.svg").write_text(plot, encoding="utf-8")
-    page.write_text(f"{before}{BEGIN}\n\n{generated(record, path.name)}\n{END}{after}", encoding="utf-8")
+    record.sides = [side for side in record.sides if side.name != BASE]  # of interest only while a change is made
+    begin, end = MARKERS[place]
+    before, begun, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended:
+        raise ValueError(f"{page} has no {begin} … {end}")
+    if place == REST:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, plot in plots(record).items():
+            (folder / f"{name}.svg").write_text(plot, encoding="utf-8")
+    page.write_text(f"{before}{begin}\n\n{generated(record, path.name, place)}\n{end}{after}", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m bench.page", description="A result into docs/performance.md.")
-    parser.add_argument("--result", type=Path, metavar="FILE", help="default: the newest finished one")
+    parser.add_argument("--result", type=Path, metavar="FILE", help="default: the newest finished one for each place")
     asked = parser.parse_args(argv)
     try:
-        write(asked.result or newest(RESULTS))
+        for place in places(records.load(asked.result)) if asked.result else MARKERS:
+            write(asked.result or newest(RESULTS, place), place)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         print(f"bench.page: {error}", file=sys.stderr)
         return 1

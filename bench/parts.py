@@ -1,14 +1,16 @@
 """The parts of a suite: the measurements on every side, in order."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bench import scenarios, sequences
+from bench import capacity, scenarios, sequences
 from bench.apis import APIS
+from bench.capacity import Loads
 from bench.client import Mode
 from bench.measuring import Site
 from bench.prompts import Kind
@@ -37,9 +39,15 @@ class Sizes(Struct, frozen=True):
     dispatch_scripts: tuple[str, ...] = ("call_then_text", "call_then_call")
     dispatch_clients: int = 8
     dispatch_each: int = 3
-    turns: tuple[int, ...] = (20, 50, 100, 150, 200)
-    lengths: tuple[int, ...] = (1_000, 4_000, 16_000, 52_000, 100_000, 200_000)
-    grow_requests: int = 10
+    prompt_loads: Loads = ((1, 200), (4, 400), (16, 800), (64, 1280))
+    """Clients, and their requests together."""
+    session_loads: Loads = ((1, 20), (4, 40), (16, 64), (64, 64))
+    """Clients, and their sessions together."""
+    session_turns: int = 10
+    late_loads: Loads = ((1, 8),)
+    """The same at turn 200."""
+    capacity_limit_s: float = 20.0
+    """Of a case: no request begins later."""
     scale_streams: int = 256
     scale: tuple[str, ...] = ("--parsers=1", "--parsers=2", "--parsers=4", "--frontends=2", "--frontends=4")
     contents_streams: int = 256
@@ -61,9 +69,10 @@ QUICK = Sizes(
     dispatch_scripts=("call_then_text",),
     dispatch_clients=4,
     dispatch_each=1,
-    turns=(10, 20),
-    lengths=(1_000, 16_000),
-    grow_requests=4,
+    prompt_loads=((1, 20), (4, 40), (16, 64), (64, 128)),
+    session_loads=((1, 1), (4, 4), (16, 16)),
+    session_turns=3,
+    late_loads=((1, 1),),
     scale_streams=32,
     scale=("--parsers=2", "--frontends=2"),
     contents_streams=32,
@@ -118,14 +127,6 @@ async def ttft(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
                 yield row
 
 
-async def growth(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
-    """Time to first token as sessions and prompts grow."""
-    async for row in sequences.turns(site, sizes.turns, "keepalive", sizes.grow_requests):
-        yield row
-    async for row in sequences.lengths(site, sizes.lengths, "keepalive", sizes.grow_requests):
-        yield row
-
-
 async def stream(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     """Streams at a pace and flat out."""
     rows = scenarios.stream(
@@ -167,6 +168,19 @@ async def dispatch(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
             yield row
 
 
+async def prompt_capacity(site: Site, sizes: Sizes, *, kind: Kind) -> AsyncIterator[Row]:
+    """How many long prompts a side serves, and how fast, by the number of clients."""
+    async for row in capacity.prompts(site, kind, sizes.prompt_loads, sizes.capacity_limit_s):
+        yield row
+
+
+async def session_capacity(site: Site, sizes: Sizes, *, turn: int) -> AsyncIterator[Row]:
+    """The same for sessions of agents at a turn."""
+    loads = sizes.session_loads if turn < LATE else sizes.late_loads
+    async for row in capacity.turns(site, turn, loads, sizes.session_turns, sizes.capacity_limit_s):
+        yield row
+
+
 async def flat_out(site: Site, sizes: Sizes) -> Row:
     """The maximum throughput of a stack."""
     rows = scenarios.stream(
@@ -175,16 +189,20 @@ async def flat_out(site: Site, sizes: Sizes) -> Row:
     return await anext(rows)
 
 
+LATE = 200
 PARTS: dict[str, Part] = {
+    "capacity known": partial(prompt_capacity, kind="tail"),
+    "capacity new": partial(prompt_capacity, kind="fresh"),
+    "capacity turn 20": partial(session_capacity, turn=20),
+    "capacity turn 100": partial(session_capacity, turn=100),
+    "capacity turn 200": partial(session_capacity, turn=LATE),
     "ttft": ttft,
-    "growth": growth,
     "stream": stream,
     "dispatch": dispatch,
     "idle": idle,
     "hold": hold,
 }
-SESSIONS: Sequence[Sequence[str]] = (("ttft", "growth", "stream", "dispatch", "contents"), ("idle", "hold"))
+CAPACITY = tuple(part for part in PARTS if part.startswith("capacity"))
+SESSIONS: Sequence[Sequence[str]] = (CAPACITY, ("ttft", "stream", "dispatch", "contents"), ("idle", "hold"))
 """Parts of one session share a stack; each session has fresh stacks, so that caches filled by long prompts do
 not count as memory of streams."""
-TOKENIZING: Sequence[str] = ("ttft", "growth")
-"""The parts that differ with a peer's tokenizer."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.cli.demo.model import build_demo_model
+from turnwire_tools.script.demo_model import build_demo_model
 
 WINDOW = 65_536
 

@@ -68,6 +68,11 @@ class Row(Struct, frozen=True):
     runs: int = 1
 
     @property
+    def requests_per_s(self) -> float | None:
+        """Requests that were answered well, per second."""
+        return (self.requests - self.failed) / self.wall_s if self.wall_s else None
+
+    @property
     def cpu_us_per_token(self) -> dict[str, float]:
         """CPU microseconds per output token, by process."""
         return {name: seconds * 1e6 / self.tokens for name, seconds in self.cost.processes.items() if self.tokens}
@@ -142,7 +147,7 @@ def _median(rows: Sequence[Row]) -> Row:
     last = rows[-1]
     return Row(
         case=last.case,
-        requests=last.requests,
+        requests=int(median(row.requests for row in rows)),
         failed=sum(row.failed for row in rows),
         errors=dict(errors),
         wall_s=median(row.wall_s for row in rows),

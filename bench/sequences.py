@@ -5,12 +5,11 @@ from pathlib import Path
 
 from bench.client import Mode
 from bench.codex import codex_body
-from bench.exchange import Exchange
+from bench.loops import closed_loop
 from bench.measuring import Site, measured
 from bench.prompts import Kind, Size, make_body
 from bench.recorded import recorded_bodies
 from bench.rows import Case, Row
-from bench.sessions import long_body, session_body
 
 ANSWER_TOKENS = 16
 PLAY = f"text n={ANSWER_TOKENS} delay=0"
@@ -47,32 +46,11 @@ async def recorded(site: Site, modes: Sequence[Mode], requests: int, captures: P
         yield await sequence(site, Case("ttft", site.api.name, mode, prompt="recorded"), make, rounds * len(bodies))
 
 
-async def turns(site: Site, counts: Sequence[int], mode: Mode, requests: int) -> AsyncIterator[Row]:
-    """A session from its `counts[i]`-th turn on, a turn more with each request. Messages only."""
-    make = session_body(site.model, PLAY, site.seed)
-    for count in counts:
-        case = Case("turns", "messages", mode, prompt=f"{count} turns")
-        yield await sequence(site, case, lambda number, count=count: make(count + number), requests)  # type: ignore[misc]
-
-
-async def lengths(site: Site, tokens: Sequence[int], mode: Mode, requests: int) -> AsyncIterator[Row]:
-    """Prompts of so many tokens: first seen, and with a prefix that is known."""
-    for number, (count, head) in enumerate((t, h) for t in tokens for h in (True, False)):
-        make = long_body(site.api, site.model, count, PLAY, head=head, seed=site.seed + number * requests)
-        case = Case("lengths", site.api.name, mode, prompt=f"{count} {'head' if head else 'tail'}")
-        yield await sequence(site, case, make, requests)
-
-
 async def sequence(site: Site, case: Case, make: MakeBody, requests: int) -> Row:
     """`requests` requests, one after the other."""
     bodies = [make(number) for number in range(requests)]
-    client = site.sequence_client(case.mode)
-
-    async def run() -> list[Exchange]:
-        return [client.exchange(body) for body in bodies]
-
+    client = site.client(case.mode)
     try:
-        client.warm()
-        return await measured(site, case, run, sequence=True)
+        return await measured(site, case, lambda: closed_loop(client, bodies.__getitem__, 1, requests), sequence=True)
     finally:
         client.close()

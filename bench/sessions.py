@@ -1,67 +1,93 @@
-"""Long sessions and long prompts: how the time to the first token grows with turns and with tokens. Pure."""
+"""An agent's sessions as their client keeps them: the next request, and the answers that become part of it. Pure."""
 
 import json
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 
-from bench.apis import Api, Prompt
-from bench.prompts import NUMBER, prose, schema
+from bench.prompts import make_prompt, prose
+from bench.vllm.session import DIALECTS, Body, Event
 
-TURN_BYTES = 900
-"""Of a tool's result in each turn; with the rest some 300 tokens a turn."""
-SYSTEM_BYTES = 12_000
-BYTES_PER_TOKEN = 4.5
+DIALECT = DIALECTS["messages"]
+PLAY = "[[play agent delay=0]]"
+"""The model writes some words and a call of `read_file` (`bench/scripts`): 26 tokens."""
+PROMPT_TOKENS = 52_000
+SYSTEM_BYTES = 20_000
+TOOLS = 5
+TOOLS_BYTES = 12_000
+TURN_TOKENS = 67
+"""Of a turn, besides the tool's result."""
+BYTES_PER_TOKEN = 4.78
 """Of the demo model's tokenizer on this text."""
+LATER_BYTES = 2_000
+"""Of a tool's result from the measured turns on."""
 
 
-def session_body(model: str, play: str, seed: int) -> Callable[[int], bytes]:
-    """The request with `n` turns of the model behind it, of one session of the Messages API.
+class AgentSession:
+    """One session of the Messages API: `body`, then `take` its answer, and so on.
 
-    Each begins with all of the one before, as an agent's do.
+    The client returns what it received.
     """
-    source = random.Random(f"session {seed}")
-    system = f"Session {seed}. {prose(source, SYSTEM_BYTES)}"
-    tools = [{"name": "read_file", "description": prose(source, 300), "input_schema": schema(source)}]
-    turns: list[list[dict[str, Any]]] = []
 
-    def body(count: int) -> bytes:
-        while len(turns) < count:
-            turns.append(_turn(source, len(turns)))
-        messages = [message for turn in turns[:count] for message in turn]
-        ask = {"role": "user", "content": [{"type": "text", "text": f"Please go on. [[play {play}]]"}]}
-        return json.dumps(
-            {
-                "model": model,
-                "system": [{"type": "text", "text": system}],
-                "tools": tools,
-                "messages": [*messages, ask],
-                "max_tokens": 4096,
-                "thinking": {"type": "disabled"},
-                "stream": True,
-            },
-            separators=(",", ":"),
-        ).encode()
+    def __init__(self, head: bytes, messages: list[bytes], results: Iterator[str]) -> None:
+        """`head`: the request up to its messages; `results`: of the tools, one for each call."""
+        self._head = head
+        self._messages = messages
+        self._results = results
+        self._calls: Sequence[str] = ()
+        """Ids of the last turn's calls."""
 
-    return body
+    @classmethod
+    def begin(cls, model: str, seed: int, turn: int) -> "AgentSession":
+        """A session with a prompt of about 52,000 tokens at `turn`. Sessions of different seeds share no prefix."""
+        source = random.Random(f"session {seed}")
+        size = int((PROMPT_TOKENS / turn - TURN_TOKENS) * BYTES_PER_TOKEN - (SYSTEM_BYTES + TOOLS_BYTES) / turn)
+        texts = _texts(source, chain(repeat(size, turn), repeat(LATER_BYTES)))
+        return cls(_head(model, seed), [_encode({"role": "user", "content": next(texts)})], texts)
+
+    def body(self) -> bytes:
+        """The next request."""
+        return b'%b,"messages":[%b]}' % (self._head, b",".join(self._messages))
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Makes an answer and the result of its call part of the session. Raises ValueError for one without a call."""
+        answer = DIALECT.read(events)
+        if not answer.calls:
+            raise ValueError(f"an answer without a call: {answer.text!r}")
+        said, returned = DIALECT.turn(answer, [next(self._results) for _ in answer.calls])
+        self._messages += [_encode(said), _encode(returned)]
+        self._calls = [call.id for call in answer.calls]
+
+    def fork(self, seed: int) -> "AgentSession":
+        """The session up to its last answer, with other results from there on. Only after a turn."""
+        texts = _texts(random.Random(f"fork {seed}"), repeat(LATER_BYTES))
+        results = [{"type": "tool_result", "tool_use_id": call, "content": next(texts)} for call in self._calls]
+        forked = AgentSession(self._head, [*self._messages[:-1], _encode({"role": "user", "content": results})], texts)
+        forked._calls = self._calls
+        return forked
 
 
-def long_body(api: Api, model: str, tokens: int, play: str, *, head: bool, seed: int) -> Callable[[int], bytes]:
-    """A prompt of about `tokens` tokens; the n-th differs from others at its end, with `head` from its beginning."""
-    first = f"Session {NUMBER.decode()}. " if head else ""
-    system = first + prose(random.Random(f"long {tokens} {seed}"), int(tokens * BYTES_PER_TOKEN))
-    prompt = Prompt(f"Please go on ({NUMBER.decode()}). [[play {play}]]", system)
-    body = json.dumps(api.body(prompt, model), separators=(",", ":")).encode()
-    run = seed * 10_000 % 100_000_000
-    return lambda number: body.replace(NUMBER, b"%08d" % (run + number))
+def _texts(source: random.Random, sizes: Iterator[int]) -> Iterator[str]:
+    """Texts of the user and of tools, which name the script."""
+    for size in sizes:
+        yield f"{prose(source, size)} {PLAY}"
 
 
-def _turn(source: random.Random, number: int) -> list[dict[str, Any]]:
-    call = {"type": "tool_use", "id": f"toolu_{number:08d}", "name": "read_file", "input": {"path": f"src/{number}.py"}}
-    result = {"type": "tool_result", "tool_use_id": call["id"], "content": prose(source, TURN_BYTES)}
-    return [
-        {"role": "user", "content": [{"type": "text", "text": prose(source, 120)}]},
-        {"role": "assistant", "content": [{"type": "text", "text": prose(source, 200)}, call]},
-        {"role": "user", "content": [result]},
-        {"role": "assistant", "content": [{"type": "text", "text": prose(source, 150)}]},
-    ]
+def _head(model: str, seed: int) -> bytes:
+    prompt = make_prompt("large", "same", "", seed)
+    body: Body = {
+        "model": model,
+        "max_tokens": 4096,
+        "stream": True,
+        "thinking": {"type": "disabled"},
+        "system": [{"type": "text", "text": f"You are agent {seed}. {prompt.system[:SYSTEM_BYTES]}"}],
+        "tools": [
+            {"name": tool.name, "description": f"Of agent {seed}. {tool.description}", "input_schema": tool.schema}
+            for tool in prompt.tools[:TOOLS]
+        ],
+    }
+    return _encode(body)[:-1]
+
+
+def _encode(body: Body) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()

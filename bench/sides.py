@@ -1,5 +1,6 @@
 """What is compared: each side can be started on this machine, with the same model directory and the same scripts."""
 
+import subprocess
 from collections.abc import AsyncIterator, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
@@ -16,10 +17,14 @@ from bench.clocks import Marks
 from bench.cpu import stages
 from bench.dynamo.stack import dynamo_stack
 from bench.measuring import Site
-from bench.parts import PARTS, TOKENIZING, Sizes
-from bench.stack import own_stack
+from bench.parts import PARTS, Sizes
+from bench.stack import ROOT, STATE, own_stack
 
 OURS = "turnwire"
+BASE = "base"
+"""Another checkout of ours, with which a change is compared."""
+FASTEST = ("--tokenizer", "fastokens")
+"""Flags for Dynamo's frontend with which it is fastest."""
 SERVED_AS = "bench/scripted"
 SLOTS = 1100
 """Turns that our worker takes at once: more than the most streams that are held, as the peer's worker has no limit."""
@@ -64,15 +69,17 @@ class Turnwire(Struct, frozen=True):
     model: Path
     flags: tuple[str, ...] = ()
     """More flags for `turnwire up`."""
+    root: Path = ROOT
+    """The checkout that runs."""
     name: str = OURS
 
     @property
     def described(self) -> str:
-        return " ".join((f"Turnwire {version('turnwire')}", *self.flags))
+        return " ".join((f"Turnwire {version('turnwire')} ({commit(self.root)})", *self.flags))
 
     @property
     def parts(self) -> Container[str]:
-        return (*PARTS, "contents")
+        return PARTS if self.name == BASE else (*PARTS, "contents")
 
     def fit(self, sizes: Sizes) -> Sizes:
         """See `Side.fit`."""
@@ -82,7 +89,7 @@ class Turnwire(Struct, frozen=True):
     async def open(self) -> AsyncIterator[Up]:
         """See `Side.open`."""
         own = (f"--model={self.model}", f"--served-model-name={SERVED_AS}", f"--slots={SLOTS}")
-        async with own_stack((*own, *self.flags)) as stack:
+        async with own_stack((*own, f"--state-dir={STATE / self.name}", *self.flags), root=self.root) as stack:
             site = _site(stack.url, stack.model, stages(stack.pid), stack.marks)
             yield Up(replace(site, also=[Target.of(url) for url in stack.urls[1:]]), stack.start_s)
 
@@ -92,7 +99,7 @@ class Dynamo(Struct, frozen=True):
 
     python: Path
     model: Path
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = FASTEST
     """More flags for its frontend."""
     name: str = "dynamo"
     mock_engine: bool = False
@@ -104,7 +111,7 @@ class Dynamo(Struct, frozen=True):
 
     @property
     def parts(self) -> Container[str]:
-        return ("stream",) if self.mock_engine else TOKENIZING if self.flags else PARTS
+        return ("stream",) if self.mock_engine else PARTS
 
     def fit(self, sizes: Sizes) -> Sizes:
         """See `Side.fit`. The mock engine has a pace of its own, and is measured on Messages only."""
@@ -117,6 +124,16 @@ class Dynamo(Struct, frozen=True):
         """See `Side.open`."""
         async with dynamo_stack(self.python, self.model, self.flags, mock_engine=self.mock_engine) as stack:
             yield Up(_site(stack.url, stack.model, stack.pids, stack.marks), stack.start_s)
+
+
+def commit(root: Path) -> str:
+    """The commit that is checked out, and whether files differ from it; "no commit" where git knows of none."""
+    command = ("git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*")
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "no commit"
+    return found.stdout.strip() or "no commit"
 
 
 def _site(url: str, model: str, pids: Mapping[str, int], marks: Path) -> Site:

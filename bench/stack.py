@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sys
@@ -16,8 +17,11 @@ START_S = 120.0
 STOP_S = 45.0
 POLL_S = 0.05
 LOG_BYTES = 4000
+PEERS = "TURNWIRE_PEERS"
+"""Environment variable: the directory in which peers are kept."""
 SCRIPTS = Path(__file__).parent / "scripts"
-STATE = Path(__file__).parent.parent / ".turnwire" / "bench"
+ROOT = Path(__file__).parent.parent
+STATE = ROOT / ".turnwire" / "bench"
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -48,9 +52,13 @@ class StackFailed(Exception):
 
 
 @asynccontextmanager
-async def own_stack(arguments: Sequence[str] = (), start_s: float = START_S) -> AsyncIterator[Running]:
-    """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it. `arguments` go behind
-    its own; `start_s`: how long it may take to be ready.
+async def own_stack(
+    arguments: Sequence[str] = (), start_s: float = START_S, root: Path = ROOT
+) -> AsyncIterator[Running]:
+    """Starts `turnwire up` on a free port with `bench/scripts`, or another engine, and ends it.
+
+    `arguments` follow its own; `start_s`: how long it may take to be ready; `root`: the checkout that runs; another
+    one than this runs in its own environment, if it has one.
 
     Raises StackFailed.
     """
@@ -61,8 +69,10 @@ async def own_stack(arguments: Sequence[str] = (), start_s: float = START_S) -> 
         marks.touch()
         scripted = not any(argument.partition("=")[0] == "--engine" for argument in arguments)
         script = (f"--script-dir={SCRIPTS}", f"--engine-args={json.dumps({'marks': str(marks)})}")
+        own = root / ".venv" / "bin" / "python"
+        python = str(own) if root != ROOT and own.exists() else sys.executable
         command = [
-            *(sys.executable, "-m", "services.cli.main", "up", "--port=0"),
+            *(python, "-m", "services.cli.main", "up", "--port=0"),
             *(("--engine=script", *script) if scripted else ()),
             f"--ready-file={ready}",
             f"--state-dir={STATE}",
@@ -71,7 +81,12 @@ async def own_stack(arguments: Sequence[str] = (), start_s: float = START_S) -> 
         started = asyncio.get_running_loop().time()
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *command, cwd=SCRIPTS.parents[1], stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
+                *command,
+                cwd=root,
+                env=_environment(root),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
         try:
             facts = await _ready(process, ready, log, start_s)
@@ -86,6 +101,11 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+def _environment(root: Path) -> dict[str, str]:
+    """Ours, for the checkout at `root`. `turnwire up` refuses variables of Turnwire that it does not know."""
+    return {name: value for name, value in os.environ.items() if name != PEERS} | {"PYTHONPATH": str(root)}
 
 
 async def _ready(process: asyncio.subprocess.Process, ready: Path, log: Path, start_s: float) -> _Ready:

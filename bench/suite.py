@@ -22,7 +22,6 @@ from bench import record as records
 from bench import summary
 from bench.apis import APIS
 from bench.dynamo import install
-from bench.floor import measure_floor
 from bench.load import loop_factory, make_console, prepare, split
 from bench.model import build_bench_model
 from bench.parts import PARTS, QUICK, SESSIONS, Sizes, flat_out
@@ -30,12 +29,10 @@ from bench.record import Entry, Record, SideFacts
 from bench.report import now, this_machine
 from bench.rows import Row
 from bench.sameness import compare
-from bench.sides import OURS, Dynamo, Side, Turnwire, Up
+from bench.sides import BASE, OURS, Dynamo, Side, Turnwire, Up
 from bench.stack import STATE, StackFailed
 
-ALL = (*PARTS, "contents", "scale")
-FLOOR = "client"
-"""The side that is no server: the client against canned answers."""
+ALL = (*dict.fromkeys(part.split()[0] for part in PARTS), "contents", "scale")
 CAPTURES = Path(os.environ.get("AGENT_CAPTURES_DIR", "no captures"))
 
 Say = Callable[[str], None]
@@ -61,9 +58,6 @@ class Suite:
         running = asyncio.current_task()
         if running is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-        if not self.record.has(FLOOR, 1, "ttft"):
-            began = time.monotonic()
-            self._keep(Entry(FLOOR, 1, "ttft", _since(began), await measure_floor(self._sizes.requests * 5)))
         for repeat in range(1, self.record.repeat + 1):
             await self._repeat(repeat, parts)
         self.record.finished = now()
@@ -72,7 +66,7 @@ class Suite:
     async def _repeat(self, repeat: int, parts: Sequence[str]) -> None:
         """All parts once on all sides."""
         for session in SESSIONS:
-            await self._session(repeat, [part for part in session if part in parts])
+            await self._session(repeat, [part for part in session if part in parts or part.split()[0] in parts])
         if "scale" in parts:
             await self._scale(repeat)
 
@@ -160,11 +154,13 @@ def arguments() -> argparse.ArgumentParser:
         epilog="Everything behind -- goes to `turnwire up`.",
     )
     parser.add_argument("--peer", action="store_true", help="beside Dynamo, which is installed if need be")
-    parser.add_argument("--fastokens", action="store_true", help="also beside Dynamo with `--tokenizer fastokens`")
+    parser.add_argument("--base", type=Path, metavar="PATH", help="also beside another checkout of Turnwire")
     parser.add_argument("--mocker", action="store_true", help="also beside Dynamo with its mock engine, flat out")
     parser.add_argument("--quick", action="store_true", help="small and short cases: does it work?")
     parser.add_argument("--repeat", type=int, default=1, help="all of it, so often: A B A B; the table has medians")
-    parser.add_argument("--parts", default=",".join(ALL), help="default: %(default)s")
+    parser.add_argument(
+        "--parts", default=",".join(ALL), help="default: %(default)s; or one of a part, as `capacity turn 100`"
+    )
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on with a result that is not finished")
     parser.add_argument("--captures", type=Path, default=CAPTURES, help="recorded requests of real clients, if any")
     parser.add_argument("--out", type=Path, metavar="FILE", help="result file; default: one in bench/results")
@@ -179,11 +175,14 @@ def sides(asked: argparse.Namespace, flags: Sequence[str], say: Say) -> list[Sid
     """What is to be compared. Raises OSError, ValueError, subprocess.CalledProcessError."""
     model = build_bench_model(STATE / "model")
     found: list[Side] = [Turnwire(model, tuple(flags))]
-    if asked.peer or asked.fastokens or asked.mocker:
+    if asked.base:
+        root = asked.base.resolve()
+        if not (root / "services").is_dir():
+            raise ValueError(f"no checkout of Turnwire: {asked.base}")
+        found.append(Turnwire(model, tuple(flags), root, BASE))
+    if asked.peer or asked.mocker:
         python = install.install(say)
         found.append(Dynamo(python, model))
-        if asked.fastokens:
-            found.append(Dynamo(python, model, ("--tokenizer", "fastokens"), "dynamo-fastokens"))
         if asked.mocker:
             found.append(Dynamo(python, model, name="dynamo-mocker", mock_engine=True))
     return found
@@ -199,7 +198,9 @@ def open_record(asked: argparse.Namespace, found: Sequence[Side], sizes: Sizes) 
         if record.sizes != plain(sizes):
             raise ValueError(f"{asked.resume} has cases of another size: give the same options")
         return record, asked.resume
-    label = ("peer" if len(found) > 1 else "alone") + "-quick" * asked.quick + "-part" * (asked.parts != ",".join(ALL))
+    label = ("peer" if asked.peer else "alone") + "-quick" * asked.quick
+    if asked.parts != ",".join(ALL):
+        label += "".join(f"-{name}" for name in dict.fromkeys(part.split()[0] for part in asked.parts.split(",")))
     record = Record(now(), label, this_machine(), asked.repeat, plain(sizes), facts)
     return record, asked.out or records.default_path(record)
 
@@ -219,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(line, highlight=False)
 
     try:
-        if unknown := set(asked.parts.split(",")) - set(ALL):
+        if unknown := set(asked.parts.split(",")) - {*ALL, *PARTS}:
             raise ValueError(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}")
         prepare(asked)
         captures = asked.captures if asked.captures.is_dir() else None

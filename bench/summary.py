@@ -1,4 +1,4 @@
-"""The results of a suite in lines: one figure of one case for every side, beside its target. Pure but for the table."""
+"""The results of a suite in lines: one figure of one case for every side. Pure but for the table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -18,15 +18,14 @@ MODEL_MS = 10.0
 EVENTS = "events per token"
 """Neither more nor less of it is better."""
 Figure: TypeAlias = Callable[[Row], float | None]
-TTFT, CPU, STREAMS, DISPATCH, MEMORY, GROWTH, SCALE, FLOOR = (
+CAPACITY, TTFT, CPU, STREAMS, DISPATCH, MEMORY, SCALE = (
+    "Capacity: 52,000 tokens, a closed loop",
     "Time to first token, ms at the median",
     "CPU per request, ms",
     "Streams",
     "Dispatch of a complete call while the model goes on, ms",
     "Memory, start, idle",
-    "Growth: time to first token, ms at the median",
     "More processes, 256 streams flat out",
-    "The client alone: time to first token, ms at the median",
 )
 
 
@@ -39,8 +38,6 @@ class Line(Struct, frozen=True):
     unit: str
     values: dict[str, float | None]
     """By side; None: that side did not do it."""
-    target: float | None = None
-    """At most, or with `more` at least."""
     more: bool = False
     """More is better."""
 
@@ -56,58 +53,48 @@ class Line(Struct, frozen=True):
         ratios = [self.ratio(ours, peer) for peer in self.values if peer != ours]
         return min((ratio for ratio in ratios if ratio is not None), default=None)
 
-    def met(self, ours: str) -> bool | None:
-        """Whether our figure reaches the target; None without one."""
-        mine = self.values.get(ours)
-        if self.target is None or mine is None:
-            return None
-        shown = round(mine, 2)
-        return shown >= self.target if self.more else shown <= self.target
-
 
 def lines(record: Record) -> list[Line]:
     """Every figure of a record, in the order in which it is shown."""
     rows = {side.name: {row.case: row for row in record.rows(side.name)} for side in record.sides}
-    floor = {row.case: row for row in record.rows("client")}
     cases: dict[Case, None] = {}
     for known in rows.values():
         cases |= dict.fromkeys(known)
     found = [line for case in cases for line in _of_case(case, rows)]
     found += list(_memory(record, rows, cases))
-    found += [
-        Line(FLOOR, case, _prompt(case), "ms", {"client": _p50(row.ttft_ms)}, None) for case, row in floor.items()
-    ]
-    order = (TTFT, STREAMS, DISPATCH, MEMORY, GROWTH, SCALE, CPU, FLOOR)
+    order = (CAPACITY, TTFT, STREAMS, DISPATCH, MEMORY, SCALE, CPU)
     found = [line for line in found if any(value is not None for value in line.values.values())]
     return sorted(found, key=lambda line: order.index(line.group))
 
 
 def _of_case(case: Case, rows: Mapping[str, Mapping[Case, Row]]) -> Iterator[Line]:
-    def line(group: str, what: str, unit: str, figure: Figure, target: float | None = None) -> Line:
+    def line(group: str, what: str, unit: str, figure: Figure) -> Line:
         values = {side: figure(known[case]) if _good(known.get(case)) else None for side, known in rows.items()}
-        return Line(group, case, what, unit, values, target, more=unit == "tokens/s")
+        return Line(group, case, what, unit, values, more=unit in ("tokens/s", "requests/s"))
 
-    if case.scenario == "ttft":
-        yield line(TTFT, _prompt(case), "ms", lambda row: _p50(row.ttft_ms), _ttft_target(case))
+    if case.scenario == "capacity":
+        what = f"{case.prompt}, {case.clients} {'client' if case.clients == 1 else 'clients'}"
+        yield line(CAPACITY, what, "requests/s", lambda row: row.requests_per_s)
+        yield line(CAPACITY, what, "first token, ms, p50", lambda row: _p50(row.ttft_ms))
+        yield line(CAPACITY, what, "first token, ms, p99", lambda row: _p99(row.ttft_ms))
+        yield line(CAPACITY, what, "ms of CPU per request", _cpu_per_request)
+    elif case.scenario == "ttft":
+        yield line(TTFT, _prompt(case), "ms", lambda row: _p50(row.ttft_ms))
         yield line(CPU, _prompt(case), "ms", _cpu_per_request)
-    elif case.scenario in ("turns", "lengths"):
-        yield line(GROWTH, _prompt(case), "ms", lambda row: _p50(row.ttft_ms))
     elif case.scenario in ("stream", "scale"):
         group, what = (STREAMS, _load(case)) if case.scenario == "stream" else (SCALE, case.prompt)
         yield line(group, what, "tokens/s", lambda row: row.tokens_per_s)
-        yield line(group, what, "µs of CPU per token", _cpu_per_token, _cpu_target(case))
+        yield line(group, what, "µs of CPU per token", _cpu_per_token)
         if case.scenario == "stream" and case.delay_ms:
-            at_64 = case.clients == 64 and case.api == "messages"
-            yield line(group, what, "ms between events, p99", lambda row: _p99(row.itl_ms), 12.0 if at_64 else None)
+            yield line(group, what, "ms between events, p99", lambda row: _p99(row.itl_ms))
         if case.scenario == "stream":
-            yield line(group, what, "ms between reads, p99", lambda row: _p99(row.gap_ms), _gap_target(case))
+            yield line(group, what, "ms between reads, p99", lambda row: _p99(row.gap_ms))
             if case.delay_ms != MODEL_MS:
                 yield line(group, what, EVENTS, lambda row: row.events / row.tokens if row.tokens else None)
     elif case.scenario == "dispatch":
         what = f"{case.api}, {case.script.replace('_', ' ')}, from {case.clock.partition(': ')[2]}"
-        wanted = case.clock.endswith("body")
-        yield line(DISPATCH, what, "ms, p50", lambda row: _p50(row.dispatch_ms), 2.0 if wanted else None)
-        yield line(DISPATCH, what, "ms, p99", lambda row: _p99(row.dispatch_ms), 5.0 if wanted else None)
+        yield line(DISPATCH, what, "ms, p50", lambda row: _p50(row.dispatch_ms))
+        yield line(DISPATCH, what, "ms, p99", lambda row: _p99(row.dispatch_ms))
 
 
 def _memory(record: Record, rows: Mapping[str, Mapping[Case, Row]], cases: Mapping[Case, None]) -> Iterator[Line]:
@@ -122,7 +109,7 @@ def _memory(record: Record, rows: Mapping[str, Mapping[Case, Row]], cases: Mappi
     if held is not None:
         streams = f"{held.clients:,} open streams"
         yield Line(MEMORY, held, streams, "MiB resident", full)
-        yield Line(MEMORY, held, streams, "MiB, shared pages once", by_side("hold", _pss), 350.0)
+        yield Line(MEMORY, held, streams, "MiB, shared pages once", by_side("hold", _pss))
         each = {
             side: (mib - (idle[side] or 0)) * 1024 / held.clients if mib is not None else None
             for side, mib in full.items()
@@ -134,7 +121,7 @@ def _memory(record: Record, rows: Mapping[str, Mapping[Case, Row]], cases: Mappi
     yield Line(MEMORY, None, "nothing to do", "MiB, shared pages once", by_side("idle", _pss))
     yield Line(MEMORY, None, "nothing to do", "% of a core", by_side("idle", _cores))
     starts = {side.name: _middle(side.start_s) for side in record.sides}
-    yield Line(MEMORY, None, "start to first answer", "s", starts, 1.5)
+    yield Line(MEMORY, None, "start to first answer", "s", starts)
 
 
 def show(record: Record, console: Console) -> None:
@@ -142,7 +129,7 @@ def show(record: Record, console: Console) -> None:
     ours, peers = record.sides[0].name, [side.name for side in record.sides[1:]]
     table = Table(title=f"{record.started}, {record.repeat} repeats: medians", title_justify="left")
     table.add_column("")
-    for heading in ("", ours, *(word for peer in peers for word in (peer, "×")), "target", ""):
+    for heading in ("", ours, *(word for peer in peers for word in (peer, "×"))):
         table.add_column(heading, justify="right")
     group = ""
     for line in lines(record):
@@ -150,16 +137,10 @@ def show(record: Record, console: Console) -> None:
             group = line.group
             table.add_section()
             table.add_row(f"[bold]{group}[/bold]")
-        name = ours if ours in line.values else "client"
-        cells = [line.what, line.unit, number(line.values.get(name))]
+        cells = [line.what, line.unit, number(line.values.get(ours))]
         for peer in peers:
             ratio = line.ratio(ours, peer)
             cells += [number(line.values.get(peer)), "" if ratio is None else f"{ratio:.1f}"]
-        met = line.met(ours)
-        cells += [
-            number(line.target) if line.target else "",
-            "" if met is None else "met" if met else "[red]missed[/red]",
-        ]
         table.add_row(*cells)
     console.print(table)
     console.print(disturbance(record), highlight=False)
@@ -189,7 +170,7 @@ def brief(entry: Entry) -> str:
     """One line on a part that is done."""
     failed = sum(row.failed for row in entry.rows)
     said = f"{len(entry.rows)} cases in {entry.took_s:.0f} s"
-    return f"  {entry.part:10} {entry.side:16} {entry.problem or said}{f', {failed} requests failed' if failed else ''}"
+    return f"  {entry.part:17} {entry.side:14} {entry.problem or said}{f', {failed} requests failed' if failed else ''}"
 
 
 def brief_check(check: Check) -> str:
@@ -212,34 +193,12 @@ def _prompt(case: Case) -> str:
     if case.prompt == "recorded":
         what = {"messages": "76K as Claude Code sent it", "responses": "12K as Codex sent it"}[case.api]
         return f"{case.api}, {what}, {case.mode}"
-    if case.scenario == "turns":
-        return f"turn {case.prompt.split()[0]} of a session"
-    if case.scenario == "lengths":
-        tokens, kind = case.prompt.split()
-        return f"{int(tokens):,} tokens, {'first seen' if kind == 'head' else 'known prefix'}"
     return f"{case.api}, {names.get(case.prompt, case.prompt)}, {case.mode}"
 
 
 def _load(case: Case) -> str:
     pace = f"{case.delay_ms:g} ms a token" if case.delay_ms else "flat out"
     return f"{case.api}, {case.clients} {'stream' if case.clients == 1 else 'streams'}, {pace}"
-
-
-def _ttft_target(case: Case) -> float | None:
-    if case.prompt == "recorded":
-        return None
-    return 1.3 if case.prompt.startswith("small") else 3.0 if case.prompt.endswith("tail") else 5.0
-
-
-def _cpu_target(case: Case) -> float | None:
-    if case.scenario != "stream" or case.api != "messages":
-        return None
-    known = {(64, 0.0): 15.0, (256, 0.0): 15.0, (64, MODEL_MS): 22.0, (256, MODEL_MS): 16.0}
-    return known.get((case.clients, case.delay_ms or 0.0))
-
-
-def _gap_target(case: Case) -> float | None:
-    return 11.0 if (case.api, case.clients, case.delay_ms) == ("messages", 64, MODEL_MS) else None
 
 
 def _good(row: Row | None) -> bool:

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from schemas.conversation import Conversation, Text, ToolSpec, Turn
-from services.cli.demo.model import build_demo_model
 from services.preprocessor.prompt import prompt_ids
+from turnwire_tools.script.demo_model import build_demo_model
 
 conversation = Conversation(
     model="example",

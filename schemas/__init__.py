@@ -1,6 +1,6 @@
-"""Every message that crosses a process border, as msgspec Structs. No IO, no clock, no logging.
+"""The messages between processes, as msgspec Structs. No IO, no clock, no logging.
 
-`conversation` is what a client asked for, in one form for all three APIs; `events` is what a turn says, in one ordered
-stream; `frames` and `control` are what travels between the four services; `subjects` names the places on the bus;
-`errors` is the one tree of everything that can go wrong with a turn.
+`conversation` has a client's request, in one form for all three APIs; `events` has the output of a turn, as one ordered
+stream; `frames` and `control` have the messages between the four services; `subjects` builds the names on the bus;
+`errors` has the errors that end a request.
 """

@@ -27,14 +27,14 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     """Reasoning can be turned off."""
     tools: bool = False
     features: list[str] = []
-    """Of the engine: logprobs, guided, prefix_cache, kv_events, priority, salt, seed, …"""
+    """Features of the engine: logprobs, guided, prefix_cache, kv_events, priority, salt, seed, …"""
     engine: str = ""
     block_tokens: int = 0
     """Tokens in a KV block of the engine; 0: no prefix cache, or unknown."""
     raw_prompts: bool = False
-    """The worker reads requests of `frames.encode_generate`; one of an older release reads JSON only."""
+    """The worker reads requests from `frames.encode_generate`; workers of older releases read JSON only."""
     weight: float = 1.0
-    """Share of the new sessions that this model gets of those for an alias that other models have, too."""
+    """This model's share of the new sessions for an alias that several models have."""
 
 
 class Load(Struct, frozen=True, omit_defaults=True):
@@ -49,13 +49,13 @@ class Load(Struct, frozen=True, omit_defaults=True):
 
 
 class Heartbeat(Struct, frozen=True, omit_defaults=True):
-    """Sent by every process, each second and on change. Without three in a row it is taken for dead."""
+    """Sent by every process each second, and on change. A process that misses three in a row is considered dead."""
 
     stage: Stage
     id: str
     """Unique per start."""
     number: int = 0
-    """1, 2, 3 … of this process: it recognizes its own heartbeats when they come back."""
+    """1, 2, 3 …, so that a process recognizes its own heartbeats when they come back."""
     models: list[ModelCard] = []
     draining: bool = False
     """Finishes its turns and accepts no new ones."""
@@ -63,10 +63,10 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     """The last heartbeat: the process has left."""
     load: Load = Load()
     window: int = 0
-    """Bytes of frames that a sender may have under way to this process before its first credit."""
+    """Bytes of frames that a sender may have in flight to this process before its first credit."""
     sent: dict[str, int] = {}
-    """Last `seq` sent to each receiver: shows a receiver that the last frames were lost. Nothing is under way to a
-    receiver that is missing here: it is new, or was taken for dead and its streams are elsewhere."""
+    """Last `seq` sent to each receiver: shows a receiver that the last frames were lost. A receiver that is missing
+    here has nothing in flight: it is new, or was considered dead and its streams are elsewhere."""
     unacknowledged: dict[str, int] = field(default_factory=dict, name="owed")
     """Last `seq` acknowledged by each receiver that has not acknowledged everything: shows it that a `Credit` was
     lost."""
@@ -78,18 +78,18 @@ class Heartbeat(Struct, frozen=True, omit_defaults=True):
     time: float = 0.0
     """When it was signed: Unix time in seconds."""
     mac: str = ""
-    """HMAC-SHA256 in hexadecimal of the message without this member, which is its last one."""
+    """HMAC-SHA256, in hexadecimal, of the message without this field, which is the last one."""
 
 
 class Credit(Struct, frozen=True, omit_defaults=True):
-    """receiver → sender: frames up to `seq` are handled or given up; `window` bytes may be under way."""
+    """receiver → sender: frames up to `seq` are handled or given up; `window` bytes may be in flight."""
 
     receiver: str
     seq: int
     window: int
     replays_requested: int = field(default=0, name="asked")
-    """`number` of the last `Replay` before this. It covers the frames given up: a sender that has not handled it must
-    not take them for delivered."""
+    """`number` of the last `Replay` before this credit. It covers the frames that were given up: a sender that has not
+    handled it must not consider them delivered."""
 
 
 class StreamPosition(Struct, frozen=True, omit_defaults=True):
@@ -101,7 +101,7 @@ class StreamPosition(Struct, frozen=True, omit_defaults=True):
     offset: int = 0
     block: int = 0
     tokens: int = 0
-    """In event streams: the ids that came in `OutputTokens`."""
+    """In event streams: how many ids came in `OutputTokens`."""
 
 
 class Replay(Struct, frozen=True, omit_defaults=True):
@@ -115,12 +115,12 @@ class Replay(Struct, frozen=True, omit_defaults=True):
 
 
 class FrontendNotice(Struct, frozen=True, omit_defaults=True):
-    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`), or a session of a name
-    that models share was placed (`place`)."""
+    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`), or one of the models
+    that share a name was chosen for a session (`place`)."""
 
     action: Literal["forget", "cancel", "place"]
     id: str
-    """Of the response, or a hash of the session."""
+    """Id of the response, or a hash of the session."""
     name: str = ""
     model: str = ""
     """`place`: the model that serves the session under `name`."""

@@ -25,7 +25,7 @@ class Media(Struct, frozen=True, tag="media", omit_defaults=True):
     size_bytes: int | None = None
     url: str | None = None
     title: str | None = None
-    """A file name or document title, if the client gave one."""
+    """A file name or document title, if the client sent one."""
     problem: str = ""
     """Why a document's text was not read, if this server tried."""
 
@@ -50,11 +50,11 @@ class Call(Struct, frozen=True, tag="call", omit_defaults=True):
     namespace: str | None = None
     item_id: str | None = None
     original_id: str | None = None
-    """The id that the model itself wrote, in a turn that the ledger restored: what the template shows."""
+    """The id that the model wrote, in a turn that the ledger restored: the template shows this one."""
 
 
 class ToolReference(Struct, frozen=True, tag="tool_reference"):
-    """The point in a result from which a deferred tool is known to the model (Claude Code's ToolSearch)."""
+    """The point in a result from which on the model sees a deferred tool (Claude Code's ToolSearch)."""
 
     name: str
 
@@ -81,7 +81,7 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     parts: list[Part]
     name: str | None = None
     ids: list[str] = []
-    """Ids of the items that the client sent this turn of the model in, beside those of its parts (Responses)."""
+    """Ids of the items in which the client sent this message, besides the ids of its parts (Responses)."""
 
 
 class Grammar(Struct, frozen=True):
@@ -102,10 +102,10 @@ class HostedTool(Struct, frozen=True, omit_defaults=True):
     location: dict[str, Any] = {}
     """The user's approximate location, as the client sent it."""
     max_chars: int | None = None
-    """Most characters of a page."""
+    """Limit of characters per page."""
     deferred: bool = False
-    """The API's rules (Messages): beside a call of the client's, it runs with the client's next request; after many
-    rounds the answer pauses. Otherwise (Responses) it runs at once, and the last round has no tools."""
+    """The rules of Messages: beside a call of a client's tool, it runs with the client's next request; after many
+    rounds the answer pauses. False: the rules of Responses: it runs at once, and the last round has no tools."""
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
@@ -117,12 +117,12 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, weakref=True):
     kind: Literal["function", "custom"] = "function"
     namespace: str | None = None
     deferred: bool = False
-    """Loaded by the `ToolReference` that names it; not in the tool list at the front of the prompt."""
+    """Loaded by the `ToolReference` that names it; not in the tool list at the start of the prompt."""
     strict: bool | None = None
     grammar: Grammar | None = None
-    """Of a freeform tool (`kind="custom"`), if it has one."""
+    """The grammar of a freeform tool (`kind="custom"`), if it has one."""
     hosted: HostedTool | None = None
-    """Set where the frontend runs it; the other stages treat it like any function."""
+    """Set if the frontend runs the tool; the other stages treat it like any function."""
 
 
 class ToolChoice(Struct, frozen=True, omit_defaults=True):
@@ -132,7 +132,7 @@ class ToolChoice(Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     parallel: bool = True
     namespace: str | None = None
-    """Of the tool `name`."""
+    """Namespace of the tool `name`."""
     allowed: list[str] = []
     """The only tools that may be called (`allowed_tools`); empty: all. The prompt has all of them in any case, so that
     a session keeps its prefix."""
@@ -165,7 +165,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logprobs: int | None = None
-    """How many alternatives per token; 0: the chosen token only; None: none."""
+    """Number of alternatives per token; 0: the chosen token only; None: no log probabilities."""
     stop: list[str] = []
     ignore_eos: bool = False
     stop_token_ids: list[int] = []
@@ -194,16 +194,16 @@ class Client(Struct, frozen=True, omit_defaults=True):
     tenant: str | None = None
     """Name of the API key; None if the server has no keys."""
     alias: str | None = None
-    """The model's name in the request, where other models may have it, too."""
+    """The model's name in the request, if other models may have it, too."""
 
 
 class Hints(Struct, frozen=True, omit_defaults=True):
     """Hints for scheduling and caching (`nvext.agent_hints`, `priority`, `cache_salt`); never part of the prompt."""
 
     latency_sensitivity: float | None = None
-    """From 0 (batch work) up; larger is first."""
+    """From 0 (batch work) up; larger goes first."""
     priority: int | None = None
-    """Larger is first."""
+    """Larger goes first."""
     osl: int | None = None
     """Expected output tokens."""
     speculative_prefill: bool = False

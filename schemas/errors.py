@@ -25,12 +25,12 @@ class ErrorKind(StrEnum):
 ENGINE_DIED = "engine_died"
 """`ErrorInfo.code` of a failure after which another worker can continue the turn."""
 STREAM_GONE = "stream_gone"
-"""`ErrorInfo.code` of a worker's answer to a shard that requests a stream which the worker no longer has: the turn
-continues elsewhere, if it has not ended."""
+"""`ErrorInfo.code` of a worker's reply to a shard that requests a stream which the worker no longer has. Unless the
+turn has ended, it continues elsewhere."""
 DEADLINE_PASSED = "deadline_passed"
-"""`ErrorInfo.code` of a request that came after its deadline: it is not tried again."""
+"""`ErrorInfo.code` of a request that arrived after its deadline: it is not retried."""
 RETRY_AFTER_S = 1.0
-"""`retry_after_s` where no process can take a request at the moment."""
+"""`retry_after_s` of errors for which no process can take a request at the moment."""
 
 
 class ErrorInfo(Struct, frozen=True, omit_defaults=True):
@@ -64,19 +64,19 @@ class TurnwireError(Exception):
 
 
 class Invalid(TurnwireError):
-    """The request is malformed, or needs what the model or engine cannot do."""
+    """The request is malformed, or needs a feature that the model or engine lacks."""
 
     kind = ErrorKind.INVALID
 
 
 class ContextOverflow(Invalid):
-    """The prompt does not fit. The wording is what makes agent clients compact their history."""
+    """The prompt does not fit. Agent clients recognize the wording, and compact their history."""
 
     kind = ErrorKind.CONTEXT_OVERFLOW
 
 
 class Unauthorized(TurnwireError):
-    """No key, or a wrong one."""
+    """The key is missing or wrong."""
 
     kind = ErrorKind.UNAUTHORIZED
 
@@ -88,19 +88,19 @@ class Forbidden(TurnwireError):
 
 
 class NotFound(TurnwireError):
-    """No such model, path or object."""
+    """The model, path or object does not exist."""
 
     kind = ErrorKind.NOT_FOUND
 
 
 class TooLarge(TurnwireError):
-    """The body, or the message that it makes on the bus, is over the limit."""
+    """The body, or its message on the bus, is over the limit."""
 
     kind = ErrorKind.TOO_LARGE
 
 
 class RateLimited(TurnwireError):
-    """Over the key's own limit; the client may retry later."""
+    """The key is over its limit; the client may retry later."""
 
     kind = ErrorKind.RATE_LIMITED
 
@@ -130,20 +130,21 @@ class EngineFailed(TurnwireError):
 
 
 INTERNAL = ErrorInfo(ErrorKind.ENGINE, "Internal server error")
-"""What a client learns of a bug."""
+"""The error that a client gets for a bug."""
 OUT_OF_MEMORY = ErrorInfo(
     ErrorKind.UNAVAILABLE, "The server is out of memory. Please try again.", retry_after_s=RETRY_AFTER_S
 )
-"""Of one process: the next attempt may come to another."""
+"""One process is out of memory: the next attempt may reach another."""
 
 
 def unexpected(error: Exception) -> ErrorInfo:
-    """Returns the error of an exception outside this tree: a bug's, or one after which a client may try again."""
+    """Returns the error for an exception outside this tree: `INTERNAL` for a bug, or `OUT_OF_MEMORY`, which clients may
+    retry."""
     return OUT_OF_MEMORY if isinstance(error, MemoryError) else INTERNAL
 
 
 def raised(info: ErrorInfo) -> TurnwireError:
-    """Returns the exception of an error that came over the bus."""
+    """Returns the exception for an error that came over the bus."""
     error = _CLASSES[info.kind](info.message)
     error.info = info
     return error

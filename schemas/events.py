@@ -1,6 +1,6 @@
 """The events of a turn, in order: the contract between parser and API renderers.
 
-Blocks are numbered from 0 in the order in which they start; one block is open at a time. Every event has its place
+Blocks are numbered from 0 in the order in which they start; one block is open at a time. Every event has its position
 (`block`, `offset` in characters), so that a receiver detects a gap or a repeat from the event alone and any hop may be
 replayed. A turn ends with exactly one `Finish` or `Failed`.
 """
@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from schemas.errors import ErrorInfo
+from schemas.errors import ErrorInfo, ErrorKind
 
 BlockKind: TypeAlias = Literal["reasoning", "text", "tool_use", "hosted"]
 """`hosted`: a call of a tool that the frontend runs. Made in the frontend; on the bus it is `tool_use`."""
 MAX_DISPATCH = 512 * 1024
-"""Characters of arguments in one `Dispatch`. It is not cut into pieces, and has to fit into one message of the bus."""
+"""Limit of characters of arguments in a `Dispatch`, which is not split and must fit into one message of the bus."""
 
 
 class FinishReason(StrEnum):
@@ -34,7 +34,7 @@ class FinishReason(StrEnum):
     PAUSE = "pause"
     """The frontend ran tools for many rounds; the client sends the answer back to go on. Never on the bus."""
     ERROR = "error"
-    """The engine failed in mid-turn."""
+    """The engine failed during the turn."""
 
 
 class BlockStart(Struct, frozen=True, omit_defaults=True, tag="block_start", tag_field="type"):
@@ -52,7 +52,7 @@ class TopLogprob(Struct, frozen=True):
     token: str
     logprob: float
     data: bytes = b""
-    """The token's own bytes: `token` cannot show those of half a character."""
+    """The token's bytes, because `token` cannot show those of half a character."""
 
 
 class TokenLogprob(Struct, frozen=True, omit_defaults=True):
@@ -75,30 +75,29 @@ class Delta(Struct, frozen=True, omit_defaults=True, gc=False, tag="delta", tag_
     """Characters of this block that came before."""
     text: str
     logprobs: list[TokenLogprob] | None = None
-    """Of the tokens that this text came from, where the request asked for them."""
+    """Log probabilities of the tokens of this text, if the request asked for them."""
 
 
 class OutputTokens(Struct, frozen=True, omit_defaults=True, tag="tokens", tag_field="type"):
-    """The next output tokens, where the request asked for ids: all that were decoded, in order, whatever the parser
-    makes of them. They come before the events that were made of them, unless a message was lost, and add up to
-    `Usage.output`: the end token is the last one, if the engine reported one; tokens behind a cut (stop string, only
-    allowed call) are left out."""
+    """The next output tokens, if the request asked for ids: all that were decoded, in order. They precede the events
+    that the parser made from them, unless a message was lost. They add up to `Usage.output`: the end token is the last
+    one, if the engine reported one; tokens after a cut (stop string, only allowed call) are left out."""
 
     at: int
     """Output tokens of this turn that came before."""
     ids: list[int]
     logprobs: list[TokenLogprob | None] | None = None
-    """One for each id, where the request asked for them; `at` of each is 0. None: the engine reported none, as for
-    tokens of an earlier attempt."""
+    """One for each id, if the request asked for them; `at` of each is 0. None: the engine reported none, as for tokens
+    of an earlier attempt."""
 
 
 class Dispatch(Struct, frozen=True, tag="dispatch", tag_field="type"):
-    """A tool call is complete and may run now: all of it, once, right before its `block_stop`.
+    """A complete tool call, which may run now. Sent once, right before its `block_stop`.
 
-    Before and not behind it, because a receiver's position names the open block: a receiver that lost either event asks
-    for the rest of this block and gets both again. Behind the stop, its position would already be the next block's.
+    It precedes the stop because a receiver's position names the open block: a receiver that lost either event requests
+    the rest of this block and gets both again. After the stop, its position would already be in the next block.
 
-    A call of more than `MAX_DISPATCH` characters has none: `block_stop` with `complete` still marks it as whole.
+    A call of more than `MAX_DISPATCH` characters has no `Dispatch`; `complete` of its `block_stop` marks it as whole.
     """
 
     block: int
@@ -144,11 +143,11 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
 
     prompt_tokens: int
     max_tokens: int
-    """The limit of output tokens that holds; the context window may have lowered it."""
+    """The effective limit of output tokens; the context window may have lowered it."""
     worker: str = ""
     parser: str = ""
     prompt_ids: bytes = b""
-    """The prompt (`frames.pack_ids`), where the request asked for ids."""
+    """The prompt (`frames.pack_ids`), if the request asked for ids."""
     cached: int = 0
     """Prompt tokens that the worker expects in its KV cache. `Finish.usage` has the exact number."""
 
@@ -176,7 +175,7 @@ class WebSource(Struct, frozen=True, omit_defaults=True):
     url: str
     title: str = ""
     text: str = ""
-    """What the model reads of it."""
+    """The text that the model reads."""
     age: str | None = None
 
 
@@ -187,7 +186,7 @@ class HostedResult(Struct, frozen=True, omit_defaults=True):
     name: str
     kind: Literal["web_search", "web_fetch"]
     arguments: str
-    """Of the call, as the model wrote them."""
+    """The call's arguments, as the model wrote them."""
     sources: list[WebSource] = []
     error: str | None = None
     """One of the error codes of Anthropic's tools."""
@@ -202,20 +201,33 @@ class HostedResults(Struct, frozen=True, tag="hosted_results", tag_field="type")
 
 
 class Interrupted(Struct, frozen=True, omit_defaults=True, tag="interrupted", tag_field="type"):
-    """The worker died in mid-turn. Not an end: the frontend asks for the turn again, from these tokens on."""
+    """The worker died during the turn. This does not end it: the frontend requests the turn again, from these tokens
+    on."""
 
     worker: str
     token_ids: bytes
     """All output tokens that were decoded, packed (`frames.pack_ids`)."""
     error: ErrorInfo
-    """The client's error if no other worker can continue."""
+    """The error for the client if no other worker can continue."""
     block: int = 0
-    """The block that is open behind the events of these tokens, or comes next …"""
+    """The block that is open after the events of these tokens, or else the next one."""
     offset: int = 0
-    """… and its characters. A receiver that has shown more cannot continue from here."""
+    """Characters in `block`. A receiver that has shown more cannot continue from here."""
 
 
 BlockEvent: TypeAlias = BlockStart | Delta | BlockStop
 TurnEvent: TypeAlias = (
     Prepared | OutputTokens | BlockStart | Delta | Dispatch | BlockStop | HostedResults | Finish | Failed | Interrupted
 )
+
+
+def failure_of(event: TurnEvent) -> ErrorInfo | None:
+    """Returns the error with which this event ends a turn; None for every other event."""
+    if isinstance(event, Failed):
+        return event.error
+    if isinstance(event, Finish):
+        if event.reason is FinishReason.CANCELLED:
+            return ErrorInfo(ErrorKind.UNAVAILABLE, "The server stopped this turn. Please try again.")
+        if event.reason is FinishReason.ERROR:
+            return ErrorInfo(ErrorKind.ENGINE, "The engine failed in the middle of this turn.")
+    return None

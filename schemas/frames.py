@@ -2,7 +2,7 @@
 
 Every message is JSON, so that `nats sub 'tw.v1.>'` shows a turn as it flows. Large arrays of token ids are
 little-endian u32 bytes (base64 in JSON): 200,000 ids decode in 24 µs instead of 5 ms. A worker's request, which has a
-whole prompt, carries these bytes behind its JSON (`encode_generate`).
+whole prompt, carries these bytes after its JSON (`encode_generate`).
 """
 
 import sys
@@ -36,7 +36,7 @@ def unpack_ids(packed: bytes) -> list[int]:
 
 
 def unpack_array(packed: bytes) -> "array[int]":
-    """As `unpack_ids`, without an object for each id: 50,000 of them take 2 us instead of 500."""
+    """Unpacks ids into an array, without an object for each id: 50,000 ids take 2 us instead of 500."""
     ids = array("I")
     ids.frombytes(packed)
     if sys.byteorder == "big":
@@ -52,14 +52,14 @@ class TurnRequest(Struct, frozen=True, omit_defaults=True):
     conversation: Conversation
     attempt: int = 1
     timeout_s: float | None = None
-    """Seconds after which the answer is of no use. Each receiver counts them by its own clock, from the moment when it
-    gets the message."""
+    """Seconds after which the answer is useless. Each receiver counts them by its own clock, from the arrival of the
+    message."""
     resume: bytes = b""
-    """Output tokens of an earlier attempt (`pack_ids`); decoding continues behind them."""
+    """Output tokens of an earlier attempt (`pack_ids`); decoding continues after them."""
     avoid: list[str] = []
     """Workers that failed this turn."""
     trace: dict[str, str] = {}
-    """W3C trace context, where the turn is traced: `traceparent`, and `tracestate` if there is one."""
+    """W3C trace context, if the turn is traced: `traceparent`, and `tracestate` if there is one."""
 
 
 class Accepted(Struct, frozen=True):
@@ -100,14 +100,14 @@ class TextReply(Struct, frozen=True, omit_defaults=True):
 
 
 class ParseContext(Struct, frozen=True, omit_defaults=True):
-    """What a parser shard needs to parse a stream from its first token, without any earlier message."""
+    """Everything that a parser shard needs to parse a stream from its first token."""
 
     model: str
     family: str
     frontend: str
     prompt_tokens: int
     max_tokens: int = 0
-    """For the turn's `Prepared`."""
+    """Limit of output tokens, for the turn's `Prepared`."""
     tools: list[ToolSpec] = []
     in_reasoning: bool = False
     """The prompt ends inside an open reasoning block."""
@@ -120,18 +120,18 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     calls: Literal["parallel", "single", "none"] = "parallel"
     """`single`: end the turn after its first complete call; `none`: a call's markup is text."""
     allowed: list[str] = []
-    """The only tools that may be called, by the names that the model sees; a call of another is text. Empty: all."""
+    """The only tools that may be called, by the names that the model sees; calls of others are text. Empty: all."""
     logprobs: int | None = None
-    """How many alternatives each `TokenLogprob` has; None: no log probabilities."""
+    """Number of alternatives in each `TokenLogprob`; None: no log probabilities."""
     prompt_ids: bytes = b""
-    """The prompt (`pack_ids`), for the turn's `Prepared`, where the request asked for ids; every output token is then
+    """The prompt (`pack_ids`), for the turn's `Prepared`, if the request asked for ids; every output token is then
     reported too. Empty: no ids."""
     window_limited: bool = False
     """`max_tokens` is what the context window leaves, so reaching it means that the window is full."""
     tenant: str | None = None
     """Name of the API key, to which seals are bound."""
     ledger: LedgerContext | None = None
-    """For the turn's entry in the ledger; None: no entry."""
+    """Context for the turn's ledger entry; None: no entry."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
 
@@ -145,7 +145,7 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     prompt: bytes
     """Prompt token ids (`pack_ids`), without the output of earlier attempts."""
     parser: str
-    """"": the output is discarded; a prefill for a turn that is likely to come, accepted by an idle worker only."""
+    """"": the output is discarded, as of a prefill for a likely next turn, which only an idle worker accepts."""
     frontend: str
     sampling: Sampling
     """`max_tokens` is always set: what the context window leaves, or less."""
@@ -161,30 +161,30 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     guided: Raw = ABSENT
     """An `OutputFormat`, for engines with guided decoding."""
     grammar: str = ""
-    """Of the whole output, in llguidance's dialect of Lark. An engine without the feature `grammar` ignores it: what
-    the request promises is then not enforced, which the frontend reports in a header."""
+    """Grammar of the whole output, in llguidance's dialect of Lark. An engine without the feature `grammar` ignores it;
+    the frontend then reports in a header that the request's promises are not enforced."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
     reused: int = 0
-    """Prompt tokens at its start that were not encoded: those of a known prompt, and original ones of earlier turns."""
+    """Tokens at the prompt's start that were not encoded: those of a known prompt, and original tokens of turns."""
     recall: str = ""
-    """What the ledger found of the newest earlier turn (`services.ledger.recall.Outcome`); "": there is no ledger."""
+    """The ledger's result for the newest earlier turn (`services.ledger.recall.Outcome`); "": there is no ledger."""
 
 
 _PROMPT = b"\0"
-"""Ends a request's JSON where its prompt follows. No JSON text has it."""
+"""Separates a request's JSON from its prompt. JSON text never contains it."""
 _encode = msgspec.json.Encoder().encode
 _decode_generate = msgspec.json.Decoder(GenerateRequest).decode
 
 
 def encode_generate(request: GenerateRequest) -> bytes:
-    """A request as it is sent: JSON without `prompt`, a zero byte, and the prompt's bytes. For 52,000 tokens base64
-    would cost 0.4 ms here and 0.7 ms at the worker, and a third more bytes."""
+    """Encodes a request as JSON without `prompt`, a zero byte, and the prompt's bytes. For 52,000 tokens base64 would
+    cost 0.4 ms here and 0.7 ms at the worker, and a third more bytes."""
     return b"".join((_encode(msgspec.structs.replace(request, prompt=b"")), _PROMPT, request.prompt))
 
 
 def decode_generate(data: bytes) -> GenerateRequest:
-    """Reverses `encode_generate`; takes a request that is JSON as a whole, too. Its `Raw` fields are views of `data`.
+    """Reverses `encode_generate`; also accepts a request that is JSON only. The `Raw` fields are views of `data`.
 
     Raises msgspec.DecodeError and msgspec.ValidationError.
     """
@@ -208,7 +208,7 @@ class TokenFinish(Struct, frozen=True, omit_defaults=True):
     stop_id: int | None = None
     error: ErrorInfo | None = None
     logprobs: list[tuple[int, float]] | None = None
-    """Of `stop_id`, as in `TokenEntry.logprobs`."""
+    """Log probabilities of `stop_id`, as in `TokenEntry.logprobs`."""
 
 
 class TokenEntry(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -220,9 +220,9 @@ class TokenEntry(Struct, frozen=True, omit_defaults=True, gc=False):
     at: int
     ids: list[int] = []
     context: Raw = ABSENT
-    """A `ParseContext`; present wherever a stream is sent from its start."""
+    """A `ParseContext`; present whenever a stream is sent from its start."""
     cached: int | None = None
-    """Prompt tokens that the engine had in its KV cache; once known, in one entry or more."""
+    """Prompt tokens that the engine had in its KV cache; in one entry or more, as soon as the number is known."""
     logprobs: list[list[tuple[int, float]]] | None = None
     """For each id of `ids`: (token id, log probability), the chosen one first."""
     finish: TokenFinish | None = None

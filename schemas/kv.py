@@ -1,4 +1,4 @@
-"""Messages by which preprocessors follow which KV blocks each worker holds.
+"""Messages with which preprocessors track the KV blocks that each worker holds.
 
 A block's key is a hash of all tokens from the prompt's start to the block's end, and of the salt. All processes compute
 the same keys (`tokenization.block_keys`); an engine's own hashes stay in its worker.

@@ -4,11 +4,11 @@ from msgspec import Struct
 
 
 class LedgerContext(Struct, frozen=True, omit_defaults=True):
-    """What a turn's ledger entry records of its prompt. Made by the preprocessor, carried unread by the worker in the
-    parse context, and put into the entry by the parser.
+    """The part of a turn's ledger entry that describes its prompt. The preprocessor makes it, the worker carries it
+    unread in the parse context, and the parser puts it into the entry.
 
     It identifies the prompt's ids without holding them: those of `parent`'s prompt, `parent`'s original tokens, and the
-    ids of the text behind them. Positions are characters of the prompt's text.
+    ids of the text after them. Positions are characters of the prompt's text.
     """
 
     state: bytes
@@ -17,22 +17,22 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     """Length of the prompt head: the text before `opening`."""
     head_hash: bytes
     opening: str = ""
-    """The turn opening at the prompt's end: the marks that open or leave out the turn's reasoning, and a forced call's
+    """The turn opening at the prompt's end: the markers that open or skip the turn's reasoning, and a forced call's
     opening. The template may write them differently once the turn is history."""
     started: str = ""
-    """The text with which the client has started the turn, without white space."""
+    """The text with which the client started the turn, without white space."""
     parent: bytes = b""
-    """`mac` of the last turn whose original tokens the prompt holds."""
+    """`mac` of the last turn with its original tokens in the prompt."""
     parent_end: int = 0
-    """Where the text that `parent` stands for ends."""
+    """End of the text that `parent` stands for."""
     previous: bytes = b""
-    """`mac` of the last turn that the prompt restored, with or without its original tokens: it and its own `previous`
-    are the entries of this turn's session."""
+    """`mac` of the last turn that the prompt restored, with or without its original tokens: it and its `previous` are
+    the entries of this turn's session."""
     previous_key: bytes = b""
     session: bytes = b""
-    """Digest of the client's session id; empty: it sent none."""
+    """Digest of the client's session id; empty: the client sent none."""
     joint: str = ""
-    """Text between `parent`'s tokens and the text behind it: what a turn that was cut off lacks."""
+    """Text between `parent`'s tokens and the text after them: the closing that a cut-off turn lacks."""
 
 
 class LedgerEntry(Struct, frozen=True, omit_defaults=True):
@@ -45,16 +45,16 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     ids: bytes
     """The original tokens: as the engine decoded them, packed (`frames.pack_ids`), without the end token."""
     closed: bool = True
-    """The model ended the turn itself. Else it was cut off, and lacks what would have closed it."""
+    """The model ended the turn itself. Otherwise it was cut off, and lacks its closing."""
     tail: str = ""
-    """What the client was shown of the token behind the last of `ids`, in which a stop string began."""
+    """The part that the client received of the token after `ids`, in which a stop string began."""
     in_reasoning: bool = False
     """As in the turn's `ParseContext`, like `prefix` and `calls_as_text`."""
     prefix: str = ""
     calls_as_text: bool = False
     marks: list[bytes] = []
-    """Digests of the ids and seals that only this turn's client was given (`services/ledger/evidence.py`)."""
+    """Digests of the ids and seals that only this turn's client received (`services/ledger/evidence.py`)."""
     thoughts: list[bytes] = []
-    """Digests of the turn's reasoning: of all of it, then of each block; empty: it has none."""
+    """Digests of the turn's reasoning: of the whole, then of each block; empty: it has none."""
     mac: bytes = b""
     """Authenticates all other fields with the deployment's seal key; also the entry's identity."""

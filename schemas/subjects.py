@@ -54,12 +54,12 @@ def unescape(token: str) -> str:
 
 
 def _one(kind: str) -> Callable[[str], str]:
-    """Returns what builds `tw.v1.<kind>.<name>`."""
+    """Returns a function that builds `tw.v1.<kind>.<name>`."""
     return lambda name: f"{PREFIX}.{kind}.{escape(name)}"
 
 
 def _two(kind: str) -> Callable[[str, str], str]:
-    """Returns what builds `tw.v1.<kind>.<group>.<name>`; the group is a model or a stage."""
+    """Returns a function that builds `tw.v1.<kind>.<group>.<name>`; the group is a model or a stage."""
     return lambda group, name: f"{PREFIX}.{kind}.{escape(group)}.{escape(name)}"
 
 
@@ -81,17 +81,17 @@ def every_kv(model: str) -> str:
 
 
 def frontends() -> str:
-    """Notices of a frontend for every other one."""
+    """The subject of notices between frontends."""
     return f"{PREFIX}.resp"
 
 
 def bucket_key(bucket: str, key: str) -> str:
-    """The value of a key. Any text is a key."""
+    """The subject of a key's value. Any text is a key."""
     return f"$KV.{bucket}.{escape(key)}"
 
 
 def bucket_member(bucket: str, key: str, member: str) -> str:
-    """One of the values of a key that has several."""
+    """The subject of one value of a key that has several."""
     return f"{bucket_key(bucket, key)}.{escape(member)}"
 
 
@@ -111,5 +111,5 @@ def stream_of(bucket: str) -> str:
 
 
 def stored_messages(stream: str) -> str:
-    """Requests for messages of a stream, named in the request (NATS ADR-31)."""
+    """The subject of requests for messages of a stream; the request names them (NATS ADR-31)."""
     return f"$JS.API.DIRECT.GET.{stream}"

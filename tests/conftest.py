@@ -18,12 +18,12 @@ import pytest
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from schemas.control import Stage
+from schemas.control import Load, ModelCard, Stage
 from services.cli.commands.make_buckets import make_buckets
 from services.cli.up.embedded_nats import find_nats_server
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig, BusConfig, ServiceConfig
-from services.runtime.process import Process
+from services.runtime.process import Process, Service
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
 
 pytest_plugins = ["tests.model_fixtures"]
@@ -190,6 +190,17 @@ async def make_bucket(bus: Bus, config: BucketConfig, log: FilteringBoundLogger)
 
 
 MakeProcess = Callable[..., Awaitable[Process]]
+
+
+class Reported(Service):
+    """A service that only reports these models and this load."""
+
+    def __init__(self, *models: ModelCard, load: Load | None = None) -> None:
+        self.models = models
+        self._load = load or Load()
+
+    def load(self) -> Load:
+        return self._load
 
 
 @pytest.fixture

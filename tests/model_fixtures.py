@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.ledger.published import of_trl
-from services.cli.demo.model import build_demo_model
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
+from turnwire_tools.script.demo_model import build_demo_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

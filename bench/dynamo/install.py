@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.dynamo import VERSION
+from bench.stack import PEERS
 
 DYNAMO = (f"ai-dynamo=={VERSION}", f"ai-dynamo-runtime=={VERSION}")
 """Installed without dependencies: one of them, which only the planner needs, is not on PyPI."""
@@ -36,7 +37,7 @@ NEEDED = (
 
 def home() -> Path:
     """Where peers are kept."""
-    return Path(os.environ.get("TURNWIRE_PEERS") or Path.home() / ".cache" / "turnwire-peers")
+    return Path(os.environ.get(PEERS) or Path.home() / ".cache" / "turnwire-peers")
 
 
 def interpreter() -> Path:

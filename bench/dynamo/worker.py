@@ -24,7 +24,7 @@ from dynamo.runtime import DistributedRuntime  # type: ignore[import-not-found]
 from tokenizers import Tokenizer
 
 from schemas.conversation import Sampling
-from services.worker.engines.script.player import (
+from turnwire_tools.script.player import (
     PROSE,
     Action,
     Playback,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from services.cli.demo.model import build_demo_model
 from services.families import families
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.templates.jinja import environment
+from turnwire_tools.script.demo_model import build_demo_model
 
 _CONTROL = re.compile(
     r"<\|[^<>|\s]+\|>|<｜[^<>｜\s]+｜>|<\|[a-z_]+>|<[a-z_]+\|>|<(?:start|end)_of_(?:turn|utterance)>|<turn\|>|\[/?[A-Z_]{3,}\]"

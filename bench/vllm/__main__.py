@@ -55,14 +55,14 @@ async def measure(asked: argparse.Namespace, result: Result, folder: Path) -> No
         if "sessions" in asked.parts:
             for api, style in SESSIONS:
                 _say(f"session, {api}, {style}")
-                result.turns += sessions(servers, api, style, asked.tokens)
+                result.turns += [row async for row in sessions(servers, api, style, asked.tokens)]
         for api in DIALECTS:
             if "streams" in asked.parts:
                 _say(f"{asked.streams} streams, {api}")
                 result.streams += await streams(servers, api, size, asked.streams, asked.rounds)
             if "dispatch" in asked.parts:
                 _say(f"dispatch, {api}")
-                result.dispatch += dispatches(servers, api, asked.calls, marks)
+                result.dispatch += [row async for row in dispatches(servers, api, asked.calls, marks)]
         if "prefixes" in asked.parts:
             for side, server in servers.items():
                 _say(f"prefixes, {side}")

@@ -1,13 +1,12 @@
 """Measures both servers, in turn: sessions, streams side by side, and how long a complete call takes to the client."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from itertools import count
 from pathlib import Path
 
 from msgspec import Struct
 
-from bench.blocking import SequenceClient
 from bench.client import Client, Target
 from bench.clocks import Marks
 from bench.cpu import Meter, descendants
@@ -68,7 +67,7 @@ class DispatchRow(Struct, frozen=True):
     """From the token that closes the call to the event with which the client has all of it."""
 
 
-def sessions(servers: Mapping[str, Server], api: str, style: Style, tokens: int) -> Iterator[TurnRow]:
+async def sessions(servers: Mapping[str, Server], api: str, style: Style, tokens: int) -> AsyncIterator[TurnRow]:
     """One session on each side, turn by turn. Raises Failed, also where the sides' outputs differ."""
     dialect = DIALECTS[api]
     seed = time.time_ns() // 1000 % 1_000_000
@@ -77,7 +76,7 @@ def sessions(servers: Mapping[str, Server], api: str, style: Style, tokens: int)
     for turn in range(TURNS):
         answers: dict[str, Answer] = {}
         for side, talk in talks.items():
-            exchange = clients[side].exchange(talk.body(turn), keep=True)
+            exchange = await clients[side].exchange(talk.body(turn), keep=True)
             answer = answers[side] = dialect.read(_good(side, exchange).each())
             if len(answer.calls) != (turn < TURNS - 1) or not answer.thinking:
                 raise Failed(f"{side}, {api}, turn {turn + 1}: {len(answer.calls)} calls, {answer.thinking!r}")
@@ -131,7 +130,7 @@ async def streams(servers: Mapping[str, Server], api: str, model: str, number: i
     return rows
 
 
-def dispatches(servers: Mapping[str, Server], api: str, requests: int, marks: Path) -> Iterator[DispatchRow]:
+async def dispatches(servers: Mapping[str, Server], api: str, requests: int, marks: Path) -> AsyncIterator[DispatchRow]:
     """Calls with text behind them, one side after the other. Raises Failed."""
     dialect, clock = DIALECTS[api], Marks(marks)
     clients = _clients(servers, dialect)
@@ -139,7 +138,8 @@ def dispatches(servers: Mapping[str, Server], api: str, requests: int, marks: Pa
         for side, client in clients.items():
             mark = f"{api}-{side.replace(' ', '-')}-{number}"
             body = single(dialect, NAME, f"Call {number}. [[script dispatch]] [[mark {mark}]]")
-            (call,) = dialect.read(_good(side, client.exchange(body, keep=True)).each()).calls
+            exchange = await client.exchange(body, keep=True)
+            (call,) = dialect.read(_good(side, exchange).each()).calls
             left = clock.left_at("close", mark, "")
             if left is None:
                 raise Failed(f"{side}, {api}: no time for {mark}")
@@ -149,9 +149,9 @@ def dispatches(servers: Mapping[str, Server], api: str, requests: int, marks: Pa
         client.close()
 
 
-def _clients(servers: Mapping[str, Server], dialect: Dialect) -> dict[str, SequenceClient]:
+def _clients(servers: Mapping[str, Server], dialect: Dialect) -> dict[str, Client]:
     return {
-        side: SequenceClient(Target.of(server.url), dialect.api, "fresh", timeout_s=TIMEOUT_S)
+        side: Client(Target.of(server.url), dialect.api, "fresh", timeout_s=TIMEOUT_S)
         for side, server in servers.items()
     }
 

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 
 from schemas.conversation import OutputFormat
 from services.families import family
-from services.worker.engines.script.agent import act
-from services.worker.engines.script.agent_prompt import read_prompt
+from turnwire_tools.script.agent import act
+from turnwire_tools.script.agent_prompt import read_prompt
 
 SCRIPTS = "TURNWIRE_BENCH_SCRIPTS"
 """Environment variable: a JSON file, by script the texts of its turns."""

@@ -13,8 +13,8 @@ import msgspec
 from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.common.shared_errors import openai_error
 from services.frontend.apis.completions.request import Completions
+from services.frontend.apis.shared.shared_errors import openai_error
 
 _encoder: Final = msgspec.json.Encoder()
 _dialects: Final = (Chat(), Completions())

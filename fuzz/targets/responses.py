@@ -14,12 +14,12 @@ import msgspec
 from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid, NotFound
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
-from services.frontend.apis.base import Reply
-from services.frontend.apis.common.shared_errors import openai_error
 from services.frontend.apis.responses.answer.events import payloads
 from services.frontend.apis.responses.dialect import understand
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.store.input_items import stored_items
+from services.frontend.apis.shared.shared_errors import openai_error
+from services.frontend.turns.interfaces import Reply
 
 _encoder: Final = msgspec.json.Encoder()
 _WORDS: Final = tuple(

@@ -6,54 +6,17 @@ exception is a bug and keeps its traceback. Status: 0 success, 1 failure, 2 wron
 """
 
 import importlib
-import pkgutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from schemas.errors import TurnwireError
 from services import __version__
 from services.cli.errors import CommandError
-from services.runtime import config
+from services.cli.registry import load_command, summaries
+from services.cli.signals import time_limit
 from services.runtime.config import STAGES
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import mask_passwords, nearest
-
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "up": ("services.cli.up.command:up", "start everything on this machine and print how to use it"),
-    "serve": ("services.cli.main:serve", "run one stage: frontend, preprocessor, worker or parser"),
-    "connect": ("services.cli.connect.command:connect", "set up an agent client for a running server"),
-    "catalog": ("services.cli.connect.catalog:catalog", "write the model catalogue for Codex"),
-    "tap": ("services.cli.tap.command:tap", "watch the bus: a turn, a subject or everything, decoded"),
-    "inspect": ("services.cli.inspector.command:inspect", "show turns and sessions in a web page, live or recorded"),
-    "trajectories": (
-        "services.cli.trajectories.command:trajectories",
-        "write sessions as training samples of token ids",
-    ),
-    "replay": ("services.cli.replay.command:replay", "play recorded or written turns as a client of the HTTP APIs"),
-    "doctor": ("services.cli.doctor.command:examine", "check this machine, the bus and the model"),
-    "check": ("services.cli.commands.check:check", "check the settings and the model, before the services start"),
-    "config": ("services.cli.commands.show_config:show", "show every setting, its value and its origin"),
-    "health": ("services.cli.commands.health:check", "check whether a process is live or ready"),
-    "parse": ("services.cli.commands.parse:parse", "turn model output on stdin into events"),
-    "key": ("services.cli.commands.make_key:make", "make an API key, and put its hash into the key file"),
-    "secrets": ("services.cli.commands.make_secrets:make", "make the passwords and keys of a deployment"),
-    "buckets": ("services.cli.commands.make_buckets:make", "create the buckets that services share on the bus"),
-    "demo-model": ("services.cli.demo.model:make", "make the demo model's directory"),
-}
-_SERVICES = (config.FrontendConfig, config.WorkerConfig, config.PreprocessorConfig, config.ParserConfig)
-SETTINGS: Mapping[str, Sequence[type[config.Config]]] = {
-    "up": (config.UpConfig, *_SERVICES),
-    "buckets": (config.BusConfig, config.BucketsConfig),
-    "tap": (config.BusConfig,),
-    "inspect": (config.BusConfig,),
-    "trajectories": (config.BusConfig,),
-    "doctor": (config.BusConfig, *_SERVICES),
-    "check": tuple(STAGES.values()),
-    "config": (*STAGES.values(), config.UpConfig),
-    "health": tuple(STAGES.values()),
-}
-"""The settings that a command reads: each is a flag."""
-NOT_FOR_UP = ("id", "metrics_host", "metrics_port", "log_format")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,15 +28,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("--version", "version"):
         print(__version__)
         return 0
-    if name not in COMMANDS:
-        print(f"turnwire: no command {name}{nearest(name, COMMANDS)}\n\n{usage()}", file=sys.stderr)
-        return 2
     if name == "serve":
         return serve(arguments)
     try:
-        function = pkgutil.resolve_name(COMMANDS[name][0])
-        without = NOT_FOR_UP if name == "up" else ()
-        return run_command(function, f"turnwire {name}", arguments, *SETTINGS.get(name, ()), without=without)
+        with time_limit():
+            command = load_command(name)
+            if command is None:
+                print(f"turnwire: no command {name}{nearest(name, summaries())}\n\n{usage()}", file=sys.stderr)
+                return 2
+            prog = f"turnwire {name}"
+            return run_command(command.function, prog, arguments, *command.settings, without=command.without)
     except KeyboardInterrupt:
         return 1
     except BrokenPipeError:  # `turnwire tap | head`
@@ -100,9 +64,9 @@ def usage() -> str:
     """The overview of all commands."""
     from services.cli.connect.client import client_names  # no other command needs it
 
-    width = max(map(len, COMMANDS))
-    texts = {name: text for name, (_, text) in COMMANDS.items()}
+    texts = summaries()
     texts["connect"] += f": {', '.join(client_names())}"
+    width = max(map(len, texts))
     commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in texts.items())
     return f"usage: turnwire COMMAND [flags]\n\n{commands}\n\nturnwire COMMAND --help shows the flags of a command."
 

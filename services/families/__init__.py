@@ -2,8 +2,8 @@
 
 docs/families.md has an example.
 
-No IO, no clock, no logging. The same text gives the same blocks however it is cut; an event that was returned stays
-true; the work is linear in the text; no model output raises.
+No IO, no clock, no logging. The blocks do not depend on how the text is split into pieces; a returned event is never
+revised; the work is linear in the length of the text; no model output raises an exception.
 """
 
 from collections.abc import Sequence
@@ -29,20 +29,21 @@ def open_parser(
     scanner: Scanner | None = None,
     blocks: BlockWriter | None = None,
 ) -> TurnParser:
-    """A parser for one generation.
+    """Returns a parser for one generation.
 
     Args:
         family: any name of the family, or of a pair (`CALLS+REASONING`); see `registry.family` and docs/families.md.
         tools: the tools of the request. Their schemas give the types of arguments that a format writes as bare text.
             Without tools call markers are text.
         in_reasoning: the prompt ends inside reasoning.
-        prefix: the beginning of the turn if it is part of the prompt, as in a forced call. Only a call that it opens
-            is among the events.
-        calls_as_text: call markers are text although there are tools.
-        scanner: the parser's input and `blocks` its output, for a caller that traces the text of blocks to its tokens.
+        prefix: the beginning of the turn if it is part of the prompt, as in a forced call. It adds nothing to the
+            events except a call that it opens.
+        calls_as_text: call markers are text even though there are tools.
+        scanner: the parser's input, for a caller that traces the text of blocks to its tokens.
+        blocks: the parser's output, for the same purpose.
 
     Raises:
-        UnknownFamily: no family has this name, or the two of a pair do not fit.
+        UnknownFamily: no family has this name, or the two families of a pair do not fit together.
     """
     turn = TurnState(Tools(tools), in_reasoning, bool(tools) and not calls_as_text, scanner, blocks)
     return TurnParser(_family(family).grammar, turn, prefix)

@@ -68,7 +68,7 @@ def function_tags(
 ) -> Markup:
     """`<tool_call> <function=NAME> <parameter=KEY> value </parameter> … </function> </tool_call>`.
 
-    `frame`: a line break on each side of a value is the template's.
+    `frame`: the template puts a line break on each side of a value.
     """
     opener, closer = f"<{wrapper}>", f"</{wrapper}>"
     body = Parameters(
@@ -103,8 +103,8 @@ def key_value_tags(
 ) -> Markup:
     """`<tool_call>NAME <arg_key>KEY</arg_key> <arg_value>value</arg_value> … </tool_call>`, or JSON in the same tags.
 
-    The name is final only at the first key or the closer. A value may lack its opener. `section` wraps the calls;
-    `suffix` is a hole for what a tokenizer adds to the markers' names.
+    The name ends at the first key or the closer. A value may lack its opener. `section` wraps the calls; `suffix` is a
+    hole for text that a tokenizer adds to the names of markers.
     """
     opener, closer = f"<{call}{suffix}>", f"</{call}{suffix}>"
     key_tag = f"<{key}{suffix}>{{key}}</{key}{suffix}>"
@@ -138,38 +138,38 @@ def object_calls(opener: str, token: str, closer: str, *, think: Pairs = (), sto
 def attribute_tags(
     token: str, *, space: str = "", think: Pairs = (THINK,), stops: tuple[str, ...] = DEEPSEEK_STOPS
 ) -> Markup:
-    """`<｜DSML｜tool_calls> <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true">…`: types are stated.
+    """`<｜DSML｜tool_calls> <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true">…`, with types.
 
-    The section's name varies and may be missing; an invocation may close itself, or hold JSON.
+    The section's name varies, and the section may be missing. An invocation may close itself, or contain JSON.
     """
-    front, back = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
+    start, end = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
     body = Parameters(
-        opens=(front + "parameter name={q}{key}{q} string={q}{bool}{q}>", front + "parameter name={q}{key}{q}>"),
-        closes=(back + "parameter>",),
-        ends=(back + "invoke>",),
-        beyond=(back + "{word}>", front + "invoke"),
+        opens=(start + "parameter name={q}{key}{q} string={q}{bool}{q}>", start + "parameter name={q}{key}{q}>"),
+        closes=(end + "parameter>",),
+        ends=(end + "invoke>",),
+        beyond=(end + "{word}>", start + "invoke"),
         json=("{",),
         unwrap=("arguments", "input"),
     )
-    invoke = front + "invoke name={q}{name}{q}"
-    openers = (*(f"{front}{section}>{{ws}}{invoke}" for section in SECTIONS), invoke)
+    invoke = start + "invoke name={q}{name}{q}"
+    openers = (*(f"{start}{section}>{{ws}}{invoke}" for section in SECTIONS), invoke)
     return Markup(
         think=think,
         calls=(
             *(body.call(o + ">") for o in openers),
             *(Call(Shape(o + "{ws}/>"), BareCall(whole=True)) for o in openers),
         ),
-        tails=(back + "{word}>",),
+        tails=(end + "{word}>",),
         stops=stops,
     )
 
 
 def attribute_style(token: str, section: str = "tool_calls", *, space: str = "") -> Style:
-    """Calls as `attribute_tags` reads them."""
-    front, back = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
+    """Writes calls in the format that `attribute_tags` reads."""
+    start, end = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
     return Style(
-        call=f'{front}{section}>\n{front}invoke name="{{name}}">\n{{arguments}}{back}invoke>\n{back}{section}>',
-        arguments=Tags(f'{front}parameter name="{{key}}" string="{{string}}">{{value}}{back}parameter>\n'),
+        call=f'{start}{section}>\n{start}invoke name="{{name}}">\n{{arguments}}{end}invoke>\n{end}{section}>',
+        arguments=Tags(f'{start}parameter name="{{key}}" string="{{string}}">{{value}}{end}parameter>\n'),
     )
 
 
@@ -182,9 +182,9 @@ def invoke_tags(
     stops: tuple[str, ...] = (),
     json: bool = False,
 ) -> Markup:
-    """`<invoke name="N"> <parameter name="K">value</parameter> … </invoke>` in a section; types are the schema's.
+    """`<invoke name="N"> <parameter name="K">value</parameter> … </invoke>` in a section; the schema gives the types.
 
-    `section` are the openers before the first call, which may also be missing at the start of a line.
+    `section` lists the markers that may precede the first call; a call at the start of a line needs none.
     """
     body = Parameters(
         opens=(f"<{prefix}parameter name={{q}}{{key}}{{q}}>",),
@@ -209,7 +209,7 @@ def invoke_tags(
 def tagged_json(
     *openers: str, closer: str, think: Pairs = (THINK,), stops: tuple[str, ...] = CHATML_STOPS, form: Form = Form.OBJECT
 ) -> Markup:
-    """`<tool_call> {"name": NAME, "arguments": {…}} </tool_call>`, or a list of such."""
+    """`<tool_call> {"name": NAME, "arguments": {…}} </tool_call>`, or a list of such objects."""
     then = ("{",) if form in (Form.OBJECT, Form.LINES) else ("[", "{")
     body = JsonCalls(form=form, closes=(closer,) if closer else ())
     return Markup(

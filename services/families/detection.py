@@ -10,7 +10,7 @@ from services.families.registry import families
 
 @dataclass(frozen=True)
 class Detection:
-    """A family, why it was chosen, and which others fit as well: those read the same calls, or nearly so."""
+    """The detected family, the evidence for it, and other families that fit as well: they read about the same calls."""
 
     family: Family
     evidence: tuple[str, ...]
@@ -48,11 +48,11 @@ class _Fit:
 def detect(
     config: Mapping[str, Any], template: str | None, tokens: Iterable[str] = (), among: Sequence[Family] | None = None
 ) -> Detection | None:
-    """The family whose markup the chat template writes; among several, the one that `config`'s `model_type` names.
+    """Detects the family by the markup that the chat template writes; among several, `config`'s `model_type` decides.
 
-    `config` is config.json's content, `tokens` are the tokenizer's added tokens. Without a template (some publishers
-    ship code instead) type or tokens decide, and both where the template writes no family's markup. `among`: all
-    families, if left out. None if none of them fits.
+    `config` is the content of config.json, `tokens` are the tokenizer's added tokens. Without a template (some
+    publishers ship code instead) the type or the tokens suffice; if the template writes no family's markup, both must
+    fit. `among`: the candidates, by default all families. Returns None if none fits.
     """
     vocabulary = frozenset(tokens)
     text = (template or "").replace("\\n", "\n").replace('\\"', '"')

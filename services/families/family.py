@@ -1,4 +1,4 @@
-"""A model family: its names, its grammar, how it writes a turn, and by what its models are recognized."""
+"""A model family: its names, its grammar, its written form, and how its models are detected."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,25 +14,25 @@ class Family:
 
     name: str
     models: str
-    """Which models write so, for people."""
+    """The models that use this format, as text for people."""
     grammar: Grammar
     style: Style
     tool_parsers: tuple[str, ...] = ()
-    """Other names: those of other servers' tool parsers."""
+    """Aliases: names of tool parsers in other servers."""
     reasoning_parsers: tuple[str, ...] = ()
-    """Other names: those of reasoning parsers that belong to this family and no other."""
+    """Aliases: names of reasoning parsers that belong to this family only."""
     think: tuple[str, str] | None = None
-    """The markers around reasoning, as a prompt has them. Left out: the grammar's first pair."""
+    """The markers around reasoning in a prompt. None: the grammar's first pair."""
     prompt_opens_reasoning: bool = False
-    """The generation prompt ends inside reasoning, where thinking is on."""
+    """The generation prompt ends inside reasoning when thinking is on."""
     markers: tuple[str, ...] = ()
     """Special tokens that the grammar needs to see as text."""
     stops: tuple[str, ...] = ()
-    """Special tokens that end a turn. Left out: the grammar's."""
+    """Special tokens that end a turn. Empty: the grammar's."""
     evidence: tuple[str, ...] = ()
-    """Markup of which a chat template of this family has all; for `detect`."""
+    """Strings that all appear in a chat template of this family; for `detect`."""
     model_types: tuple[str, ...] = ()
-    """`model_type`s of config.json whose models write so; for `detect`."""
+    """Values of `model_type` in config.json; for `detect`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.grammar, Markup):
@@ -43,8 +43,8 @@ class Family:
             object.__setattr__(self, "style", replace(self.style, reasoning="{text}".join(self.think)))
 
     def variant(self, name: str, models: str, **changes: Any) -> "Family":
-        """A family that differs from this one by `changes`. Other names and model types are not inherited; `think` and
-        `stops` follow a changed grammar."""
+        """Returns a family that differs from this one by `changes`. Aliases and model types are not inherited; `think`
+        and `stops` follow a changed grammar."""
         own = {"tool_parsers": (), "reasoning_parsers": (), "model_types": ()}
         derived = {"think": None, "stops": ()} if isinstance(changes.get("grammar"), Markup) else {}
         return replace(self, name=name, models=models, **{**own, **derived, **changes})

@@ -1,4 +1,4 @@
-"""Finds the model families: one module each in `catalog`, those that installed packages add, and pairs of two.
+"""Finds model families by name: those in `catalog`, those that installed packages add, and pairs of two families.
 
 A package adds families through the entry point group `turnwire.families`, one entry point for each `Family`:
 
@@ -37,7 +37,7 @@ PRECEDENCE: Final = (
     "poolside_v1",
     "olmo3",
 )
-"""Families that precede others of the same alias or markup: the first one has it. The rest follows in order of name."""
+"""Families that take precedence where several share an alias or markup. All others follow in order of name."""
 
 
 class UnknownFamily(ValueError):
@@ -46,7 +46,7 @@ class UnknownFamily(ValueError):
 
 @cache
 def families() -> Mapping[str, Family]:
-    """All families by their own names. One that a package adds replaces the built-in one of the same name."""
+    """Returns all families by name. A family from a package replaces the built-in one of the same name."""
     names = sorted((module.name for module in iter_modules(catalog.__path__)), key=_rank)
     built_in: list[Family] = [import_module(f"{catalog.__name__}.{name}").FAMILY for name in names]
     added: list[Family] = [point.load() for point in sorted(entry_points(group=ENTRY_POINTS))]
@@ -54,7 +54,7 @@ def families() -> Mapping[str, Family]:
 
 
 def family(name: str) -> Family:
-    """The family of this name: its own, or one under which vLLM, SGLang, Dynamo or TensorRT-LLM know its parser.
+    """Finds a family by its own name, or by a name of its parser in vLLM, SGLang, Dynamo or TensorRT-LLM.
 
     Dashes and capitals do not matter. `CALLS+REASONING` names a pair: the calls of one family, the reasoning of
     another (see `reasoning_family`). `verbatim` reads raw completions. Raises `UnknownFamily` for any other name, and
@@ -68,28 +68,28 @@ def family(name: str) -> Family:
 
 
 def reasoning_family(name: str) -> Family:
-    """As `family`, for the name of a reasoning parser: several servers give one name to a tool parser and to the
-    reasoning parser of another family. Raises `UnknownFamily`."""
+    """Finds a family by the name of its reasoning parser. This is not always the result of `family`: several servers
+    use one name for a tool parser and for the reasoning parser of another family. Raises `UnknownFamily`."""
     return _find(name, _aliases("reasoning_parsers", "tool_parsers"))
 
 
 def _find(name: str, aliases: Mapping[str, Family]) -> Family:
-    known, plain = families(), _plain(name)
-    found = known.get(name) or aliases.get(name) or known.get(plain) or aliases.get(plain)
+    by_name, plain = families(), _plain(name)
+    found = by_name.get(name) or aliases.get(name) or by_name.get(plain) or aliases.get(plain)
     if found is None:
-        near = get_close_matches(plain, dict.fromkeys((*known, *aliases)), n=4, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(known)}"
+        near = get_close_matches(plain, dict.fromkeys((*by_name, *aliases)), n=4, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(by_name)}"
         raise UnknownFamily(f"no parser is called {name!r}; {hint}")
     return found
 
 
 @cache
 def _pair(calls_name: str, reasoning_name: str) -> Family:
-    """The family that reads the calls of one and the reasoning of the other; the first itself if its own reasoning is
-    that. Raises UnknownFamily, with candidates, where either has none of what it is named for, or where reasoning is a
-    message with a header of its own."""
-    known = families()
-    calls, reasoning = known[calls_name], known[reasoning_name]
+    """Combines the calls of one family with the reasoning of another; returns the first if its reasoning is the same.
+    Raises UnknownFamily, with candidates, if the first has no calls, if the second has no reasoning, or if the
+    reasoning is a message with its own header."""
+    by_name = families()
+    calls, reasoning = by_name[calls_name], by_name[reasoning_name]
     if calls.name == reasoning.name:
         return calls
     if not _reasons(reasoning):
@@ -150,7 +150,7 @@ def _plain(name: str) -> str:
 
 @cache
 def _aliases(*kinds: str) -> Mapping[str, Family]:
-    """Other servers' names; those of the first kind take precedence."""
+    """Collects the names from other servers; names of the first kind take precedence."""
     names: dict[str, Family] = {}
     for kind in kinds:
         for found in families().values():

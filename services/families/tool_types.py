@@ -11,7 +11,7 @@ from schemas.conversation import ToolSpec
 STRING: Final = frozenset({"string"})
 NULLABLE_STRING: Final = frozenset({"string", "null"})
 CONTAINERS: Final = frozenset({"object", "array", "string"})
-"""The types of a schema that has none: an object or array is one, anything else is text."""
+"""The types assumed for a schema without types: an object or array stays one, anything else is text."""
 _UNIONS: Final = ("anyOf", "oneOf", "allOf")
 _MAX_UNIONS: Final = 4
 _MAX_REFERENCES: Final = 16
@@ -32,8 +32,8 @@ class Tools:
         return bool(self._by_name)
 
     def named(self, name: str, namespaces: tuple[str, ...] = (), *, unknown: bool = True) -> str:
-        """`name` as the tool is registered: without the namespace that the format puts before it (`functions.f`), or
-        its repetition (`f.f`). `unknown`: so is the name of a tool that is not registered."""
+        """Returns the registered name of a tool: without a namespace that the format puts before it (`functions.f`) or
+        a repetition (`f.f`). `unknown`: also strips the names of tools that are not registered."""
         if name in self._by_name:
             return name
         short = next((name[len(n) :] for n in namespaces if name.startswith(n) and name != n), name)
@@ -63,7 +63,7 @@ class Tools:
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`schema` with a reference into `root` followed; empty if it is no schema."""
+    """Follows a reference of `schema` into `root`; empty if the result is not a schema."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping):
             return {}
@@ -77,7 +77,7 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def member(schema: Any, key: str, root: Mapping[str, Any], depth: int = 0) -> Any:
-    """The schema of member `key` of an object that `schema` admits, or of an array's items; None if there is none."""
+    """The schema of member `key` in objects that `schema` admits, or of the items in arrays; None if there is none."""
     schema = resolved(schema, root)
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and key in properties:

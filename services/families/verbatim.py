@@ -1,6 +1,6 @@
-"""The parser of raw completions: everything is one text, and no marker counts.
+"""The parser of raw completions: all output is one text block, and markers have no meaning.
 
-Special tokens are not shown, as in vLLM and OpenAI's API; blanks are.
+Special tokens are left out, as in vLLM and OpenAI's API; white space is kept.
 """
 
 from re import compile
@@ -15,7 +15,7 @@ _NOTHING: Final = compile(r"(?!)").search
 
 
 def everything(turn: TurnState) -> Reader[None]:
-    """Passes all text on, blank or not."""
+    """Writes all text, including blanks at either end."""
     scanner, blocks = turn.scanner, turn.blocks
     while not scanner.final:
         if scanner.position < len(scanner.text):

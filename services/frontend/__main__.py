@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from services.runtime import entry
 from services.runtime.config import FrontendConfig
-from services.runtime.entry import Service
+from services.runtime.entry import RunService
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return entry.main("frontend", FrontendConfig, load, argv)
 
 
-def load() -> Service[FrontendConfig]:
+def load() -> RunService[FrontendConfig]:
     """The service, whose import takes most of the start: see `entry.main`."""
     from services.frontend.service import run
 

@@ -7,30 +7,30 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from services.frontend.apis.chat.api import API as CHAT
-from services.frontend.apis.common.shared_errors import SHARED, union_reply
 from services.frontend.apis.completions.api import API as COMPLETIONS
 from services.frontend.apis.health.api import API as HEALTH
 from services.frontend.apis.messages.api import API as MESSAGES
 from services.frontend.apis.models.api import API as MODELS
 from services.frontend.apis.responses.api import API as RESPONSES
 from services.frontend.apis.responses.store.shared import Sharing
+from services.frontend.apis.shared.mount import Api, Mount
+from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens.api import API as TOKENS
-from services.frontend.hosted.gateway import HostedGateway
-from services.frontend.hosted.metrics import HostedMetrics
-from services.frontend.hosted.provider import provider_of
 from services.frontend.http.auth import Callers
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
 from services.frontend.http.middleware import RequestMiddleware, add_headers
-from services.frontend.http.mount import Api, Mount
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
-from services.frontend.media.pdf_reader import PdfReader
-from services.frontend.pipeline.conversation_limits import ConversationLimits
-from services.frontend.pipeline.gateway.checked_gateway import CheckedGateway
-from services.frontend.pipeline.interfaces import TurnGateway
-from services.frontend.pipeline.metrics import FrontendMetrics
-from services.frontend.pipeline.turn_server import TurnServer
+from services.frontend.turns.checked_gateway import CheckedGateway
+from services.frontend.turns.conversation_limits import ConversationLimits
+from services.frontend.turns.hosted.gateway import HostedGateway
+from services.frontend.turns.hosted.metrics import HostedMetrics
+from services.frontend.turns.hosted.provider import provider_of
+from services.frontend.turns.interfaces import TurnGateway
+from services.frontend.turns.media.pdf_reader import PdfReader
+from services.frontend.turns.metrics import FrontendMetrics
+from services.frontend.turns.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

@@ -12,17 +12,37 @@ from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
-from services.frontend.pipeline.gateway.bus_gateway import BusGateway
-from services.runtime.bus import Message
+from services.frontend.turns.bus_gateway import BusGateway
+from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError
 from services.runtime.observability.memory import relax_gc_and_trim_heap
-from services.runtime.process import Process
+from services.runtime.process import Process, Service
 from services.runtime.storage.kv import Bucket
 
 BACKLOG = 1024
 LAST_BYTES_S = 2.0
 """For handlers to write their last bytes after the drain."""
+
+
+class _Frontend(Service):
+    """HTTP and the turns that it opened."""
+
+    def __init__(self, gateway: BusGateway, app: web.Application, site: web.TCPSite) -> None:
+        self._gateway = gateway
+        self._app = app
+        self._site = site
+
+    def load(self) -> Load:
+        """Returns the number of open turns."""
+        return Load(running=self._gateway.running)
+
+    async def drain(self) -> None:
+        """Takes no connections; returns when no turn is open and no response is being stored."""
+        await self._site.stop()
+        hosted, gateway = self._app.get(HOSTED), self._gateway
+        turns = gateway.drain() if hosted is None else hosted.drain(gateway.drain)
+        await asyncio.gather(turns, self._app[RESPONSES].drain())
 
 
 async def run(config: FrontendConfig) -> None:
@@ -35,7 +55,6 @@ async def run(config: FrontendConfig) -> None:
     """
     process = Process("frontend", config)
     gateway = BusGateway(process, config)
-    process.load = lambda: Load(running=gateway.running)
     try:
         sharing = _sharing(process, config)
         app = make_app(config, gateway, process.metrics, process.log, sharing=sharing, tracer=process.tracer)
@@ -46,8 +65,8 @@ async def run(config: FrontendConfig) -> None:
     await gateway.start()
     responses = app[RESPONSES]
 
-    def noticed(message: Message) -> None:
-        notice = _notice.decode(message.data)
+    def noticed(delivery: Delivery) -> None:
+        notice = _notice.decode(delivery.data)
         (gateway.apply if notice.action == "place" else responses.apply_notice)(notice)
 
     await process.subscribe(subjects.frontends(), noticed)
@@ -57,8 +76,9 @@ async def run(config: FrontendConfig) -> None:
     await runner.setup()
     context = tls.context if tls is not None else None
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG, ssl_context=context)
+    frontend = _Frontend(gateway, app, site)
     try:
-        await process.announce()  # a client's first request must find the models
+        await process.announce(frontend)  # a client's first request must find the models
         try:
             await site.start()
         except OSError as error:
@@ -69,16 +89,8 @@ async def run(config: FrontendConfig) -> None:
             port=runner.addresses[0][1],
             scheme="https" if tls is not None else "http",
         )
-
-        async def drain() -> None:
-            await site.stop()
-            hosted = app.get(HOSTED)
-            turns = gateway.drain() if hosted is None else hosted.drain(gateway.drain)
-            await asyncio.gather(turns, responses.drain())
-            await asyncio.sleep(0)  # lets the handlers of the last turns continue
-
         relax_gc_and_trim_heap()
-        await process.run(drain)
+        await process.run(frontend)
     finally:
         await runner.cleanup()
 

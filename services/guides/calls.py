@@ -1,4 +1,4 @@
-"""Writes the rules of a call: the family's markup, and the arguments, held to a schema or to a freeform grammar."""
+"""Writes the grammar rules of a call: the family's markup, and arguments by a schema or a freeform grammar."""
 
 import json
 import re
@@ -17,20 +17,20 @@ from services.guides.json_regex import NotEmbeddable
 from services.guides.writer import RuleWriter
 
 SPACING: Final = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
-"""Room for a deep indent. With unlimited white space, small models write it to the end of the window."""
+"""Allows for a deep indent. Without a limit, small models write white space to the end of the context window."""
 _INPUT: Final = "input"
 _CUSTOM: Final = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
 _LITERAL: Final = ("enum", "const")
 _BEYOND_TYPES: Final = (*_LITERAL, "pattern", "format", "minLength", "maxLength")
-"""The keywords that restrict a string. One without quotes cannot be held to it, but for an own `enum` or `const`."""
+"""Keywords that restrict a string. For a string without quotes only its own `enum` or `const` can be enforced."""
 _FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown"}
 )
-"""The formats that llguidance supports. By JSON Schema, others restrict nothing."""
+"""The formats that llguidance supports. JSON Schema lets other formats restrict nothing."""
 
 
 class Unguidable(ValueError):
-    """The family's calls cannot be held to a grammar."""
+    """The family's calls cannot be restricted by a grammar."""
 
 
 class CallRules:
@@ -39,9 +39,9 @@ class CallRules:
     def __init__(self, family: Family, writer: RuleWriter, stops: Sequence[str] = ()) -> None:
         """`stops`: the text of the tokens that end the turn. Raises Unguidable."""
         style = family.style
-        self._front, self._has, self._back = style.call.partition(ARGUMENTS)
+        self._before_arguments, self._has, self._after_arguments = style.call.partition(ARGUMENTS)
         for stop in (*stops, *family.stops):  # the engine ends there by itself
-            self._back = self._back.removesuffix(stop)
+            self._after_arguments = self._after_arguments.removesuffix(stop)
         self._style, self._writer = style, writer
         self._parameters = _parameters(family)
         if not self._has or not (style.arguments is as_json or self._parameters is not None):
@@ -49,22 +49,22 @@ class CallRules:
         self.lost: list[str] = []
         self._bodies: dict[str, str] = {}
 
-    def front(self, tool: ToolSpec) -> str:
-        """The text in front of the arguments."""
-        return self._front.replace(NAME, tool.name)
+    def before_arguments(self, tool: ToolSpec) -> str:
+        """The text of a call before its arguments."""
+        return self._before_arguments.replace(NAME, tool.name)
 
     def call(self, tool: ToolSpec, written: str) -> str:
-        """The rest of a call of which `written` is the beginning."""
+        """The rest of a call that begins with `written`."""
         writer = self._writer
         if (body := self._bodies.get(tool.name)) is None:
             body = self._json(tool) if self._parameters is None else self._tagged(tool, self._parameters)
             self._bodies[tool.name] = body
-        front = self.front(tool).removeprefix(written)
-        back = self._back.replace(NAME, tool.name)
-        return writer.rule(" ".join(filter(None, [self._counted(front), body, self._counted(back)])))
+        before = self.before_arguments(tool).removeprefix(written)
+        after = self._after_arguments.replace(NAME, tool.name)
+        return writer.rule(" ".join(filter(None, [self._counted(before), body, self._counted(after)])))
 
     def _counted(self, text: str) -> str:
-        """Literal text; the number of the call in it is any."""
+        """Literal text, except that the call's number may be any."""
         counter = self._style.counter
         if not counter or counter not in text:
             return self._writer.literal(text)
@@ -89,7 +89,7 @@ class CallRules:
         return self._writer.rule(f"%json {json.dumps({**schema, 'x-guidance': SPACING}, ensure_ascii=False)}")
 
     def _embed(self, tool: ToolSpec, *, in_json: bool, closers: tuple[str, ...] = ()) -> str:
-        """The start of the tool's own grammar; "" where that cannot be embedded."""
+        """The start rule of the tool's own grammar; "" if it cannot be embedded."""
         assert tool.grammar is not None
         prefix = f"g{len(self._writer.lines)}"
         try:
@@ -106,7 +106,7 @@ class CallRules:
         schema: Mapping[str, Any] = _CUSTOM if tool.kind == "custom" else _known_formats(tool.schema)
         properties = schema.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
-        # A closer that ends in another one is that one, behind something that a value may have: `]]>` and `</param>`.
+        # A closer that ends in another closer is that one after text that a value may contain: `]]></param>`.
         closes = [text for text in grammar.closes if not any(end != text and end in text for end in grammar.closes)]
         heads = [*dict.fromkeys(Shape(text).head for text in (*closes, *grammar.opens, *grammar.ends))]
         closers = tuple(head for head in heads if not any(other in head for other in heads if other != head))
@@ -122,7 +122,7 @@ class CallRules:
         return " ".join(tag if key in required else f"{tag}?" for key, tag in tags)
 
     def _free(self, properties: Mapping[str, Any], closers: tuple[str, ...]) -> str:
-        """Any arguments. The parser gives them their types."""
+        """Any arguments. The parser converts them to their types."""
         text = self._writer.text_without(closers)
         keys: list[str | None] = [*properties] or [None]
         tags = [self._tag(key, "string", text, ends_lazily=True) for key in keys]
@@ -139,11 +139,11 @@ class CallRules:
         types = types_of(own, schema) if tool.kind != "custom" else {"string"}
         others = sorted(types - {"string"})
         if "string" in types:
-            given = own.get("enum") or ([own["const"]] if "const" in own else None)
-            if given is not None:
-                if not all(isinstance(value, str) for value in given) or not _limits(own) <= {*_LITERAL}:
+            literals = own.get("enum") or ([own["const"]] if "const" in own else None)
+            if literals is not None:
+                if not all(isinstance(value, str) for value in literals) or not _limits(own) <= {*_LITERAL}:
                     raise Unguidable(key)
-                yield from (self._tag(key, "string", self._writer.literal(value)) for value in given)
+                yield from (self._tag(key, "string", self._writer.literal(value)) for value in literals)
                 return
             if _limits(_resolved_text(own, schema)):
                 raise Unguidable(key)
@@ -161,21 +161,21 @@ class CallRules:
         return self._style.arguments
 
     def _tag(self, key: str | None, kind: str, value: str, *, ends_lazily: bool = False, optional: bool = True) -> str:
-        """One parameter; `key` None: of any name. `ends_lazily`: `value` is a terminal that the closing tag ends, and
-        may be missing if it is `optional`."""
+        """One parameter; `key` None: with any name. `ends_lazily`: `value` is a terminal up to the closing tag, which
+        may be empty if it is `optional`."""
         writer = self._writer
-        front, back = self._tags.around("{key}" if key is None else key, kind)
+        before, after = self._tags.around("{key}" if key is None else key, kind)
         if key is not None:
-            opened = writer.literal(front)
+            opened = writer.literal(before)
         else:
             any_name = writer.terminal("/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
-            opened = any_name.join(f" {writer.literal(piece)} " for piece in front.split("{key}"))
-        closed = writer.until(value, back, optional=optional) if ends_lazily else f"{value} {writer.literal(back)}"
+            opened = any_name.join(f" {writer.literal(piece)} " for piece in before.split("{key}"))
+        closed = writer.until(value, after, optional=optional) if ends_lazily else f"{value} {writer.literal(after)}"
         return writer.rule(f"{opened} {closed}")
 
 
 def _changed(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """The schema with `change` applied to all its parts, the inner ones first. Literal values stay."""
+    """Applies `change` to all parts of a schema, the inner ones first. Literal values stay."""
     if isinstance(schema, list):
         return [_changed(value, change) for value in schema]
     if not isinstance(schema, Mapping):
@@ -184,7 +184,7 @@ def _changed(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) ->
 
 
 def _known_formats(schema: Any) -> Any:
-    """The schema without formats that restrict nothing."""
+    """Removes formats that restrict nothing from a schema."""
 
     def change(part: dict[str, Any]) -> dict[str, Any]:
         unknown = isinstance(part.get("format"), str) and part["format"] not in _FORMATS
@@ -201,13 +201,13 @@ def _limits(value: Any) -> set[str]:
 
 
 def _resolved_text(own: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
-    """A schema, with everything that a reference in it may lead to."""
+    """A schema together with everything that its references may lead to."""
     refers = "$ref" in json.dumps(own)
     return [own, *(root.get(name) for name in ("$defs", "definitions"))] if refers else own
 
 
 def _guarded(schema: Any, pattern: str | None) -> Any:
-    """The schema, with a pattern for its strings: the family's parser would end the value at a marker in one."""
+    """Adds a pattern to the schema's strings, because the family's parser would end the value at a marker in one."""
 
     def change(part: dict[str, Any]) -> dict[str, Any]:
         typed = isinstance(part.get("type"), str | list)
@@ -221,7 +221,7 @@ def _guarded(schema: Any, pattern: str | None) -> Any:
 
 
 def _parameters(family: Family) -> Parameters | None:
-    """The reader of the family's tags, where it writes arguments so."""
+    """The reader of the family's argument tags; None if it has no such tags."""
     if not isinstance(family.style.arguments, Tags) or not isinstance(family.grammar, Markup):
         return None
     return next((call.body for call in family.grammar.calls if isinstance(call.body, Parameters)), None)

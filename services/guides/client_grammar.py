@@ -1,7 +1,7 @@
 r"""Embeds the grammar of a freeform tool's input in the grammar of a turn.
 
-The client's rules get names of their own, and its terminals are rewritten for the place where the input stands: inside
-a JSON string, or as bare text in front of a closing marker, which no regular expression may then contain.
+The client's rules are renamed, and its terminals are rewritten for the place of the input: inside a JSON string, or as
+bare text before a closing marker, which no terminal may then match.
 """
 
 import ast
@@ -55,11 +55,10 @@ _TOKEN: Final = re.compile(
 
 
 def embedded(grammar: Grammar, prefix: str, *, in_json: bool, closers: Sequence[str] = ()) -> tuple[str, list[str]]:
-    """The name of the rule to start with (of a regular expression: of its terminal), and the lines of all rules, whose
+    """Returns the name of the start rule (for a regular expression, of its terminal) and the lines of all rules. Their
     names begin with `prefix` (lower case).
 
-    `in_json`: the input stands inside a JSON string; otherwise it is bare text that `closers` end. Raises
-    NotEmbeddable.
+    `in_json`: the input is inside a JSON string; otherwise it is bare text that `closers` end. Raises NotEmbeddable.
     """
     if grammar.syntax == "regex" and not in_json:
         terminal = f"{prefix.upper()}REGEX"
@@ -74,20 +73,20 @@ def embedded(grammar: Grammar, prefix: str, *, in_json: bool, closers: Sequence[
 
 
 def _bare(pattern: str, flags: str, closers: Sequence[str]) -> str:
-    """A terminal's body."""
+    """The body of a terminal that matches bare text."""
     kept = "".join(flag for flag in flags if flag in "imsx")
     body = "/" + re.sub(r"\\.|/|\n", lambda m: {"/": r"\/", "\n": r"\n"}.get(m[0], m[0]), pattern) + "/" + kept
     return f"{body} & {without(closers)}" if closers else body
 
 
 def without(texts: Sequence[str]) -> str:
-    """A terminal's body: anything that does not contain one of `texts`."""
+    """The body of a terminal that matches anything without one of `texts`."""
     return f"~/(?s:.*)({'|'.join(map(quoted_regex, texts))})(?s:.*)/"
 
 
 def avoiding(texts: Sequence[str]) -> str | None:
-    """A regular expression for text without any of `texts`, which begin with a character that is nowhere else in them;
-    None where they do not."""
+    """A regular expression for text without any of `texts`. None unless all of them begin with the same character and
+    have it nowhere else."""
     head = texts[0][0]
     if any(text[0] != head or head in text[1:] for text in texts):
         return None
@@ -95,19 +94,19 @@ def avoiding(texts: Sequence[str]) -> str | None:
     for text in texts:
         for end in range(1, len(text)):
             following.setdefault(text[:end], set()).add(text[end])
-    begun = {beginning: "".join(map(quoted_regex, sorted({*after, head}))) for beginning, after in following.items()}
-    starts = "|".join(quoted_regex(beginning) for beginning in begun if beginning not in texts)
-    misses = "|".join(f"{quoted_regex(start)}[^{after}]" for start, after in begun.items() if start not in texts)
+    excluded = {start: "".join(map(quoted_regex, sorted({*after, head}))) for start, after in following.items()}
+    starts = "|".join(quoted_regex(start) for start in excluded if start not in texts)
+    misses = "|".join(f"{quoted_regex(start)}[^{after}]" for start, after in excluded.items() if start not in texts)
     return f"^(?:[^{quoted_regex(head)}]|(?:{starts})*(?:{misses}))*(?:{starts})*$"
 
 
 def quoted_regex(text: str) -> str:
-    """A regular expression for exactly this text, to stand between slashes."""
+    """A regular expression for exactly this text, to be written between slashes."""
     return "".join(rf"\x{{{ord(char):x}}}" if not char.isalnum() and ord(char) < 128 else char for char in text)
 
 
 class _Rewriter:
-    """Copies a grammar token by token, with other names and terminals."""
+    """Copies a grammar token by token, with new names and rewritten terminals."""
 
     def __init__(self, prefix: str, in_json: bool, closers: Sequence[str]) -> None:
         self._prefix, self._in_json, self._closers = prefix, in_json, closers
@@ -122,11 +121,11 @@ class _Rewriter:
         return [*rules, *imported, *self.own()]
 
     def own(self) -> list[str]:
-        """The terminals that the rules refer to."""
+        """The lines of the terminals that the rules use."""
         return [f"{self._prefix.upper()}X{i}: {body}" for body, i in self._terminals.items()]
 
     def expression(self, pattern: str, flags: str) -> str:
-        """A regular expression, as it may stand in a rule."""
+        """A regular expression in the form that a rule may contain."""
         pattern = re.sub(r"\\.", lambda found: "/" if found[0] == r"\/" else found[0], pattern, flags=re.DOTALL)
         if self._in_json:
             return f"({self._json.rewrite(pattern, flags)})"
@@ -136,7 +135,7 @@ class _Rewriter:
         return f"{self._prefix.upper()}X{self._terminals.setdefault(body, len(self._terminals))}"
 
     def _rules(self, definition: str) -> list[list[str]]:
-        """A rule begins at a name in front of a colon, and ends where the next one begins."""
+        """Splits a grammar into rules: each begins at a name before a colon."""
         tokens = [*_tokens(definition)]
         rules: list[list[str]] = [[]]
         for i, found in enumerate(tokens):
@@ -182,7 +181,7 @@ class _Rewriter:
         return json.dumps(value, ensure_ascii=False)
 
     def _name(self, name: str) -> str:
-        """In a JSON string terminals become rules (see `json_regex`), whose names have small letters only."""
+        """The new name, in lower case inside JSON strings: there terminals become rules (see `json_regex`)."""
         if not name.strip("_")[:1].isupper():
             return self._prefix + name
         return f"{self._prefix}0_{name.lower()}" if self._in_json else self._prefix.upper() + name

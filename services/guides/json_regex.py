@@ -2,9 +2,9 @@ r"""Rewrites a regular expression as a Lark rule for the same text inside a JSON
 
     say "(\w|\n)+"      →      "say \\\"" (WORD | "\\n")+ "\\\""
 
-Each character keeps one spelling: `\"`, `\\`, the short escapes of control characters, everything else as it is. Other
-control characters are left out of classes. It becomes a rule and no terminal because all escapes begin alike, and
-llguidance does not go back in a terminal: `.+` would take the backslash of the `\n` that follows it.
+Each character has one spelling: `\"`, `\\`, the short escapes of control characters, everything else as it is. Other
+control characters are left out of classes. The result is a rule instead of a terminal because all escapes begin alike
+and llguidance does not backtrack in a terminal: `.+` would take the backslash of the `\n` that follows it.
 """
 
 import json
@@ -102,7 +102,7 @@ class JsonExpression:
         return json.dumps(_ESCAPED.get(char, char), ensure_ascii=False)
 
     def _one(self, members: str, any_case: bool, times: str = "") -> str:
-        """One character of a class. `times` "+": as many as come, up to an escape, where the expression ends here."""
+        """One character of a class. `times` "+", at the end of the expression: all characters up to an escape."""
         body = f"[{members}&&{_PLAIN}]{times}"
         body = re.sub(r"\\.|/", lambda found: r"\/" if found[0] == "/" else found[0], body)
         plain = self._terminal(f"/(?i:{body})/" if any_case else f"/{body}/")
@@ -110,7 +110,7 @@ class JsonExpression:
 
 
 def _character(found: re.Match[str]) -> str:
-    """The character for which a part stands."""
+    """The character that a part stands for."""
     if found["code"]:
         return chr(int(found[2] or found[3] or found[4], 16))
     last = found[0][-1]
@@ -118,7 +118,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _members(found: re.Match[str], dot_all: bool) -> str:
-    """The class for which a part stands."""
+    """The class that a part stands for."""
     if found["any"]:
         return r"[\s\S]" if dot_all else r"[^\n]"
     return found[0] if found[0][0] == "[" else f"[{found[0]}]"

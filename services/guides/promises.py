@@ -1,4 +1,4 @@
-"""Finds what a request promises of the model's calls and its final answer, and what of that is not enforced."""
+"""Finds what a request promises about the model's calls and final answer, and which promises are not enforced."""
 
 from collections.abc import Collection
 from typing import Final
@@ -9,12 +9,12 @@ from services.guides.calls import Unguidable
 from services.guides.turn import TurnForm, turn_grammar
 
 GRAMMAR: Final = "grammar"
-"""The feature of an engine that keeps to a grammar. Also the promise that a freeform tool's input fits its own."""
+"""The engine feature of decoding by a grammar. Also the promise that a freeform tool's input fits its grammar."""
 
 
 def promises(conversation: Conversation) -> set[str]:
-    """Those that a grammar of the turn keeps, by the fields of the APIs: `strict`, `grammar`, `format` (beside tools),
-    `tool_choice` and `allowed_tools`. Empty for a turn without callable tools."""
+    """The promises that a grammar of the turn keeps, named by the APIs' fields: `strict`, `grammar`, `format` (beside
+    tools), `tool_choice` and `allowed_tools`. Empty for a turn without callable tools."""
     choice, tools = conversation.tool_choice, callable_tools(conversation)
     if conversation.prompt is not None or conversation.sampling.ignore_eos or not tools:
         return set()
@@ -42,8 +42,8 @@ def _named(tool: ToolSpec) -> set[str]:
 
 
 def not_enforced(conversation: Conversation, features: Collection[str], family_name: str) -> list[str]:
-    """The promises that do not hold, with an engine of these `features`. Those that the parser keeps by itself are not
-    among them: a call of a tool that is not allowed is never returned, and a single tool is named in the prompt."""
+    """The promises that an engine with these `features` does not keep. Promises that hold without the engine are left
+    out: the parser never returns a call of a tool that is not allowed, and the prompt names a single tool."""
     if not conversation.tools:
         return []
     asked = promises(conversation) - {"allowed_tools"}

@@ -1,4 +1,4 @@
-"""Writes the grammar of a whole turn: free reasoning and text, in which each call is held to its tool."""
+"""Writes the grammar of a whole turn: free reasoning and text, and calls that follow their tools' schemas."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,7 +15,7 @@ from services.guides.calls import CallRules, Unguidable
 from services.guides.writer import RuleWriter
 
 _LEAST_MARKER: Final = 4
-"""Characters. Text could not be without shorter ones: calls that begin with a bare `[` or `{`."""
+"""Characters. Free text cannot do without shorter markers, such as a bare `[` or `{`."""
 _BLANKS: Final = r"/[ \t\r\n]{1,32}/"
 
 
@@ -23,9 +23,9 @@ class TurnForm(Struct, frozen=True, kw_only=True):
     """The turns that a grammar admits."""
 
     tools: Sequence[ToolSpec]
-    """Those that may be called, under the names and with the schemas that the model sees."""
+    """The tools that may be called, with the names and schemas that the model sees."""
     format: OutputFormat | None = None
-    """The form of a turn without calls."""
+    """The format of a turn without calls."""
     parallel: bool = True
     in_reasoning: bool = False
     """The prompt ends inside an open reasoning block."""
@@ -64,12 +64,13 @@ def turn_grammar(
 
 
 class _Turn:
-    """The rules that both kinds of families share. `marks` are what text and reasoning cannot hold.
+    """The rules that both kinds of families share. Text and reasoning cannot contain `markers`.
 
-    A kind has `free`, a turn from its beginning, and `forced`, one whose first call the prompt has opened.
+    A subclass has `free` for a turn from its beginning, and `forced` for a turn after a prompt that opened its first
+    call.
     """
 
-    marks: tuple[str, ...]
+    markers: tuple[str, ...]
 
     def __init__(self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules) -> None:
         self.form, self.family, self.writer, self.calls = form, family, writer, calls
@@ -77,22 +78,22 @@ class _Turn:
     @cached_property
     def words(self) -> str:
         """Text or reasoning, not empty."""
-        return self.writer.text_without(self.marks)
+        return self.writer.text_without(self.markers)
 
     def any_call(self, written: str) -> str:
-        """A call of any tool, of which `written` is the beginning."""
-        fitting = [tool for tool in self.form.tools if self.calls.front(tool).startswith(written)]
+        """A call of any tool that begins with `written`."""
+        fitting = [tool for tool in self.form.tools if self.calls.before_arguments(tool).startswith(written)]
         return self.writer.choice(self.calls.call(tool, written) for tool in fitting)
 
     def answer(self) -> str:
-        """The final answer in its form."""
+        """The final answer in its format."""
         output = self.form.format
         schema = output.schema if output is not None and output.schema is not None else {"type": "object"}
         return self.calls.schema(schema)
 
 
 class _RunningText(_Turn):
-    """Calls and reasoning in running text."""
+    """The rules for families with calls and reasoning in running text."""
 
     def __init__(self, form: TurnForm, family: Family, grammar: Markup, writer: RuleWriter, calls: CallRules) -> None:
         super().__init__(form, family, writer, calls)
@@ -101,12 +102,12 @@ class _RunningText(_Turn):
         self.frames = [(_plain(opener), _plain(closer)) for opener, closer in grammar.frames]
         self.framed = grammar.framed
         self.thinks = thinks[:1]
-        front = family.style.call.partition(NAME)[0]
-        trigger = max((head for head in heads if front.startswith(head)), key=len, default="")
-        self.trigger = writer.whole_tokens(front, len(trigger))
+        opening = family.style.call.partition(NAME)[0]
+        trigger = max((head for head in heads if opening.startswith(head)), key=len, default="")
+        self.trigger = writer.whole_tokens(opening, len(trigger))
         self.distinct = bool(trigger) and all(len(head.strip()) >= _LEAST_MARKER for head in heads)
-        marks = (*heads, *(marker for pair in (*thinks, *self.frames) for marker in pair))
-        self.marks = tuple(dict.fromkeys(marks))
+        markers = (*heads, *(marker for pair in (*thinks, *self.frames) for marker in pair))
+        self.markers = tuple(dict.fromkeys(markers))
 
     @cached_property
     def blanks(self) -> str:
@@ -132,11 +133,11 @@ class _RunningText(_Turn):
         return f" {self.text()}" if self.form.format is None else f" {self.bare_call()}*"
 
     def call(self, before: str) -> str:
-        """A call, behind the terminal `before` or nothing."""
+        """A call after the terminal `before`, or after nothing."""
         return f"{self.writer.until(before, self.trigger)} {self.any_call(self.trigger)}"
 
     def bare_call(self) -> str:
-        """A call with nothing but blanks in front of it."""
+        """A call with only blanks before it."""
         return self.writer.rule(self.call(self.blanks))
 
     def text(self) -> str:
@@ -162,7 +163,7 @@ class _RunningText(_Turn):
         ]
 
     def formed(self) -> str:
-        """Calls, or an answer in its form; reasoning in front of either."""
+        """Calls, or an answer in its format; reasoning before either."""
         until, choice, blanks = self.writer.until, self.writer.choice, self.blanks
         bare = f"{blanks}? {self.answer()}"
         answers = [bare]
@@ -177,14 +178,14 @@ class _RunningText(_Turn):
 
 
 class _Messages(_Turn):
-    """Messages with headers."""
+    """The rules for families that write messages with headers."""
 
     def __init__(self, form: TurnForm, family: Family, writer: RuleWriter, calls: CallRules) -> None:
         super().__init__(form, family, writer, calls)
         if family.think is None or not family.style.joint:
             raise Unguidable(f"the messages of {family.name} have a form of their own")
         self.opener, self.closer = family.think
-        self.marks = tuple(dict.fromkeys((*family.markers, *family.stops)))
+        self.markers = tuple(dict.fromkeys((*family.markers, *family.stops)))
 
     def forced(self) -> str:
         return self.any_call(self.form.prefix)
@@ -193,11 +194,11 @@ class _Messages(_Turn):
         writer, style, words = self.writer, self.family.style, self.words
         joint = writer.literal(style.joint)
         thought = f"{writer.until(words, self.closer)} {joint}"
-        front, _, back = style.text.partition("{text}")
-        opened = writer.literal(front)
+        opener, _, closer = style.text.partition("{text}")
+        opened = writer.literal(opener)
         before = [f"{writer.literal(self.opener)} {thought}"]
         if self.form.format is None:
-            before.append(f"{opened} {writer.until(words, back)} {joint}")
+            before.append(f"{opened} {writer.until(words, closer)} {joint}")
         last = f"{words}?" if self.form.format is None else self.answer()
         start = f"{thought} " if self.form.in_reasoning else ""
         return f"{start}{writer.choice(before)}* {writer.choice([f'{opened} {last}', self.any_call('')])}"

@@ -22,15 +22,15 @@ class RuleWriter:
         self._names: dict[str, str] = {}
 
     def rule(self, body: str, attributes: str = "") -> str:
-        """The name of a rule with this body."""
+        """Adds a rule with this body; returns its name."""
         return self._named("r", body, attributes)
 
     def choice(self, bodies: Iterable[str]) -> str:
-        """The name of a rule that is any of these bodies."""
+        """Adds a rule with these alternatives; returns its name."""
         return self.rule(" | ".join(bodies))
 
     def terminal(self, body: str) -> str:
-        """The name of a terminal with this body."""
+        """Adds a terminal with this body; returns its name."""
         return self._named("T", body, "")
 
     def _named(self, kind: str, body: str, attributes: str) -> str:
@@ -41,7 +41,7 @@ class RuleWriter:
         return self._names[key]
 
     def text_without(self, markers: Sequence[str]) -> str:
-        """A terminal: text, not empty, that contains none of `markers`."""
+        """Adds a terminal for non-empty text without any of `markers`; returns its name."""
         return self.terminal(f"{_ANY} & {without(markers)}" if markers else _ANY)
 
     def literal(self, text: str) -> str:
@@ -55,7 +55,7 @@ class RuleWriter:
         if first in self._tokens:
             opened = f"{before} {self._piece(first)}"
         elif rest:
-            # A token ends the text in front of it, which may end in the marker's beginning.
+            # The text before a token may end in the marker's beginning.
             opened = f"{self.terminal(f'{before} {_string(first)}')} {self._piece(rest.pop(0))}"
         else:
             opened = self.rule(f"{before} {_string(first)}", "[lazy]")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from services.runtime import entry
 from services.runtime.config import ParserConfig
-from services.runtime.entry import Service
+from services.runtime.entry import RunService
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return entry.main("parser", ParserConfig, load, argv)
 
 
-def load() -> Service[ParserConfig]:
+def load() -> RunService[ParserConfig]:
     """The service, whose import takes most of the start: see `entry.main`."""
     from services.parser.service import run
 

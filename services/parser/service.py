@@ -12,7 +12,6 @@ from pathlib import Path
 from time import perf_counter, time_ns
 
 import msgspec
-from cachetools import LRUCache, TTLCache
 from tokenizers import Tokenizer
 
 from schemas import subjects
@@ -24,11 +23,12 @@ from services.ledger.signer import EntrySigner
 from services.parser.ledger_writer import LedgerWriter
 from services.parser.shard import Shard
 from services.parser.turn_parse import TurnParse
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import ParserConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import step_histogram
-from services.runtime.process import Process
+from services.runtime.process import Links, Process, Service
+from services.runtime.recent_turns import RecentTurns
 from services.runtime.storage.kv import Bucket
 from services.runtime.storage.ledger_bucket import ledger_bucket
 from services.runtime.storage.seal import Sealer
@@ -37,8 +37,6 @@ from services.runtime.streams.frontend_watch import FrontendWatch
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_tokenizer
 
-MAX_DONE = 16_384
-"""Finished turns that are remembered, so that a late repeat of their tokens is not parsed again."""
 CANCEL_AGAIN_S = 0.5
 """While tokens of a finished turn still come, its worker gets a cancel at most this often."""
 
@@ -46,7 +44,7 @@ _decode_frame = msgspec.json.Decoder(TokenFrame).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 
 
-class Parser:
+class Parser(Service):
     """One shard on the bus."""
 
     def __init__(self, process: Process, shard: Shard, model: str, ledger: LedgerWriter | None = None) -> None:
@@ -56,25 +54,22 @@ class Parser:
         self._model = model
         self._log = process.log
         self._receiver = FrameReceiver(process, "worker", shard.positions, on_given_up=self._given_up)
-        self._sender = FrameSender(
-            process, "frontend", subjects.events, self._fill, on_credit=self._credited, on_replay=self._replay
-        )
+        self._sender = FrameSender(process, "frontend", self._fill, on_credit=self._credited, on_replay=self._replay)
         self._dirty: dict[str, dict[str, TurnParse]] = {}
         """frontend → its turns that have unsent events."""
         self._ends: dict[str, deque[tuple[int, TurnParse]]] = {}
         """frontend → the frames that carried a turn's last event, and the turn."""
-        self._done: LRUCache[str, int] = LRUCache(MAX_DONE)
-        """turn → newest attempt that is finished here."""
-        self._cancelled: TTLCache[str, None] = TTLCache(MAX_DONE, CANCEL_AGAIN_S, asyncio.get_running_loop().time)
+        self._done = RecentTurns()
+        """Turns that are finished here: late repeats of their tokens are not parsed again."""
+        self._cancelled = RecentTurns(CANCEL_AGAIN_S)
         """Turns for which the workers have just got a cancel."""
-        self._unreadable: LRUCache[str, None] = LRUCache(MAX_DONE)
+        self._unreadable = RecentTurns()
         """Turns whose frontend cannot be read here: their worker has to report that they failed."""
         text = "From the arrival of a turn's last tokens to the frame with its last events."
         self._parse_s = step_histogram("parse", text, process.metrics)
         self._empty = asyncio.Event()
         self._empty.set()
-        process.models = [ModelCard(name=model)]
-        process.load = lambda: Load(running=len(self._shard.turns))
+        self.models = [ModelCard(name=model)]
         process.registry.on_leave(self._peer_left)
         FrontendWatch(process, self._frontend_gone)
 
@@ -84,13 +79,21 @@ class Parser:
         await self._process.subscribe(subjects.cancel(self._model), self._cancel)
         await self._process.subscribe(subjects.tokens(self._process.id), self._frame)
 
+    def load(self) -> Load:
+        """Returns the number of turns in work."""
+        return Load(running=len(self._shard.turns))
+
+    def links(self) -> Links:
+        """Returns the links to the frontends."""
+        return self._sender.links()
+
     async def drain(self) -> None:
         """Returns when every turn has ended and its frontend has all of it."""
         await self._empty.wait()
         self._receiver.acknowledge()  # so that the workers give no other shard what this one has passed on
 
-    def _frame(self, message: Message) -> None:
-        frame = _decode_frame(message.data)
+    def _frame(self, delivery: Delivery) -> None:
+        frame = _decode_frame(delivery.data)
         if not self._receiver.opens(frame.sender, frame.seq):
             return
         turns = self._shard.turns
@@ -108,10 +111,10 @@ class Parser:
             dirty[turn] = parse
         if self._empty.is_set() and self._shard.turns:
             self._empty.clear()
-        self._receiver.arrived(frame.sender, frame.seq, len(message.data))
+        self._receiver.arrived(frame.sender, frame.seq, len(delivery.data))
 
     def _take(self, entry: TokenEntry, worker: str) -> None:
-        if self._done.get(entry.turn, 0) >= entry.attempt:
+        if self._done.attempt(entry.turn) >= entry.attempt:
             if entry.finish is None:
                 self._cancel_again(entry.turn)
             return
@@ -207,28 +210,28 @@ class Parser:
                 continue
             self._mark(parse)
 
-    def _cancel(self, message: Message) -> None:
-        cancel = _decode_cancel(message.data)
+    def _cancel(self, delivery: Delivery) -> None:
+        cancel = _decode_cancel(delivery.data)
         if cancel.reason in ("stop_string", "calls", "failed", "unreadable"):
             return  # a parser's own cancel: the worker's last tokens are yet to arrive
-        self._cancelled[cancel.turn] = None
+        self._cancelled.note(cancel.turn, cancel.attempt)
         parse = self._shard.turns.get(cancel.turn)
         if parse is not None and parse.attempt <= cancel.attempt:
             if not parse.ended:
                 self._trace(parse)
             self._forget(parse)
         else:
-            self._remember(cancel.turn, cancel.attempt)
+            self._done.note(cancel.turn, cancel.attempt)
 
     def _cancel_again(self, turn: str) -> None:
         """Tokens of a finished turn have come: the cancel did not reach the worker."""
         if turn not in self._cancelled:
             unreadable = turn in self._unreadable
-            self._publish_cancel(Cancel(turn, self._done[turn], "unreadable" if unreadable else "superseded"))
+            self._publish_cancel(Cancel(turn, self._done.attempt(turn), "unreadable" if unreadable else "superseded"))
 
     def _publish_cancel(self, cancel: Cancel) -> None:
         self._process.publish(subjects.cancel(self._model), cancel)
-        self._cancelled[cancel.turn] = None
+        self._cancelled.note(cancel.turn, cancel.attempt)
 
     def _fail(self, entry: TokenEntry, worker: str, error: Exception) -> None:
         self._log.error("parser.turn_failed", turn=entry.turn, exc_info=error)
@@ -238,15 +241,15 @@ class Parser:
         cancel = Cancel(entry.turn, entry.attempt, "unreadable" if parse is None else "failed")
         self._process.publish(subjects.cancel(self._model), cancel)
         if parse is None:  # not even the frontend can be read: the worker has it, and reports the failure
-            self._remember(entry.turn, entry.attempt)
-            self._unreadable[entry.turn] = None
+            self._done.note(entry.turn, entry.attempt)
+            self._unreadable.note(entry.turn, entry.attempt)
         elif not parse.ended:
             parse.fail(ErrorInfo(ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"))
             self._mark(parse)
             self._trace(parse)
 
     def _forget(self, parse: TurnParse) -> None:
-        self._remember(parse.turn, parse.attempt)
+        self._done.note(parse.turn, parse.attempt)
         self._drop(parse)
 
     def _drop(self, parse: TurnParse) -> None:
@@ -257,9 +260,6 @@ class Parser:
             del self._shard.turns[parse.turn]
         if not self._shard.turns:
             self._empty.set()
-
-    def _remember(self, turn: str, attempt: int) -> None:
-        self._done[turn] = max(attempt, self._done.get(turn, 0))
 
     def _given_up(self, worker: str) -> None:
         """A worker took this shard for dead: its turns are parsed elsewhere, or sent again from their start."""
@@ -345,4 +345,4 @@ async def run(config: ParserConfig) -> None:
     parser = Parser(process, shard, config.model_name, LedgerWriter(process, signer, vocabulary, bucket))
     await parser.start()
     relax_gc_and_trim_heap()
-    await process.run(parser.drain)
+    await process.run(parser)

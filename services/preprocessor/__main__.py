@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from services.runtime import entry
 from services.runtime.config import PreprocessorConfig
-from services.runtime.entry import Service
+from services.runtime.entry import RunService
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return entry.main("preprocessor", PreprocessorConfig, load, argv)
 
 
-def load() -> Service[PreprocessorConfig]:
+def load() -> RunService[PreprocessorConfig]:
     """The service, whose import takes most of the start: see `entry.main`."""
     from services.preprocessor.service import run
 

@@ -21,7 +21,7 @@ from services.ledger.comparison import TurnReader, WriteCalls
 from services.ledger.recall import Ledger, LedgerModel, Recall, RecalledPrompt
 from services.ledger.signer import EntrySigner
 from services.preprocessor.model import ModelSetup
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 from services.runtime.storage.seal import Sealer
@@ -180,8 +180,8 @@ class LedgerReader:
             self._process.log.warning("ledger.bucket_silent", reason=reason)
         self._silent_until = now + SILENT_S
 
-    def _entry(self, message: Message) -> None:
-        self._take(message.data, "received")
+    def _entry(self, delivery: Delivery) -> None:
+        self._take(delivery.data, "received")
 
     def _take(self, data: bytes, origin: str) -> None:
         entry = self._signer.read(data)

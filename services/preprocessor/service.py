@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
-from cachetools import LRUCache
 from msgspec.structs import replace
 
 from schemas import subjects
@@ -44,11 +43,13 @@ from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
-from services.runtime.bus import Message, Subscription
+from services.runtime.after_sending import after_sending
+from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import CountCollector, register, step_histogram
-from services.runtime.process import Process
+from services.runtime.process import Process, Service
+from services.runtime.recent_turns import RecentTurns
 from services.runtime.storage.kv import Bucket
 from services.runtime.storage.ledger_bucket import ledger_bucket
 from services.runtime.storage.seal import Sealer
@@ -58,14 +59,13 @@ TAKE_TIMEOUT_S = 2.0
 REFUSE_TIMEOUT_S = 1.0
 DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
-MAX_CANCELS = 8192
 
 _encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 
 
-class Preprocessor:
+class Preprocessor(Service):
     """One model's preprocessor on the bus."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Preprocessor:
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The newest attempt at each turn that has no worker yet."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cancelled: LRUCache[str, int] = LRUCache(MAX_CANCELS)
+        self._cancelled = RecentTurns()
         self._idle = asyncio.Event()
         self._idle.set()
         self._prepare_s = step_histogram("prepare", "From a turn's arrival to its prompt's ids.", process.metrics)
@@ -100,8 +100,7 @@ class Preprocessor:
         )
         self._questions = TokenizeService(process, self._preparation, self._requests, self._begin)
         self._work: list[Subscription] = []
-        process.models = [setup.card]
-        process.load = lambda: Load(running=len(self._turns))
+        self.models = [setup.card]
         text = "Texts that fastokens refused."
         counts = {"turnwire_tokenizer_refusals_total": (text, lambda: setup.encoder.failures)}
         register(process.metrics, CountCollector(counts))
@@ -119,6 +118,10 @@ class Preprocessor:
         await subscribe(subjects.cancel(model), self._cancel)
         self._work = [await subscribe(subjects.turn(model, own), self._turn), *await self._questions.start()]
 
+    def load(self) -> Load:
+        """Returns the number of turns without a worker."""
+        return Load(running=len(self._turns))
+
     async def drain(self) -> None:
         """Takes nothing new; returns when every turn has gone to a worker and every question is answered."""
         await asyncio.sleep(DRAIN_DELAY_S)
@@ -127,16 +130,16 @@ class Preprocessor:
         await self._idle.wait()
         self._preparation.close()
 
-    def _turn(self, message: Message) -> None:
-        request = self._requests.turn(message.data)
-        message.reply(self._accepted)
+    def _turn(self, delivery: Delivery) -> None:
+        request = self._requests.turn(delivery.data)
         present, former = self._turns.get(request.turn, (0, None))
-        if max(present, self._cancelled.get(request.turn, 0)) < request.attempt:
+        if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
             if former is not None:
                 former.cancel()
-            task = self._begin(self._prepare(request, len(message.data)), request.turn)
+            task = self._begin(self._prepare(request, len(delivery.data)), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
+        after_sending(delivery.reply, self._accepted)  # the worker's request goes first
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Starts a task that a drain waits for."""
@@ -257,9 +260,9 @@ class Preprocessor:
             except TurnwireError as failure:
                 self._log.warning("preprocessor.refusal_not_delivered", turn=request.turn, error=str(failure))
 
-    def _cancel(self, message: Message) -> None:
-        cancel = _decode_cancel(message.data)
-        self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.get(cancel.turn, 0))
+    def _cancel(self, delivery: Delivery) -> None:
+        cancel = _decode_cancel(delivery.data)
+        self._cancelled.note(cancel.turn, cancel.attempt)
         attempt, task = self._turns.get(cancel.turn, (0, None))
         if task is not None and attempt <= cancel.attempt:
             task.cancel()
@@ -301,4 +304,4 @@ async def run(config: PreprocessorConfig) -> None:
     preprocessor = Preprocessor(process, setup, sealer, config, ledger)
     await preprocessor.start()
     relax_gc_and_trim_heap()
-    await process.run(preprocessor.drain)
+    await process.run(preprocessor)

@@ -11,12 +11,12 @@ from schemas.errors import EngineFailed, TurnwireError
 from schemas.frames import DetokenizeRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
 from services.preprocessor.decode import RequestDecoder
 from services.preprocessor.preparation import Preparation
-from services.runtime.bus import Message, Subscription
+from services.runtime.bus import Delivery, Subscription
 from services.runtime.process import Process
 
 Begin = Callable[[Coroutine[Any, Any, None], str], object]
 """Starts a named task that a drain waits for."""
-Answer = Callable[[Message], Coroutine[Any, Any, TextReply]]
+Answer = Callable[[Delivery], Coroutine[Any, Any, TextReply]]
 
 _encode = msgspec.json.Encoder().encode
 _decode_tokenize = msgspec.json.Decoder(TokenizeRequest).decode
@@ -42,37 +42,37 @@ class TokenizeService:
         ]
         return [await self._process.subscribe(subject, partial(self._answer, answer)) for subject, answer in answers]
 
-    def _answer(self, answer: Answer, message: Message) -> None:
+    def _answer(self, answer: Answer, delivery: Delivery) -> None:
         async def reply() -> None:
             try:
-                found = await answer(message)
+                found = await answer(delivery)
             except TurnwireError as error:
                 found = TextReply(error=error.info)
             except Exception as error:  # the client waits for a reply, whatever the defect
-                self._process.log.exception("preprocessor.question_failed", subject=message.subject)
+                self._process.log.exception("preprocessor.question_failed", subject=delivery.subject)
                 found = TextReply(error=EngineFailed(f"could not be answered: {type(error).__name__}").info)
-            message.reply(_encode(found))
+            delivery.reply(_encode(found))
 
-        self._begin(reply(), message.subject)
+        self._begin(reply(), delivery.subject)
 
-    async def _count(self, message: Message) -> TextReply:
-        request = self._requests.count(message.data)
-        prompt = await self._preparation.prompt(request.conversation, limit=False, size=len(message.data))
+    async def _count(self, delivery: Delivery) -> TextReply:
+        request = self._requests.count(delivery.data)
+        prompt = await self._preparation.prompt(request.conversation, limit=False, size=len(delivery.data))
         return TextReply(count=len(prompt.ids), max_model_len=self._preparation.setup.card.max_model_len)
 
-    async def _tokenize(self, message: Message) -> TextReply:
-        request = _decode_tokenize(message.data)
+    async def _tokenize(self, delivery: Delivery) -> TextReply:
+        request = _decode_tokenize(delivery.data)
         preparation = self._preparation
         if request.conversation is not None:
-            size = len(message.data)
+            size = len(delivery.data)
             ids = (await preparation.prompt(request.conversation, limit=False, size=size)).ids
         else:
             encode = preparation.setup.tokenizer.encode
             ids = await preparation.run(partial(encode, request.text or "", request.add_special_tokens))
         return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=preparation.setup.card.max_model_len)
 
-    async def _detokenize(self, message: Message) -> TextReply:
-        request = _decode_detokenize(message.data)
+    async def _detokenize(self, delivery: Delivery) -> TextReply:
+        request = _decode_detokenize(delivery.data)
         ids = unpack_ids(request.token_ids)
         decode = self._preparation.setup.tokenizer.decode
         return TextReply(count=len(ids), text=await self._preparation.run(partial(decode, ids)))

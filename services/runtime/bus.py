@@ -49,19 +49,12 @@ NOTHING_FOUND = "404"
 """JetStream's status: the stream has no such message."""
 NO_MEMORY = "this process is out of memory"
 
-WRONG_SEQUENCE = frozenset({10071, 10164})
-"""JetStream's codes for a write whose `Nats-Expected-Last-Subject-Sequence` is wrong: of one server, of a cluster."""
-
-Handler = Callable[["Message"], None]
+Handler = Callable[["Delivery"], None]
 T = TypeVar("T")
 
 
-class Conflict(EngineFailed):
-    """JetStream refused a write, because the value was written by another since it was read."""
-
-
-class Message:
-    """One message. `reply` publishes an answer to the requester; a message that is no request has none."""
+class Delivery:
+    """A message that a subscription received. `reply` answers its sender, if that sent a request."""
 
     __slots__ = ("_bus", "data", "reply_to", "subject")
 
@@ -72,7 +65,7 @@ class Message:
         self.reply_to = reply_to
 
     def reply(self, data: bytes) -> None:
-        """Answers; does nothing where the message is no request or the connection is down (the requester times out)."""
+        """Answers a request. Does nothing without one, or where the connection is down: its sender then times out."""
         if self.reply_to:
             self._bus.publish(self.reply_to, data)
 
@@ -213,7 +206,7 @@ class Bus(Requester):
             # No service sends headers. JetStream does, with a stored value, on whatever subject its reader names for
             # the answer, the permissions notwithstanding.
             if not message.headers:
-                handler(Message(self, message.subject, message.data, message.reply))
+                handler(Delivery(self, message.subject, message.data, message.reply))
 
         return self._listen(subject, take)
 
@@ -239,7 +232,6 @@ class Bus(Requester):
             NotFound: the stream or the message does not exist.
             Unavailable: the server has no JetStream or no such stream, or the connection is down.
             TimedOut: no answer within `timeout_s`.
-            Conflict: the call expected another value.
             EngineFailed: JetStream refused the call.
         """
         try:
@@ -249,8 +241,6 @@ class Bus(Requester):
         except nats.js.errors.APIError as error:
             if error.description is None:
                 raise Unavailable("the server has no JetStream") from error
-            if error.err_code in WRONG_SEQUENCE:
-                raise Conflict(error.description) from error
             raise EngineFailed(error.description) from error
         except nats.errors.TimeoutError as error:
             raise TimedOut(f"no answer from JetStream within {timeout_s:g} s") from error

@@ -13,10 +13,10 @@ from services.runtime.config.loader import Sources, mask_passwords
 from services.runtime.observability.memory import keep_freed_memory
 
 C = TypeVar("C", bound=Config)
-Service: TypeAlias = Callable[[C], Coroutine[Any, Any, None]]
+RunService: TypeAlias = Callable[[C], Coroutine[Any, Any, None]]
 
 
-def main(stage: str, config: type[C], load: Callable[[], Service[C]], argv: Sequence[str] | None = None) -> int:
+def main(stage: str, config: type[C], load: Callable[[], RunService[C]], argv: Sequence[str] | None = None) -> int:
     """Runs one service until it ends. Expected errors are one line on stderr each.
 
     Args:
@@ -48,7 +48,7 @@ def main(stage: str, config: type[C], load: Callable[[], Service[C]], argv: Sequ
     return run_command(serve, prog, sys.argv[1:] if argv is None else argv, config)
 
 
-def _loaded(load: Callable[[], Service[C]]) -> Service[C]:
+def _loaded(load: Callable[[], RunService[C]]) -> RunService[C]:
     gc.disable()
     try:
         return load()

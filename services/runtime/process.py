@@ -1,8 +1,8 @@
 """One service process on the bus: its identity, heartbeats, drain and end.
 
-A service builds one `Process`, adds its subscriptions, and awaits `run`. SIGTERM or SIGINT starts the drain: heartbeats
-announce it, the service stops accepting work, running turns may end, and the last heartbeat reports that the process
-has left. A second signal ends it at once.
+A stage's `Service` subscribes by its `Process`; then `run` serves it until the end. SIGTERM or SIGINT starts the drain:
+heartbeats announce it, the service stops accepting work, running turns may end, and the last heartbeat reports that the
+process has left. A second signal ends it at once.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import secrets
 import signal
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
 from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from services import __version__
-from services.runtime.bus import NO_MEMORY, Bus, Message, Subscription
+from services.runtime.bus import NO_MEMORY, Bus, Delivery, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.observability.metrics import (
@@ -54,6 +54,31 @@ MAX_UNDER_WAY = 256
 _encode = msgspec.json.Encoder().encode
 
 
+class Links(NamedTuple):
+    """The links to all receivers of a process's frames, by receiver, as in `Heartbeat`."""
+
+    sent: dict[str, int] = {}
+    unacknowledged: dict[str, int] = {}
+    replays: dict[str, int] = {}
+
+
+class Service:
+    """A stage of the pipeline in its process: what heartbeats report of it, and its end."""
+
+    models: Sequence[ModelCard] = ()
+
+    def load(self) -> Load:
+        """Returns the turns in work."""
+        return Load()
+
+    def links(self) -> Links:
+        """Returns how far the frames have come that this stage sends."""
+        return Links()
+
+    async def drain(self) -> None:
+        """Returns when the last turn has ended. May be cancelled."""
+
+
 class Process:
     """One service process on the bus."""
 
@@ -75,11 +100,6 @@ class Process:
             on_fatal=self.stop,
             on_reconnect=self._reconnected,
         )
-        self.models: list[ModelCard] = []
-        self.load: Callable[[], Load] = Load
-        self.sent: Callable[[], dict[str, int]] = dict
-        self.unacknowledged: Callable[[], dict[str, int]] = dict
-        self.replays: Callable[[], dict[str, int]] = dict
         self.on_reconnect: list[Callable[[], None]] = []
         self.on_tick: list[Callable[[float], None]] = []
         """Called with the loop's time before every regular heartbeat."""
@@ -87,6 +107,7 @@ class Process:
         """Called when this process was cut off and is no longer."""
         self.draining = False
         self.failure: str | None = None
+        self._service = Service()
         self._subscriptions: list[Subscription] = []
         self._stop = asyncio.Event()
         self._announced = False
@@ -112,7 +133,7 @@ class Process:
         await self.bus.connect()
         await self.bus.subscribe(subjects.heartbeats(), self._receive)
 
-    async def subscribe(self, subject: str, handler: Callable[[Message], None]) -> Subscription:
+    async def subscribe(self, subject: str, handler: Callable[[Delivery], None]) -> Subscription:
         """As `Bus.subscribe`; the subscription ends with the process."""
         subscription = await self.bus.subscribe(subject, handler)
         self._subscriptions.append(subscription)
@@ -171,8 +192,8 @@ class Process:
         except Unavailable:
             pass  # the connection is down: nothing can be known
 
-    async def run(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Sends heartbeats until `stop`, then drains: `drain` returns when the last turn has ended.
+    async def run(self, service: Service) -> None:
+        """Sends heartbeats until `stop`, then lets the service drain.
 
         Raises:
             EngineFailed: the process cannot go on (`failure` has the reason).
@@ -184,7 +205,7 @@ class Process:
         self.spawn(watch_event_loop(self.metrics), "watch_event_loop")
         register(self.metrics, CountCollector(bus_readings(self.bus)))
         if self.stage != "frontend":  # its own metrics have its turns, by model and API
-            register(self.metrics, CountCollector(load_readings(self.stage, self.load)))
+            register(self.metrics, CountCollector(load_readings(self.stage, service.load)))
         health, config = None, self.config
         try:
             if isinstance(config, StageConfig) and config.metrics_port is not None:
@@ -194,11 +215,11 @@ class Process:
                 health = HealthServer(LabelledRegistry(self.metrics, labels), self._not_ready)
                 port = await health.start(config.metrics_host, config.metrics_port)
                 self.log.info("process.health", url=f"http://{config.metrics_host}:{port}")
-            await self.announce()
+            await self.announce(service)
             self.log.info("process.ready")
             await self._heartbeat_until_stopped()
             if self.failure is None:
-                await self._drain(drain)
+                await self._drain(service)
         finally:
             for signum in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(signum)
@@ -233,29 +254,36 @@ class Process:
             self._heartbeat_timer.cancel()
             self._heartbeat_timer = None
         self._heartbeats += 1
-        message = Heartbeat(
+        service = self._service
+        links = service.links()
+        heartbeat = Heartbeat(
             stage=self.stage,
             id=self.id,
             number=self._heartbeats,
-            models=self.models,
+            models=list(service.models),
             draining=self.draining,
             leaving=leaving,
-            load=self.load(),
+            load=service.load(),
             window=self.config.bus.window_bytes,
-            sent=self.sent(),
-            unacknowledged=self.unacknowledged(),
-            replays=self.replays(),
+            sent=links.sent,
+            unacknowledged=links.unacknowledged,
+            replays=links.replays,
             version=__version__,
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-        if self.bus.publish(subjects.heartbeat(self.stage, self.id), self._heartbeat_auth.encode(message)):
+        if self.bus.publish(subjects.heartbeat(self.stage, self.id), self._heartbeat_auth.encode(heartbeat)):
             self._under_way.append((self._heartbeats, asyncio.get_running_loop().time()))
 
-    async def announce(self) -> None:
+    def serve(self, service: Service) -> None:
+        """Reports this service in the heartbeats from now on."""
+        self._service = service
+
+    async def announce(self, service: Service) -> None:
         """Makes this process and the others known to each other. `run` does that, unless it was done before."""
         if self._announced:
             return
+        self.serve(service)
         # The first heartbeat accepts no work: the others answer it with theirs, so that this process has them all
         # before any work comes.
         self._returned = self._returned_at = asyncio.get_running_loop().time()
@@ -282,12 +310,12 @@ class Process:
                 self.log.exception("process.tick_failed")
             self.send_heartbeat()
 
-    async def _drain(self, drain: Callable[[], Awaitable[None]]) -> None:
+    async def _drain(self, service: Service) -> None:
         self.draining = True
         self.send_heartbeat()
         self.log.info("process.draining", grace_s=self.config.drain_s)
         self._stop.clear()
-        draining = asyncio.ensure_future(drain())
+        draining = asyncio.ensure_future(service.drain())
         heartbeats = asyncio.ensure_future(self._heartbeat_until_stopped())
         try:
             done, _ = await asyncio.wait(
@@ -314,8 +342,8 @@ class Process:
             await self.tracer.close()
         self.log.info("process.left")
 
-    def _receive(self, message: Message) -> None:
-        heartbeat = self._heartbeat_auth.decode(message.subject, message.data)
+    def _receive(self, delivery: Delivery) -> None:
+        heartbeat = self._heartbeat_auth.decode(delivery.subject, delivery.data)
         if heartbeat is None:
             return
         if heartbeat.id == self.id and heartbeat.stage == self.stage:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from services.runtime import entry
 from services.runtime.config import WorkerConfig
-from services.runtime.entry import Service
+from services.runtime.entry import RunService
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return entry.main("worker", WorkerConfig, load, argv)
 
 
-def load() -> Service[WorkerConfig]:
+def load() -> RunService[WorkerConfig]:
     """The service, whose import takes most of the start: see `entry.main`."""
     from services.worker.service import run
 

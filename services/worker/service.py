@@ -11,11 +11,10 @@ import time
 from functools import partial
 
 import msgspec
-from cachetools import LRUCache
 from prometheus_client import Histogram
 
 from schemas import errors, subjects
-from schemas.control import Cancel, Heartbeat, ModelCard
+from schemas.control import Cancel, Heartbeat, Load, ModelCard
 from schemas.conversation import OutputFormat, Sampling
 from schemas.events import Failed
 from schemas.frames import (
@@ -27,11 +26,13 @@ from schemas.frames import (
     unpack_array,
     unpack_ids,
 )
-from services.runtime.bus import Message
+from services.runtime.after_sending import after_sending
+from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
-from services.runtime.process import Process
+from services.runtime.process import Links, Process, Service
+from services.runtime.recent_turns import RecentTurns
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch
 from services.worker.admission import check
@@ -50,10 +51,6 @@ LINGER_S = 15.0
 death takes."""
 FRAME_GAP_S = 0.001
 """Between two frames of ordinary steps to a shard: a fraction of what a large model takes for one."""
-REPLY_DELAY_S = 0.003
-"""Of the acceptance of a turn. The preprocessor has nothing to do with it but to note it, and the parse context and the
-first token, which leave first, wake up the processes for which a client waits."""
-MAX_CANCELS = 8192
 HEALTH_INTERVAL_S = 0.5
 
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
@@ -61,7 +58,7 @@ _decode_form = msgspec.json.Decoder(OutputFormat | None).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Worker:
+class Worker(Service):
     """Everything between the bus and one engine."""
 
     def __init__(
@@ -84,7 +81,6 @@ class Worker:
         self._sender = FrameSender(
             process,
             "parser",
-            subjects.tokens,
             self._outbox.fill,
             on_credit=self._credited,
             on_replay=self._outbox.replay,
@@ -99,7 +95,7 @@ class Worker:
         """Of turns that are traced."""
         self._settled = asyncio.Event()
         """No turn decodes, and the shards have everything. Set only while this process drains."""
-        self._cancelled: LRUCache[str, int] = LRUCache(MAX_CANCELS)
+        self._cancelled = RecentTurns()
         self._abort_seconds = Histogram(
             "turnwire_cancel_to_abort_seconds",
             "From a cancellation's arrival at the worker until the engine has let the turn go.",
@@ -108,8 +104,7 @@ class Worker:
         )
         self._metrics = WorkerMetrics(process.metrics)
         self._kv = open_publisher(process, engine, info, model)
-        process.load = engine.load
-        process.models = [
+        self.models = [
             ModelCard(
                 name=model,
                 max_model_len=info.max_model_len,
@@ -132,6 +127,14 @@ class Worker:
         if self._kv is not None:
             await self._kv.start()
 
+    def load(self) -> Load:
+        """Returns the engine's load."""
+        return self._engine.load()
+
+    def links(self) -> Links:
+        """Returns the links to the parser shards."""
+        return self._sender.links()
+
     async def drain(self) -> None:
         """Returns when every turn has ended and its shard has all of its tokens."""
         self._settle()
@@ -142,13 +145,12 @@ class Worker:
         # An engine that dies sends no event. Turns first: their errors must have left before the process goes.
         while self._engine.healthy() or self._turns:  # noqa: ASYNC110
             await asyncio.sleep(HEALTH_INTERVAL_S)
-        await asyncio.sleep(0)
         self._process.stop(failure="the engine died")
 
     # -- a turn begins ----------------------------------------------------------------------------------------------
 
-    def _request(self, message: Message) -> None:
-        request = decode_generate(message.data)
+    def _request(self, delivery: Delivery) -> None:
+        request = decode_generate(delivery.data)
         error = None
         try:
             self._take(request)
@@ -159,9 +161,9 @@ class Worker:
             error = errors.EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
         reply = _encode(GenerateReply(self._process.id, error))
         if error is None:
-            self._loop.call_later(REPLY_DELAY_S, message.reply, reply)
+            after_sending(delivery.reply, reply)  # the first token goes first
         else:
-            message.reply(reply)
+            delivery.reply(reply)
 
     def _take(self, request: GenerateRequest) -> None:
         self._admit(request)
@@ -198,7 +200,7 @@ class Worker:
             raise errors.Unavailable("this worker is going away")
         if self._process.cut_off:  # the request has waited in the bus for longer than its sender does
             raise errors.Unavailable("this worker was cut off from the bus", retry_after_s=errors.RETRY_AFTER_S)
-        if self._cancelled.get(request.turn, 0) >= request.attempt:
+        if self._cancelled.attempt(request.turn) >= request.attempt:
             raise errors.Unavailable("the turn was cancelled")
         if request.turn in self._turns and self._turns[request.turn].stream.attempt >= request.attempt:
             raise errors.Unavailable("this worker has the turn already")
@@ -312,10 +314,10 @@ class Worker:
 
     # -- cancellation -----------------------------------------------------------------------------------------------
 
-    def _cancel(self, message: Message) -> None:
-        cancel = _decode_cancel(message.data)
+    def _cancel(self, delivery: Delivery) -> None:
+        cancel = _decode_cancel(delivery.data)
         # Kept, for the request itself may still be on its way.
-        self._cancelled[cancel.turn] = max(cancel.attempt, self._cancelled.get(cancel.turn, 0))
+        self._cancelled.note(cancel.turn, cancel.attempt)
         if cancel.reason == "unreadable":
             self._report_unreadable(cancel)
         decoding = self._turns.get(cancel.turn)
@@ -388,7 +390,7 @@ async def run(config: WorkerConfig) -> None:
         await worker.start()
         process.spawn(worker.watch(), "watch")
         relax_gc_and_trim_heap()
-        await process.run(worker.drain)
+        await process.run(worker)
     finally:
         await engine.stop(config.drain_s)
         await asyncio.sleep(EVERY_S)  # the last lines of the log: the process ends without exit handlers

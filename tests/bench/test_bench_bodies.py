@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.apis import APIS
+import pytest
+
 from bench.codex import codex_body
 from bench.recorded import recorded_bodies
-from bench.sessions import long_body, session_body
+from bench.sessions import AgentSession
 
 PLAY = "text n=16"
 
@@ -58,17 +59,64 @@ def test_recorded_bodies_ask_our_model_for_the_script(tmp_path: Path) -> None:
     assert recorded_bodies(tmp_path, "chat", "ours", PLAY) == []
 
 
-def test_a_session_grows_at_its_end() -> None:
-    make = session_body("m", PLAY, seed=1)
-    longer, shorter = make(21), make(20)
-    messages = json.loads(longer)["messages"]
-    assert json.loads(shorter)["messages"][:-1] == messages[: len(json.loads(shorter)["messages"]) - 1]
-    assert [message["role"] for message in messages[:4]] == ["user", "assistant", "user", "assistant"]
-    assert len(messages) == 21 * 4 + 1
+def answer(call: str) -> list[tuple[int, bytes]]:
+    """The events of a turn of the script."""
+    blocks = [
+        ({"type": "text", "text": ""}, {"type": "text_delta", "text": "On to it."}),
+        (
+            {"type": "tool_use", "id": call, "name": "read_file", "input": {}},
+            {"type": "input_json_delta", "partial_json": '{"path": "main.py"}'},
+        ),
+    ]
+    events: list[dict[str, Any]] = []
+    for index, (block, delta) in enumerate(blocks):
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
+        events.append({"type": "content_block_delta", "index": index, "delta": delta})
+        events.append({"type": "content_block_stop", "index": index})
+    return [(at, b"data: " + json.dumps(event).encode()) for at, event in enumerate(events)]
 
 
-def test_long_prompts_have_the_length_that_is_asked_for() -> None:
-    tail, head = (long_body(APIS["chat"], "m", 4000, PLAY, head=head, seed=1) for head in (False, True))
-    assert 4000 * 4 < len(tail(0)) < 4000 * 5
-    assert common(tail(0), tail(1)) > 0.9
-    assert common(head(0), head(1)) < 0.1
+def test_a_session_returns_what_it_received_and_grows_at_its_end() -> None:
+    session = AgentSession.begin("m", 1, turn=3)
+    first = session.body()
+    session.take(answer("toolu_1"))
+    second = session.body()
+    assert second.startswith(first[:-2])
+    messages = json.loads(second)["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+    text, call = messages[1]["content"]
+    assert text == {"type": "text", "text": "On to it."}
+    assert call == {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "main.py"}}
+    assert messages[2]["content"][0]["tool_use_id"] == "toolu_1"
+    assert messages[2]["content"][0]["content"].endswith("[[play agent delay=0]]")
+    with pytest.raises(ValueError, match="without a call"):
+        session.take(answer("toolu_2")[:3])
+
+
+def test_a_session_has_its_size_at_its_turn() -> None:
+    for turn in (5, 50):
+        session = AgentSession.begin("m", 1, turn)
+        for number in range(turn - 1):
+            session.take(answer(f"toolu_{number}"))
+        assert 235_000 < len(session.body()) < 265_000
+        before = len(session.body())
+        session.take(answer("toolu_later"))
+        assert 2_000 < len(session.body()) - before < 2_600
+
+
+def test_forks_of_a_session_share_all_but_the_last_result() -> None:
+    session = AgentSession.begin("m", 1, turn=4)
+    session.take(answer("toolu_1"))
+    session.take(answer("toolu_2"))
+    one, other = session.fork(1), session.fork(2)
+    messages = [json.loads(each.body())["messages"] for each in (session, one, other)]
+    assert messages[0][:-1] == messages[1][:-1] == messages[2][:-1]
+    results = [each[-1]["content"][0] for each in messages]
+    assert {result["tool_use_id"] for result in results} == {"toolu_2"}
+    assert len({result["content"] for result in results}) == 3
+    assert one.body() == session.fork(1).body()
+
+
+def test_sessions_share_no_prefix() -> None:
+    one, other = (AgentSession.begin("m", seed, turn=4).body() for seed in (1, 2))
+    assert common(one, other) < 0.01

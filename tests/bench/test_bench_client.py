@@ -35,8 +35,6 @@ async def start() -> AsyncIterator[Start]:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_counts_tokens_events_and_bytes(start: Start, mode: Mode) -> None:
-    if mode == "quickack" and not hasattr(socket, "TCP_QUICKACK"):
-        pytest.skip("no TCP_QUICKACK on this system")
     client = await start(steady(40, 3), mode)
     for _ in range(2):
         one = await client.exchange(b"{}")

@@ -187,7 +187,7 @@ class OnlyNeeded:
             raise ImportError(f"{{name}} is not in the environment of Dynamo")
 
 sys.meta_path.insert(0, OnlyNeeded())
-from services.worker.engines.script.player import compile_script
+from turnwire_tools.script.player import compile_script
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

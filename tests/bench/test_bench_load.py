@@ -48,6 +48,18 @@ def test_wrong_usage() -> None:
         assert ended.value.code == 2
 
 
+async def test_another_checkout_runs_its_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = tmp_path / "services" / "cli" / "main.py"
+    main.parent.mkdir(parents=True)
+    for package in (main.parent, main.parent.parent):
+        (package / "__init__.py").touch()
+    main.write_text("import os, services; print(services.__file__, os.getcwd(), os.environ.get('TURNWIRE_PEERS'))")
+    monkeypatch.setenv("TURNWIRE_PEERS", "somewhere")
+    with pytest.raises(StackFailed, match=rf"{main.parent.parent}/__init__.py {tmp_path} None"):
+        async with own_stack(root=tmp_path):
+            pass
+
+
 async def test_a_stack_that_does_not_come_up_says_why() -> None:
     with pytest.raises(StackFailed, match="ended with status 2"):
         async with own_stack(["--no-such-flag"]):

@@ -12,9 +12,9 @@ from typing import Any
 import uvloop
 from tokenizers import Tokenizer
 
-from services.cli.demo.model import build_demo_model
 from tests.chaos.deployment import Deployment
 from tests.chaos.trials import Result, Run, Trial, as_document
+from turnwire_tools.script.demo_model import build_demo_model
 
 Results = "multiprocessing.Queue[dict[str, Any] | str]"
 """Results; a text is the error that ended a lane."""

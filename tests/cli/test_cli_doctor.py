@@ -19,7 +19,7 @@ from services.cli.doctor import model as doctor_model
 from services.cli.doctor.finding import Finding
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.loader import Sources
-from tests.conftest import MakeProcess, NatsServer
+from tests.conftest import MakeProcess, NatsServer, Reported
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +34,7 @@ def by_name(findings: Iterator[Finding] | list[Finding]) -> dict[str, Finding]:
 async def test_a_bus_with_a_worker(own_nats: NatsServer, make_process: MakeProcess) -> None:
     """On a server of its own, since other tests have processes on the shared one."""
     worker = await make_process("worker", "w", url=own_nats.url)
-    worker.models = [ModelCard("m", max_model_len=4096)]
-    worker.load = lambda: Load(running=1, slots=8)
+    worker.serve(Reported(ModelCard("m", max_model_len=4096), load=Load(running=1, slots=8)))
     check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
     while not check.done():
         worker.send_heartbeat()

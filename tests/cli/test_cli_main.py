@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +10,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.cli import local_http
-from services.cli.main import COMMANDS, main
+from services.cli.main import main
+from services.cli.registry import BUILT_IN, Command
 from services.runtime.health import HealthServer
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", BUILT_IN)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert callable(pkgutil.resolve_name(COMMANDS[command][0]))
     try:
         status = main([command, "--help"])
     except SystemExit as end:
@@ -29,7 +28,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 def test_overview(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(command in shown and text in shown for command, (_, text) in COMMANDS.items())
+    assert all(command in shown and text in shown for command, (_, text) in BUILT_IN.items())
     assert main([]) == 2
     assert capsys.readouterr() == ("", shown)
 
@@ -95,8 +94,7 @@ def faulty() -> int:
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COMMANDS, "check", (f"{__name__}:faulty", ""))
-    monkeypatch.setattr("services.cli.main.SETTINGS", {})
+    monkeypatch.setattr("services.cli.main.load_command", lambda _name: Command(faulty))
     with pytest.raises(ValueError, match="a bug"):
         main(["check"])
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.main import SETTINGS
 from services.cli.up import plan as up_plan
+from services.cli.up.command import COMMAND
 from services.cli.up.plan import (
     DEMO_MODEL,
     Plan,
@@ -38,7 +38,7 @@ def sources_of(argv: Sequence[str], *configs: type[Config], env: dict[str, str] 
 
 
 def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/state")) -> Plan:
-    return make_plan(sources_of([f"--state-dir={state}", *argv], *SETTINGS["up"], env=env))
+    return make_plan(sources_of([f"--state-dir={state}", *argv], *COMMAND.settings, env=env))
 
 
 def child(made: Plan, stage: str, config: type[Config], env: dict[str, str] | None = None, number: int = 0) -> Config:

@@ -8,7 +8,7 @@ import nats
 
 from schemas import subjects
 from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
-from services.cli.bus import messages
+from turnwire_tools.tap import messages
 
 
 @dataclass

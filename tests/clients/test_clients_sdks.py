@@ -21,7 +21,6 @@ from tests.pipeline.stack import Stack
 NEEDS = ("http-snapshot[httpx]==0.1.9", "inline-snapshot")
 """What the conftests import; the resource tests hardly use it."""
 OPENAI_PLAIN = ("tests/api_resources/test_completions.py", "tests/api_resources/test_models.py")
-OPENAI_CONVERSATIONS = ("tests/api_resources/conversations", "tests/api_resources/test_conversations.py")
 OPENAI_RESPONSES = ("tests/api_resources/test_responses.py", "tests/api_resources/responses")
 INSTALL_S = 180
 RUN_S = 300
@@ -81,14 +80,13 @@ def test_anthropic(stack: Stack, tmp_path: Path) -> None:
     ("passed", "arguments"),
     [
         ("80 passed", ("-k", "not (Models and delete and not path_params)", *OPENAI_PLAIN)),
-        ("125 passed", ("-p", "openai_seed", "tests/api_resources/chat")),
-        ("175 passed", ("-p", "openai_seed", *OPENAI_CONVERSATIONS)),
+        ("40 passed", ("-k", "create", "tests/api_resources/chat/test_completions.py")),
         ("175 passed", ("-p", "openai_seed", *OPENAI_RESPONSES)),
     ],
-    ids=["completions and models", "chat", "conversations", "responses"],
+    ids=["completions and models", "chat", "responses"],
 )
 def test_openai(stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str, ...]) -> None:
-    """All but the deletion of models, which is not served; for the others see `openai_seed`."""
+    """All but the deletion of models and stored chat completions, which are not served; see also `openai_seed`."""
     tree = sources("openai==3.51.0", tmp_path)
     assert resources(tree, f"{stack.url}/v1", *arguments).startswith(passed)
 

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import WSMsgType, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from services.cli.replay.client import SseParser
+from turnwire_tools.clients.shared import SseParser
 
 TURNS = ("/v1/messages", "/v1/responses", "/v1/chat/completions")
 _HOP = ("host", "connection", "transfer-encoding", "content-length", "keep-alive", "upgrade", "accept-encoding")

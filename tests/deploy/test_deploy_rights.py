@@ -148,27 +148,6 @@ async def stored(one: Client, other: Client) -> None:
         return (await one.get(f"/v1/responses/{made['id']}"))[0] == 404
 
     await until(gone)
-    await conversed(one, other)
-
-
-async def conversed(one: Client, other: Client) -> None:
-    """A conversation and stored chat completions of one frontend on the other."""
-    quick = say("Hm.</think>Hello.")
-    id = (await ask(one, "/v1/conversations"))["id"]
-    for client in (one, other):
-        await ask(client, "/v1/responses", input=quick, conversation=id)
-    _, items = await one.get(f"/v1/conversations/{id}/items")
-    assert len(items["data"]) == 6  # each turn: the question, the reasoning, the answer
-    made = [
-        (await ask(client, "/v1/chat/completions", messages=[{"role": "user", "content": quick}], store=True))["id"]
-        for client in (one, other)
-    ]
-
-    async def listed() -> bool:
-        _, found = await other.get("/v1/chat/completions")
-        return [entry["id"] for entry in found["data"]] == made
-
-    await until(listed)
 
 
 async def cancelled(client: Client, stack: Stack) -> None:

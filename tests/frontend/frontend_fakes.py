@@ -31,7 +31,7 @@ from services.frontend.apis.responses.store.shared import Sharing
 from services.frontend.app import CALLERS, make_app, make_runner
 from services.frontend.http.auth import Callers
 from services.frontend.http.tls import Tls
-from services.frontend.pipeline.interfaces import CancelReason, TurnSink
+from services.frontend.turns.interfaces import CancelReason, TurnSink
 from services.runtime.config import FrontendConfig
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 

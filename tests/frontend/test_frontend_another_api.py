@@ -12,9 +12,10 @@ from structlog import get_logger
 from schemas.conversation import Conversation, Text, Turn
 from schemas.errors import ErrorInfo, Invalid
 from schemas.events import Delta, Prepared, TurnEvent
-from services.frontend.apis.base import ErrorFormat, ErrorReply, Operation, Reply
+from services.frontend.apis.shared.mount import Api, Mount, Operation
 from services.frontend.app import APIS, make_app
-from services.frontend.http.mount import Api, Mount
+from services.frontend.http.errors import ErrorFormat, ErrorReply
+from services.frontend.turns.interfaces import Reply
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway
 

@@ -157,6 +157,8 @@ async def test_a_bug_behind_the_first_byte_closes_the_connection(monkeypatch: py
         ("POST", "/v1/messages/batches", 404, "Not found"),
         ("GET", "/v1/messages/batches/b1/results", 404, "Not found"),
         ("GET", "/v1/messages", 405, "Method GET is not allowed here"),
+        ("POST", "/v1/conversations", 404, "Not found"),
+        ("GET", "/v1/conversations/conv_1/items", 404, "Not found"),
         ("DELETE", "/v1/models", 405, "Method DELETE is not allowed here"),
         ("GET", "/v1/models/nobody", 404, "model: nobody"),
     ],
@@ -170,10 +172,21 @@ async def test_unknown_paths(method: str, path: str, status: int, message: str) 
             assert "Allow" in response.headers
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/nothing", "/v1/completions/c1", "/v1/embeddings"])
-async def test_paths_of_openais_apis_answer_in_their_shape(path: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/nothing"),
+        ("POST", "/v1/completions/c1"),
+        ("POST", "/v1/embeddings"),
+        ("GET", "/v1/chat/completions/chatcmpl-1"),
+        ("POST", "/v1/chat/completions/chatcmpl-1"),
+        ("DELETE", "/v1/chat/completions/chatcmpl-1"),
+        ("GET", "/v1/chat/completions/chatcmpl-1/messages"),
+    ],
+)
+async def test_paths_of_openais_apis_answer_in_their_shape(method: str, path: str) -> None:
     async with serving() as served, ClientSession(served.url) as http:
-        response = await http.post(path, json={})
+        response = await http.request(method, path, json={})
         assert response.status == 404
         error = {"message": "Not found", "type": "invalid_request_error", "param": None, "code": None}
         assert await response.json() == {"error": error}

@@ -7,8 +7,8 @@ from aiohttp import ClientSession
 from msgspec.structs import replace
 
 from schemas.errors import Invalid
-from services.frontend.apis.common import client_grammars
-from services.frontend.apis.common.client_grammars import checked_grammar
+from services.frontend.apis.shared import client_grammars
+from services.frontend.apis.shared.client_grammars import checked_grammar
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, serving
 

@@ -15,12 +15,12 @@ from anthropic.types import ToolUseBlock
 from fuzz.cases import Case, from_vector
 from fuzz.generated_turns import generated_turn
 from schemas.events import BlockEvent, BlockStart, BlockStop, Finish, FinishReason, Prepared, TurnEvent, Usage
-from services.frontend.apis.base import Dialect, Reply
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.apis.common.answers.documents import payloads
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.shared.answers.documents import payloads
+from services.frontend.turns.interfaces import Dialect, Reply
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, call, finish, serving, text
 
 VECTORS = sorted((Path(__file__).parents[1] / "vectors").glob("*.jsonl"))

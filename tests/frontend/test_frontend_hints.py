@@ -7,12 +7,12 @@ import pytest
 
 from schemas.conversation import Hints
 from schemas.errors import Invalid
-from services.frontend.apis.base import Dialect
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
+from services.frontend.turns.interfaces import Dialect
 
 QUESTION = [{"role": "user", "content": "Hi."}]
 APIS: list[tuple[Dialect, dict[str, Any]]] = [

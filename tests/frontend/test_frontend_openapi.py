@@ -11,7 +11,7 @@ from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
-from services.frontend.apis.openapi import REASONS, document
+from services.frontend.apis.shared.openapi import REASONS, document
 from services.frontend.app import APIS, make_app
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, reasoning, serving, text

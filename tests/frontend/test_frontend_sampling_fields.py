@@ -8,11 +8,11 @@ import pytest
 
 from schemas.conversation import Sampling
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.common import sampling_fields
-from services.frontend.apis.common.sampling_fields import SamplingFields, sampling_of
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.shared import sampling_fields
+from services.frontend.apis.shared.sampling_fields import SamplingFields, sampling_of
 
 HI = [{"role": "user", "content": "hi"}]
 APIS: list[tuple[Any, dict[str, Any]]] = [

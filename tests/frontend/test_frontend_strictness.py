@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from schemas.errors import Invalid
-from services.frontend.apis.base import Dialect
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.apis.common.inline_data import base64_size
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.shared.inline_data import base64_size
+from services.frontend.turns.interfaces import Dialect
 
 Json = dict[str, Any]
 APIS: dict[str, Dialect] = {"messages": Messages(), "chat": Chat(Settings()), "responses": Responses()}
@@ -183,7 +183,7 @@ REFUSED: list[tuple[tuple[str, Json], str, str]] = [
         f"metadata.{'k' * 65}",
     ),
     (
-        chat(store=True, metadata={"topic": "weather", "a.b": 5}),
+        responses(metadata={"topic": "weather", "a.b": 5}),
         "Invalid type for 'metadata.a.b': expected a string, but got an integer instead.",
         "metadata.a.b",
     ),

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from schemas.errors import Invalid
-from services.frontend.apis.common.decode import mend_surrogates
 from services.frontend.apis.messages.request import parse
+from services.frontend.apis.shared.decode import mend_surrogates
 
 
 def refused(body: bytes) -> str:

@@ -16,9 +16,9 @@ from bench.ledger.published import of_trl, published
 from bench.ledger.sessions import WORD
 from bench.ledger.walk import Step, Walk
 from fuzz.generated_turns import Choices
-from services.cli.demo import model as demo_model
 from services.preprocessor.model import ModelSetup
 from tests.conftest import examples
+from turnwire_tools.script import demo_model
 
 DEMO = Path(demo_model.__file__).parent / "files" / "chat_template.jinja"
 OWN = {file.stem: file for file in sorted((Path(__file__).parent / "templates").glob("*.jinja"))}

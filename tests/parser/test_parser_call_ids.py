@@ -9,10 +9,10 @@ import pytest
 from schemas.conversation import Call, Conversation, Result, ToolSpec
 from schemas.events import FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TokenFinish
-from services.frontend.apis.base import Ask, Reply
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
+from services.frontend.turns.interfaces import Ask, Reply
 from services.parser.turn_parse import TurnParse
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor

@@ -30,13 +30,14 @@ from schemas.events import (
     TurnEvent,
 )
 from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
-from services.frontend.pipeline.gateway.bus_gateway import BusGateway
+from services.frontend.turns.bus_gateway import BusGateway
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor
-from services.runtime.bus import Handler, Message, Subscription
+from services.runtime.bus import Delivery, Handler, Subscription
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, ServiceConfig
 from services.runtime.process import Process
+from services.runtime.process import Service as StageService
 from services.worker.service import Worker
 from tests.conftest import NatsServer, eventually
 from tests.pipeline.counting import QUEUE, CountingEngine, Model, Plan
@@ -99,6 +100,17 @@ class Sink:
         await eventually(lambda: self.words >= count)
 
 
+class Frontend(StageService):
+    """A frontend without HTTP."""
+
+    def __init__(self, gateway: BusGateway) -> None:
+        self.drain = gateway.drain  # type: ignore[method-assign]
+        self._gateway = gateway
+
+    def load(self) -> Load:
+        return Load(running=self._gateway.running)
+
+
 class Service:
     """One service in the loop, with its process, which is not connected yet."""
 
@@ -106,6 +118,7 @@ class Service:
         self.stage = stage
         self.process = process
         self.core = core
+        self.reported: StageService = Frontend(core) if stage == "frontend" else core
         self.running: asyncio.Task[None] | None = None
         self.cut = False
         """Messages are lost in both directions."""
@@ -135,10 +148,10 @@ class Service:
             return send(subject, data, reply_to=reply_to)
 
         async def subscribe(subject: str, handler: Handler) -> Subscription:
-            def handle(message: Message) -> None:
+            def handle(delivery: Delivery) -> None:
                 if not self.cut:
-                    data = self._changed(message.subject, message.data)
-                    handler(Message(bus, message.subject, data, message.reply_to))
+                    data = self._changed(delivery.subject, delivery.data)
+                    handler(Delivery(bus, delivery.subject, data, delivery.reply_to))
                     if subject == subjects.tokens(process.id):
                         self._note(data)
 
@@ -159,7 +172,7 @@ class Service:
     @property
     def turns(self) -> int:
         """How many turns the process has, as its heartbeats report."""
-        return self.process.load().running
+        return self.reported.load().running
 
     @property
     def alive(self) -> bool:
@@ -231,7 +244,6 @@ class Local:
             frontend = FrontendConfig(**common)
             process = Process(stage, frontend, self.log)
             core: Any = BusGateway(process, frontend)
-            process.load = lambda: Load(running=core.running)
         else:
             process = Process(stage, ServiceConfig(**common), self.log)
             if stage == "preprocessor":
@@ -247,7 +259,7 @@ class Local:
             service.watching.append(self._note_parser)
         await process.connect()
         await core.start()
-        service.running = asyncio.create_task(process.run(core.drain))
+        service.running = asyncio.create_task(process.run(service.reported))
         self.services.append(service)
         return service
 
@@ -393,7 +405,7 @@ def is_gone(gone: Service, *peers: Service) -> bool:
 
 def owes_nothing(sender: Service) -> bool:
     """Whether every frame of this process is acknowledged."""
-    return not sender.process.unacknowledged()
+    return not sender.reported.links().unacknowledged
 
 
 def generate_requests(change: Callable[[GenerateRequest], GenerateRequest]) -> tuple[str, Callable[[bytes], bytes]]:

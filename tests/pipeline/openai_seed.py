@@ -1,12 +1,11 @@
 """A pytest plugin for the openai SDK's own resource tests, run against a server that keeps what it makes.
 
-Those tests name responses, completions and conversations that a mock invents. Here each test has its own made for it
-first, and their ids are put in place of the invented ones on the way out; a cursor that names no item is left out. The cases that send `prompt`, and fields that
-exclude each other, are skipped. From the SDK's sdist:
+Those tests name responses that a mock invents. Here each test has its own made for it first, and their ids are put in
+place of the invented ones on the way out; a cursor that names no item is left out. The cases that send `prompt` and
+`conversation`, which are refused, are skipped. From the SDK's sdist:
 
     TEST_API_BASE_URL=http://127.0.0.1:8000/v1 PYTHONPATH=.:REPO/tests/pipeline \
-        pytest -n 2 -q -p openai_seed tests/api_resources/test_responses.py tests/api_resources/responses \
-            tests/api_resources/chat tests/api_resources/conversations tests/api_resources/test_conversations.py
+        pytest -n 2 -q -p openai_seed tests/api_resources/test_responses.py tests/api_resources/responses
 
 The server needs `--accept-any-model` and a default model, or only one.
 """
@@ -21,21 +20,14 @@ import pytest
 from openai._base_client import BaseClient
 
 RESPONSE = re.compile(r"resp_[0-9a-f]{32}|resp_123|\bresponse_id\b")
-COMPLETION = re.compile(r"\bcompletion_id\b")
-CONVERSATION = re.compile(r"conv_123")
-ITEM = re.compile(r"msg_abc")
 REFUSED = re.compile(r"test_method_(create|count)_with_all_params")
-MESSAGES = re.compile(r"test_(method|raw_response|streaming_response)_list")
 COMPACT = re.compile(r"test_method_compact_with_all_params")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if REFUSED.match(item.name) and "respons" in item.nodeid:
-            item.add_marker(pytest.mark.skip(reason="sends `prompt`, and fields that exclude each other"))
-        elif MESSAGES.match(item.name) and "completions/test_messages" in item.nodeid:
-            reason = "the SDK's type of a stored message has no role but the assistant's; the API documents all"
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+            item.add_marker(pytest.mark.skip(reason="sends `prompt` and `conversation`, which are refused"))
         elif COMPACT.match(item.name):
             reason = "the user messages that the API documents are none of the SDK's output items"
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
@@ -45,17 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def real_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has objects of its own."""
     build: Any = BaseClient._build_request
-    made: dict[re.Pattern[str], str] = {}
+    made: list[str] = []
 
     def real(text: str) -> str:
-        for pattern, make in ((RESPONSE, response), (COMPLETION, completion), (CONVERSATION, conversation)):
-            if pattern.search(text) and pattern not in made:
-                made[pattern] = make()
-        if ITEM.search(text) and ITEM not in made:
-            made[ITEM] = str(ask("GET", f"/conversations/{made[CONVERSATION]}/items")["data"][0]["id"])
-        for pattern, id in made.items():
-            text = pattern.sub(id, text)
-        return text
+        if RESPONSE.search(text) and not made:
+            made.append(response())
+        return RESPONSE.sub(made[0], text) if made else text
 
     def build_request(self: Any, options: Any, **others: Any) -> Any:
         options.url = real(options.url)
@@ -67,18 +54,6 @@ def real_ids(monkeypatch: pytest.MonkeyPatch) -> None:
         return build(self, options, **others)
 
     monkeypatch.setattr(BaseClient, "_build_request", build_request)
-
-
-def completion() -> str:
-    """Has the server make a chat completion and store it."""
-    messages = [{"role": "user", "content": "Say hello."}]
-    return str(ask("POST", "/chat/completions", {"messages": messages, "store": True})["id"])
-
-
-def conversation() -> str:
-    """Has the server make a conversation with one item."""
-    items = [{"type": "message", "role": "user", "content": "Say hello."}]
-    return str(ask("POST", "/conversations", {"items": items})["id"])
 
 
 def response() -> str:

@@ -11,12 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from services.cli.replay.command import directives, not_for_a_server
-from services.cli.replay.gateway import ReplayGateway, serving
-from services.cli.replay.player import Session
-from services.cli.replay.script import APIS, Api, Gate, Replay, Turn, read
 from tests.conftest import NatsServer, eventually
 from tests.pipeline.stack import MODEL, Stack
+from turnwire_tools.clients.answer import APIS, Api
+from turnwire_tools.replay.command import directives, not_for_a_server
+from turnwire_tools.replay.gateway import ReplayGateway, serving
+from turnwire_tools.replay.player import Session
+from turnwire_tools.replay.replay_file import Gate, Replay, Turn, read
 
 FILES = sorted((Path(__file__).parents[1] / "replays" / "files").glob("*.jsonl"))
 REPLAYS = [

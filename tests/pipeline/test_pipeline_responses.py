@@ -105,30 +105,3 @@ async def test_a_cancel_at_another_frontend_ends_the_turn_in_the_engine(
     turn = made["id"].rpartition("_")[2]
     logs = [worker.log for worker in own_stack.of("worker")]
     await eventually(lambda: any("worker.cancelled" in log and turn in log for log in map(Path.read_text, logs)))
-
-
-@pytest.mark.slow
-async def test_a_conversation_goes_on_without_the_frontend_that_worked_in_it(
-    frontends: list[Child], http: aiohttp.ClientSession
-) -> None:
-    doomed, survivor = frontends
-    id = (await ask(http, "POST", f"{doomed.url}/v1/conversations", items=[]))["id"]
-    await ask(http, "POST", f"{survivor.url}/v1/responses", model=MODEL, input=QUICK, conversation=id)
-    endless = LONG.replace("[[delay 20]]", "[[delay 1000]]")  # 400 s: it never ends before the kill
-    body = {"model": MODEL, "input": endless, "conversation": id, "background": True}
-    made = await ask(http, "POST", f"{doomed.url}/v1/responses", **body)
-    await until(http, f"{survivor.url}/v1/responses/{made['id']}", "in_progress")
-    async with http.post(f"{survivor.url}/v1/responses", json={**body, "background": False}) as refused:
-        assert (refused.status, (await refused.json())["error"]["code"]) == (400, "conversation_locked")
-    doomed.kill()
-    async with asyncio.timeout(LIMIT_S):
-        while True:
-            after = {"model": MODEL, "input": QUICK, "conversation": id}
-            async with http.post(f"{survivor.url}/v1/responses", json=after) as response:
-                answer = await response.json()
-            if response.status == 200:
-                break
-            assert answer["error"]["code"] == "conversation_locked"
-    items = await ask(http, "GET", f"{survivor.url}/v1/conversations/{id}/items?order=asc")
-    assert [item["type"] for item in items["data"]] == ["message", "reasoning", "message"] * 2
-    assert answer["output"][-1]["content"][0]["text"] == "Hello there."

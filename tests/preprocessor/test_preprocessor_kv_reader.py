@@ -11,12 +11,12 @@ from schemas.frames import pack_ids
 from schemas.kv import KvUpdate
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.tokenization.block_keys import block_keys, pack
 from services.worker.kv import publisher as kv_publisher
 from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.publisher import KvPublisher, PromptBlocks
-from tests.conftest import MakeProcess, eventually
+from tests.conftest import MakeProcess, Reported, eventually
 
 SIZE = 4
 PROMPT = list(range(40))
@@ -45,7 +45,7 @@ class Pair:
 
     async def worker(self, name: str = "w1") -> KvPublisher:
         self.process = await self.make("worker", f"{self.model}-{name}")
-        self.process.models = [ModelCard(self.model, block_tokens=SIZE)]
+        self.process.serve(Reported(ModelCard(self.model, block_tokens=SIZE)))
         publisher = KvPublisher(self.process, self.model, self.blocks)
         await publisher.start()
         await self.process.bus.flush()  # subscribed before anyone answers
@@ -157,7 +157,7 @@ async def test_nonsense_harms_nothing(pair: Pair) -> None:
 
 async def test_nothing_is_told_before_somebody_asks(pair: Pair) -> None:
     publisher = await pair.worker()
-    heard: list[Message] = []
+    heard: list[Delivery] = []
     other = await pair.make("preprocessor", f"{pair.model}-q")
     await other.subscribe(subjects.every_kv(pair.model), heard.append)
     await other.bus.flush()
@@ -179,11 +179,11 @@ async def test_a_worker_that_did_not_answer_is_asked_again(pair: Pair) -> None:
     await pair.preprocessor()
     asked = asyncio.Event()
     silent = await pair.make("worker", f"{pair.model}-w1")
-    silent.models = [ModelCard(pair.model, block_tokens=SIZE)]
+    silent.serve(Reported(ModelCard(pair.model, block_tokens=SIZE)))
 
-    def nonsense(message: Message) -> None:
+    def nonsense(delivery: Delivery) -> None:
         asked.set()
-        message.reply(b"later")
+        delivery.reply(b"later")
 
     mute = await silent.subscribe(subjects.kv_snapshot(pair.model, silent.id), nonsense)
     silent.send_heartbeat()

@@ -9,7 +9,7 @@ from schemas.conversation import Sampling
 from schemas.frames import GenerateRequest, decode_generate, pack_ids
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Weights
-from tests.conftest import MakeProcess, eventually
+from tests.conftest import MakeProcess, Reported, eventually
 
 REQUEST = GenerateRequest("t", 1, "m", pack_ids(range(99)), "p", "f", Sampling(), [], Raw(b"null"))
 
@@ -21,7 +21,7 @@ async def test_a_worker_of_an_older_release_gets_json(make_process: MakeProcess,
         await make_process("worker", f"raw-{raw}"),
     )
     placement = Placement(preprocessor, "m", Weights())
-    worker.models = [ModelCard("other", raw_prompts=not raw), ModelCard("m", raw_prompts=raw)]
+    worker.serve(Reported(ModelCard("other", raw_prompts=not raw), ModelCard("m", raw_prompts=raw)))
     worker.send_heartbeat()
     await eventually(lambda: preprocessor.registry.get("worker", worker.id) is not None)
     data = placement.encode(REQUEST, worker.id)

@@ -14,7 +14,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import seconds_left
 from services.preprocessor.prompt import assemble, prompt_ids
 from services.preprocessor.service import Preprocessor
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
 from tests.conftest import MakeProcess, eventually
@@ -42,9 +42,9 @@ async def test_a_turn_whose_deadline_has_passed_fails_once(make_process: MakePro
     frontend, process = await make_process("frontend", "late-f"), await make_process("preprocessor", "late-p")
     entries: list[EventEntry] = []
 
-    def receive(message: Message) -> None:
-        entries.extend(msgspec.json.decode(message.data, type=EventFrame).entries)
-        message.reply(b"{}")
+    def receive(delivery: Delivery) -> None:
+        entries.extend(msgspec.json.decode(delivery.data, type=EventFrame).entries)
+        delivery.reply(b"{}")
 
     await frontend.subscribe(subjects.events(frontend.id), receive)
     preprocessor = Preprocessor(process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1))

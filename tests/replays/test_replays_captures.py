@@ -14,8 +14,6 @@ import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
 from schemas.errors import Invalid
-from services.cli.replay import chat, messages, responses
-from services.cli.replay.script import APIS, Api
 from services.frontend.apis.chat.request import parse as parse_chat
 from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import parse as parse_messages
@@ -23,6 +21,8 @@ from services.frontend.apis.responses.dialect import understand
 from services.frontend.apis.responses.request.body import decode
 from services.templates.tools import tool_name
 from tests.captures import CAPTURES, REASON
+from turnwire_tools.clients import chat, messages, responses
+from turnwire_tools.clients.answer import APIS, Api
 
 HERE = Path(__file__).parent
 """A folder of recorded requests of agents, as `CLIENT/CASE/NN-POST-PATH.json`; none: only the written ones are tested."""

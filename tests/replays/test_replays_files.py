@@ -8,10 +8,11 @@ import aiohttp
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
-from services.cli.replay.gateway import ReplayGateway, serving
-from services.cli.replay.player import Played, Session
-from services.cli.replay.script import Api, Replay, Story, read
 from services.templates.tools import tool_name
+from turnwire_tools.clients.answer import Api, Story
+from turnwire_tools.replay.gateway import ReplayGateway, serving
+from turnwire_tools.replay.player import Played, Session
+from turnwire_tools.replay.replay_file import Replay, read
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.jsonl"))
 REPLAYS = [read(path.name, path.read_text()) for path in FILES]

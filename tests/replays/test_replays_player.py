@@ -9,11 +9,12 @@ import pytest
 
 from schemas.conversation import Conversation
 from schemas.events import BlockStop, Delta, Finish, Prepared, TurnEvent
-from services.cli.replay.client import SseParser
-from services.cli.replay.gateway import ClientProgress, ReplayGateway, ReplayTurn, serving
-from services.cli.replay.player import Played, Session, differences
-from services.cli.replay.script import APIS, Api, BadReplay, Gate, Output, RecordedEvents, read
-from services.frontend.pipeline.interfaces import TurnSink
+from services.frontend.turns.interfaces import TurnSink
+from turnwire_tools.clients.answer import APIS, Api
+from turnwire_tools.clients.shared import SseParser
+from turnwire_tools.replay.gateway import ClientProgress, ReplayGateway, ReplayTurn, serving
+from turnwire_tools.replay.player import Played, Session, differences
+from turnwire_tools.replay.replay_file import BadReplay, Gate, Output, RecordedEvents, read
 
 GATED = """
 {"replay": 1, "tools": ["Bash"]}

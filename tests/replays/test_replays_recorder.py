@@ -30,11 +30,12 @@ from schemas.frames import (
     TokenFrame,
     TurnRequest,
 )
-from services.cli.replay.gateway import ReplayGateway, serving
-from services.cli.replay.player import Session
-from services.cli.replay.recorder import Recorder
-from services.cli.replay.redaction import mask, mask_json
-from services.cli.replay.script import APIS, Api, RecordedEvents, RecordedTokens, Replay, read
+from turnwire_tools.clients.answer import APIS, Api
+from turnwire_tools.replay.gateway import ReplayGateway, serving
+from turnwire_tools.replay.player import Session
+from turnwire_tools.replay.replay_file import RecordedEvents, RecordedTokens, Replay, read
+from turnwire_tools.tap.recorder import Recorder
+from turnwire_tools.tap.redaction import mask, mask_json
 
 ARGUMENTS = '{"command": "cat \\u00e9\\n\\"x9\\"", "count": 42, "deep": {"a": ["b1", true], "c": null}}'
 ASKED = Conversation(

@@ -6,7 +6,7 @@ import pytest
 from structlog.typing import FilteringBoundLogger
 
 from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
-from services.runtime.bus import Bus, Message
+from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig
 from tests.conftest import NatsServer, eventually
 
@@ -29,9 +29,9 @@ async def test_a_handler_that_raises_receives_the_next_message(
     bus, heard = make(nats.url, quiet_log), list[bytes]()
     await bus.connect()
 
-    def handle(message: Message) -> None:
-        heard.append(message.data)
-        raise error(message.data)
+    def handle(delivery: Delivery) -> None:
+        heard.append(delivery.data)
+        raise error(delivery.data)
 
     await bus.subscribe("t.a", handle)
     for data in (b"1", b"2", b"3"):
@@ -43,7 +43,7 @@ async def test_a_handler_that_raises_receives_the_next_message(
 async def test_requests_end_with_an_answer_or_an_error(nats: NatsServer, quiet_log: FilteringBoundLogger) -> None:
     bus = make(nats.url, quiet_log)
     await bus.connect()
-    await bus.subscribe("t.echo", lambda message: message.reply(message.data * 2))
+    await bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data * 2))
     await bus.subscribe("t.mute", lambda _message: None)
     assert await bus.request("t.echo", b"ab", 5) == b"abab"
     with pytest.raises(Unavailable, match=r"t\.nobody"):
@@ -65,7 +65,7 @@ async def test_a_request_without_a_task_is_sent_at_once_and_ends_with_one_call(
     with pytest.raises(Unavailable):
         bus.ask("t.echo", b"", 5, lambda _answer: pytest.fail("not asked"))
     await bus.connect()
-    await bus.subscribe("t.echo", lambda message: message.reply(message.data * 2))
+    await bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data * 2))
     await bus.subscribe("t.mute", lambda _message: None)
     answers: list[bytes | TurnwireError] = []
     bus.ask("t.echo", b"ab", 5, answers.append)
@@ -89,7 +89,7 @@ async def test_too_much_is_refused_here_and_the_connection_lives(
     bus = make(nats.url, quiet_log)
     await bus.connect()
     heard: list[int] = []
-    await bus.subscribe("t.big", lambda message: heard.append(len(message.data)))
+    await bus.subscribe("t.big", lambda delivery: heard.append(len(delivery.data)))
     with pytest.raises(TooLarge) as refused:
         bus.publish("t.big", bytes(bus.max_payload + 1))
     assert refused.value.info.details == {"size_bytes": bus.max_payload + 1, "limit_bytes": bus.max_payload}
@@ -109,7 +109,7 @@ async def test_nothing_is_published_while_disconnected(own_nats: NatsServer, qui
     await bus.connect()
     await other.connect()
     heard: list[bytes] = []
-    await other.subscribe("t.x", lambda message: heard.append(message.data))
+    await other.subscribe("t.x", lambda delivery: heard.append(delivery.data))
     own_nats.kill()
     await eventually(lambda: not bus.connected and not other.connected)
     assert not bus.publish("t.x", b"stale")
@@ -133,7 +133,7 @@ async def test_messages_of_all_sizes_arrive_whole_and_in_order(
     await one.connect()
     await two.connect()
     heard: list[tuple[str, bytes, str]] = []
-    await two.subscribe("t.sizes", lambda message: heard.append((message.subject, message.data, message.reply_to)))
+    await two.subscribe("t.sizes", lambda delivery: heard.append((delivery.subject, delivery.data, delivery.reply_to)))
     await two.flush()
     sent = [bytes([n]) * (n * 150_000) for n in range(12)]
     for data in sent:
@@ -152,7 +152,7 @@ async def test_a_subscription_that_ends_still_handles_what_was_sent_before(
     await one.connect()
     await two.connect()
     heard: list[bytes] = []
-    subscription = await two.subscribe("t.ends", lambda message: heard.append(message.data))
+    subscription = await two.subscribe("t.ends", lambda delivery: heard.append(delivery.data))
     await two.flush()
     one.publish("t.ends", b"before")
     await one.flush()

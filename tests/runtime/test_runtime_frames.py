@@ -10,8 +10,8 @@ import pytest
 from schemas import subjects
 from schemas.control import Replay, StreamPosition
 from schemas.frames import TokenEntry, TokenFrame
-from services.runtime.bus import Message
-from services.runtime.process import Process
+from services.runtime.bus import Delivery
+from services.runtime.process import Links, Process, Service
 from services.runtime.streams import frames as streams
 from services.runtime.streams.frames import FrameReceiver, FrameSender
 from tests.conftest import MakeProcess, NatsServer, eventually
@@ -20,7 +20,7 @@ TURNS = 8
 TOKENS = 400
 
 
-class Source:
+class Source(Service):
     """Streams of counted tokens, sent through a `FrameSender`."""
 
     def __init__(
@@ -41,12 +41,15 @@ class Source:
         self.sender = FrameSender(
             process,
             "parser",
-            subjects.tokens,
             fill or self.fill,
             on_credit=lambda *_: None,
             on_replay=self.replay,
             on_unsendable=on_unsendable,
         )
+        process.serve(self)
+
+    def links(self) -> Links:
+        return self.sender.links()
 
     def add(self) -> None:
         for turn, ids in self.ids.items():
@@ -87,8 +90,8 @@ class Sink:
     def standings(self, _sender: str) -> list[StreamPosition]:
         return [StreamPosition(turn, 1, len(ids)) for turn, ids in self.ids.items()]
 
-    def frame(self, message: Message) -> None:
-        frame = msgspec.json.decode(message.data, type=TokenFrame)
+    def frame(self, delivery: Delivery) -> None:
+        frame = msgspec.json.decode(delivery.data, type=TokenFrame)
         if not self.receiver.opens(frame.sender, frame.seq):
             return
         self.frames += 1
@@ -98,7 +101,7 @@ class Sink:
                 self.receiver.gap(frame.sender, StreamPosition(entry.turn, 1, len(ids)))
                 continue
             ids += entry.ids[len(ids) - entry.at :]
-        self.receiver.arrived(frame.sender, frame.seq, len(message.data))
+        self.receiver.arrived(frame.sender, frame.seq, len(delivery.data))
 
     def whole(self, source: Source) -> bool:
         return self.ids == source.ids
@@ -109,11 +112,11 @@ class StuckSink:
 
     def __init__(self, process: Process) -> None:
         self.process = process
-        self.held: list[Message] = []
+        self.held: list[Delivery] = []
         self.handle = self.held.append
 
     async def start(self) -> None:
-        await self.process.subscribe(subjects.tokens(self.process.id), lambda message: self.handle(message))
+        await self.process.subscribe(subjects.tokens(self.process.id), lambda delivery: self.handle(delivery))
 
     def held_bytes(self, *, last: bool = True) -> int:
         """The size of the frames that came, with or without the last one."""

@@ -11,7 +11,7 @@ from schemas import subjects
 from schemas.control import Heartbeat, Load, Stage
 from schemas.errors import Invalid
 from services.runtime.heartbeat_auth import FRESH_S, HeartbeatAuth
-from tests.conftest import MakeProcess, eventually
+from tests.conftest import MakeProcess, Reported, eventually
 
 WORKER = Heartbeat("worker", "w-1", load=Load(running=3), version="1", host="h", pid=7)
 SUBJECT = subjects.heartbeat("worker", "w-1")
@@ -159,7 +159,7 @@ async def test_processes_with_a_key_take_each_other_and_no_forged_one(
     stranger.publish(subjects.heartbeat("worker", other.id), Heartbeat("worker", other.id, leaving=True))
     stranger.send_heartbeat()
     await stranger.bus.flush()
-    other.load = lambda: Load(running=9)
+    other.serve(Reported(load=Load(running=9)))
     other.send_heartbeat()
     await eventually(lambda: any(peer.load.running == 9 for peer in one.registry.living("worker")))
     assert [peer.id for peer in one.registry.living("worker")] == [other.id]

@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import EngineFailed, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig
-from services.runtime.storage.kv import Bucket, BucketConfig, Revision, create_bucket, digest_key
+from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket, digest_key
 from tests.conftest import NatsServer, eventually, make_bucket
 
 MakeBus = Callable[[str], Awaitable[Bus]]
@@ -75,31 +75,6 @@ async def test_what_one_process_puts_another_gets(
     assert await other.get("=") == b"=\x00value"
     await one.put("resp_1", b"again")
     assert await other.get("resp_1") == b"again"
-
-
-async def test_a_value_is_replaced_only_by_who_has_read_it(
-    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
-) -> None:
-    one = await opened(await make_bus(nats.url), "revised", quiet_log)
-    other = await opened(await make_bus(nats.url), "revised", quiet_log)
-    assert await one.revision("k") == Revision(None, 0)
-    assert await one.replace("k", b"1", 0)
-    assert not await other.replace("k", b"2", 0)
-    first = await other.revision("k")
-    assert first.value == b"1"
-    assert await other.replace("k", b"2", first.number)
-    assert not await one.replace("k", b"3", first.number)
-    await one.delete("k")
-    gone = await other.revision("k")
-    assert gone.value is None
-    assert not await other.replace("k", b"4", 0)
-    assert await other.replace("k", b"4", gone.number)
-    assert await one.get("k") == b"4"
-    with pytest.raises(TooLarge):
-        await one.replace("k", b"x" * 100_001, 0)
-    absent = Bucket(await make_bus(nats.url), config("absent"), quiet_log)
-    with pytest.raises(Unavailable, match="does not exist"):
-        await absent.replace("k", b"1", 0)
 
 
 async def test_a_key_has_several_values(nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger) -> None:

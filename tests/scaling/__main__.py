@@ -14,7 +14,6 @@ from typing import Any
 import uvloop
 from tokenizers import Tokenizer
 
-from services.cli.demo.model import build_demo_model
 from services.cli.up.embedded_nats import find_nats_server
 from tests.chaos import table
 from tests.chaos.deployment import free_port
@@ -23,6 +22,7 @@ from tests.pipeline.stack import Stack
 from tests.scaling.autoscaler import Target, read_targets, scaled
 from tests.scaling.fleet import Fleet, settings
 from tests.scaling.run import Phase, Plan, Run, as_rows
+from turnwire_tools.script.demo_model import build_demo_model
 
 SLOTS = 256
 """Of the worker to which the manifests' threshold belongs."""

@@ -12,10 +12,10 @@ from schemas.conversation import Sampling
 from services.runtime.config import WorkerConfig
 from services.worker.engine import EngineRequest
 from services.worker.engines.registry import open_engine
-from services.worker.engines.script.ticker import NOW, Ticker
 from tests.worker.conformance import Bench, Conformance
 from tests.worker.fake_tensorrt_llm import VERSIONS
 from tests.worker.listening import Listener
+from turnwire_tools.script.ticker import NOW, Ticker
 
 SLOTS = 4
 
@@ -43,7 +43,7 @@ class TestScript(Conformance):
             tickers.append(HoldableTicker(step))
             return tickers[-1]
 
-        monkeypatch.setattr("services.worker.engines.script.engine.Ticker", make_ticker)
+        monkeypatch.setattr("turnwire_tools.script.engine.Ticker", make_ticker)
         config = WorkerConfig(model=str(demo_model), slots=SLOTS, script_mode="request", token_delay_ms=0.1)
         engine: Any = open_engine("script", config)
         info = await engine.start()

@@ -2,6 +2,7 @@
 
 from schemas.errors import TurnwireError
 from services.cli.errors import CommandError
+from services.cli.registry import Command
 from services.cli.up.plan import model_problem, require_hub_model
 from services.runtime.config import STAGES, PreprocessorConfig
 from services.runtime.config.command_line import CLEAN
@@ -27,3 +28,6 @@ def check(sources: Sources, /) -> int:
         raise CommandError(f"model: {' '.join(str(error).split())}") from error
     print(f"{setup.card.name}: {setup.family.name}, {setup.max_model_len:,} tokens")
     return CLEAN
+
+
+COMMAND = Command(check, tuple(STAGES.values()))

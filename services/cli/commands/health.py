@@ -7,6 +7,7 @@ import sys
 
 from schemas.control import Stage
 from services.cli.local_http import get, reachable
+from services.cli.registry import Command
 from services.runtime.config import STAGES, FrontendConfig, Positive, StageConfig
 from services.runtime.config.loader import Sources
 
@@ -39,3 +40,6 @@ def check(sources: Sources, stage: Stage = "frontend", /, *, ready: bool = False
     if status != 200:
         print(f"{url}: {status} {body[:500].decode(errors='replace')}", file=sys.stderr)
     return int(status != 200)
+
+
+COMMAND = Command(check, tuple(STAGES.values()))

@@ -3,10 +3,12 @@
 import asyncio
 
 from schemas.errors import TimedOut, Unavailable
-from services.cli.bus.observer import observing
+from services.cli.observer import observing
+from services.cli.registry import Command
+from services.cli.signals import run
 from services.frontend.apis.responses.store.shared import bucket_config
 from services.runtime.bus import Bus
-from services.runtime.config import BucketsConfig
+from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources
 from services.runtime.storage.kv import BucketConfig, create_bucket
 from services.runtime.storage.ledger_bucket import ledger_bucket
@@ -21,8 +23,11 @@ def make(sources: Sources, /) -> int:
     `connect_timeout_s` for the server.
     """
     config = sources.load(BucketsConfig).config
-    print(*asyncio.run(make_buckets(config)), sep="\n")
+    print(*run(make_buckets(config)), sep="\n")
     return 0
+
+
+COMMAND = Command(make, (BusConfig, BucketsConfig))
 
 
 async def make_buckets(config: BucketsConfig) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from services.cli.errors import UsageError
 from services.cli.files import read_text
+from services.cli.registry import Command
 from services.frontend.http.keys import Limits, parse_keys
 
 PREFIX = "tw-"
@@ -45,6 +46,9 @@ def make(name: str, /, *option: str, file: Path | None = None) -> int:
     print("the key, which is stored nowhere:", file=sys.stderr)
     print(key)
     return 0
+
+
+COMMAND = Command(make)
 
 
 def _append(path: Path, line: str) -> None:

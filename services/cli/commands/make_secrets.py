@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.cli.files import replace_file
+from services.cli.registry import Command
 from services.runtime.config import STAGES
 
 USERS = (*STAGES, "setup", "tap")
@@ -29,6 +30,9 @@ def make(directory: Path, /) -> int:
     make_secrets(directory)
     print(f"secrets are in {directory}")
     return 0
+
+
+COMMAND = Command(make)
 
 
 def make_secrets(directory: Path) -> None:

@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from services.cli.registry import Command
 from services.runtime.config import STAGES, Config, UpConfig
 from services.runtime.config.loader import Sources, as_text
 
@@ -43,3 +44,6 @@ def show(
             table.add_row(setting, as_text(value), origin, style="dim" if origin == "default" else "")
         console.print(table)
     return 0
+
+
+COMMAND = Command(show, (*STAGES.values(), UpConfig))

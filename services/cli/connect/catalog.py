@@ -19,6 +19,7 @@ from cyclopts import Parameter
 from schemas.control import ModelCard
 from services.cli.connect.served import ServerError, read_models
 from services.cli.errors import CommandError, UsageError
+from services.cli.registry import Command
 from services.cli.running import server_url
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
 from services.runtime.config import Count, PreprocessorConfig
@@ -67,6 +68,9 @@ def catalog(client: Literal["codex"], /, *, flags: Annotated[Flags, Parameter(na
         path = msgspec.json.encode(str(Path(flags.output).resolve())).decode()
         print(f"{flags.output}: {slugs}; in Codex' config.toml: model_catalog_json = {path}", file=sys.stderr)
     return 0
+
+
+COMMAND = Command(catalog)
 
 
 def make(flags: Flags) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from services.cli.connect.client import Api, BadRequest, Plan, Target, client_names, load_client
 from services.cli.connect.served import read_models
 from services.cli.connect.settings_file import text_of, write
+from services.cli.registry import Command
 from services.cli.running import server_url
 from services.runtime.config.loader import KEY_VARIABLE
 
@@ -65,6 +66,9 @@ def connect(
         print(note)
     print(f"Start {chosen.title} with:  {plan.start}")
     return 0
+
+
+COMMAND = Command(connect)
 
 
 def target(flags: Flags, env: Mapping[str, str]) -> Target:

@@ -8,9 +8,9 @@ import msgspec
 from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
-from services.cli.bus.observer import observing
 from services.cli.doctor.finding import Finding
-from services.runtime.bus import Bus, Message
+from services.cli.observer import observing
+from services.runtime.bus import Bus, Delivery
 from services.runtime.config import STAGES, BusConfig
 from services.runtime.config.loader import mask_passwords
 
@@ -43,7 +43,7 @@ async def _server(config: BusConfig, bus: Bus) -> Finding:
 async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
     beats: dict[tuple[str, str], Heartbeat] = {}
 
-    def on_heartbeat(message: Message) -> None:
+    def on_heartbeat(message: Delivery) -> None:
         beat = msgspec.json.decode(message.data, type=Heartbeat)
         beats[beat.stage, beat.id] = beat
 

@@ -1,6 +1,5 @@
 """`turnwire doctor`: checks this machine, the bus and the model, and prints a report for pasting into an issue."""
 
-import asyncio
 import os
 from collections.abc import Iterable
 
@@ -11,8 +10,19 @@ from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import engine as doctor_engine
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor.finding import Finding, Status
+from services.cli.registry import Command
 from services.cli.running import bus_defaults, newest
-from services.runtime.config import STAGES, Seconds, UpConfig
+from services.cli.signals import run
+from services.runtime.config import (
+    STAGES,
+    BusConfig,
+    FrontendConfig,
+    ParserConfig,
+    PreprocessorConfig,
+    Seconds,
+    UpConfig,
+    WorkerConfig,
+)
 from services.runtime.config.loader import ConfigError, Sources, as_text
 
 _STYLES: dict[Status, str] = {"ok": "green", "note": "cyan", "warn": "yellow", "fail": "bold red"}
@@ -35,6 +45,9 @@ def examine(sources: Sources, /, *, listen_s: Seconds = 1.5) -> int:
     return status
 
 
+COMMAND = Command(examine, (BusConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig))
+
+
 def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
     """All checks, in order."""
     yield from doctor_machine.check()
@@ -55,7 +68,7 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
     if instance is not None:
         yield Finding("ok", "running", f"turnwire up serves {instance.model} at {' '.join(instance.urls)}")
     explicit = instance is not None or loaded["frontend"].origins["nats_url"] != "default"
-    yield from asyncio.run(doctor_bus.check(frontend.bus, explicit, listen_s))
+    yield from run(doctor_bus.check(frontend.bus, explicit, listen_s))
     if instance is None:
         yield doctor_machine.check_port(frontend)
     # transformers reads this when it is imported; the findings report a missing torch themselves.

@@ -13,6 +13,7 @@ import msgspec
 
 from schemas.errors import TurnwireError
 from services.cli.files import replace_file
+from services.cli.registry import Command
 from services.cli.running import CONNECT_S, Instance, announced, program
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
@@ -20,6 +21,7 @@ from services.cli.up.plan import Plan, make_plan, prepare_state, require_hub_mod
 from services.cli.up.readiness import context_window, not_ready
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
+from services.runtime.config import FrontendConfig, ParserConfig, PreprocessorConfig, UpConfig, WorkerConfig
 from services.runtime.config.loader import Sources, mask_passwords
 
 POLL_S = 0.05
@@ -42,6 +44,13 @@ def up(sources: Sources, /) -> int:
         return asyncio.run(running.run())
     finally:
         remove_ready_file(plan)
+
+
+COMMAND = Command(
+    up,
+    (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig),
+    without=("id", "metrics_host", "metrics_port", "log_format"),
+)
 
 
 class _Up:
@@ -129,7 +138,7 @@ class _Up:
 
     async def _require_bus(self) -> None:
         """Raises ChildFailed if no process could connect: one error instead of one from each."""
-        from services.cli.bus.observer import observing  # 0.1 s, and with a server of its own `up` is without
+        from services.cli.observer import observing  # 0.1 s, and with a server of its own `up` is without
 
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
         try:

@@ -17,7 +17,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.demo.model import is_built
 from services.cli.files import create_file
 from services.cli.local_http import reachable
 from services.cli.running import default_state_dir
@@ -150,9 +149,7 @@ def prepare_state(plan: Plan) -> None:
 
 
 def _make_demo_model(path: Path) -> None:
-    """Makes the demo model in another process, since training a tokenizer leaves 110 MB allocated."""
-    if is_built(path):
-        return
+    """Makes the demo model, unless it exists, in another process: training a tokenizer leaves 110 MB allocated."""
     command = [sys.executable, "-m", "services.cli.main", "demo-model", str(path)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0:

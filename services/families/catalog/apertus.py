@@ -2,7 +2,7 @@ r"""Apertus.
 
     <|inner_prefix|>Look first.<|inner_suffix|><|tools_prefix|>[{"run_shell": {"cmd": "ls"}}]<|tools_suffix|>
 
-Special: a call is an object whose only key is the name.
+Special: a call is an object with the name as its only key.
 """
 
 from services.families.authoring import Family, Form, Style, tagged_json

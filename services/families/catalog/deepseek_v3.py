@@ -25,7 +25,7 @@ SECTION_END = "<｜tool▁calls▁end｜>"
 
 
 def grammar(opening: str, then: tuple[str, ...], closes: tuple[str, ...]) -> Markup:
-    """Calls whose markers end in `opening` and whose JSON arguments end in `closes`."""
+    """The grammar of calls with markers that end in `opening` and JSON arguments that end in `closes`."""
     arguments = JsonCalls(form=Form.ARGUMENTS, closes=closes)
     openers = (SECTION + "{ws}" + CALL, CALL)
     return Markup(

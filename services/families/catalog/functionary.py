@@ -1,4 +1,4 @@
-r"""Functionary 3.1, and Llama 3.1 with tools of its own kind.
+r"""Functionary 3.1, and Llama 3.1 with custom tools.
 
 <function=run_shell>{"cmd": "ls"}</function>
 """

@@ -2,8 +2,8 @@ r"""Gemma 4.
 
     <|channel>thought\nLook first.<channel|><|tool_call>call:run_shell{cmd:<|"|>ls<|"|>,timeout_s:5}<tool_call|>
 
-Special: an argument object of its own kind; the model opens its reasoning, and may do so again. With thinking off the
-prompt ends in an empty one.
+Special: its own syntax for argument objects; the model opens its reasoning, and may do so again. With thinking off the
+prompt ends in an empty reasoning.
 """
 
 from services.families.authoring import Family, Style, gemma_style, object_calls

@@ -10,17 +10,17 @@ from services.families.authoring import Family, Markup, Parameters, Style, Tags
 
 
 def opening(name: str) -> str:
-    """A tag that opens."""
+    """An opening tag."""
     return f"<|open|>{{ws}}{name}{{ws}}<|sep|>"
 
 
 def closing(name: str) -> str:
-    """A tag that closes."""
+    """A closing tag."""
     return f"<|close|>{{ws}}{name}{{ws}}<|sep|>"
 
 
 def unescape(attribute: str) -> str:
-    """An attribute's text."""
+    """Undoes the escapes of an attribute."""
     return attribute.replace("&quot;", '"').replace("&amp;", "&")
 
 

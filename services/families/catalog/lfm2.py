@@ -2,7 +2,7 @@ r"""LFM 2 and 2.5.
 
     <think>Look first.</think><|tool_call_start|>[run_shell(cmd="ls")]<|tool_call_end|>
 
-Special: the template prints strings with quotes inside unescaped; a list of JSON objects may stand there instead.
+Special: the template does not escape quotes inside strings; the calls may also be a list of JSON objects.
 """
 
 from services.families.authoring import (

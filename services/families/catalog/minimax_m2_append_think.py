@@ -1,4 +1,4 @@
-r"""MiniMax M2 with its reasoning left in the text: a mode for clients that know no reasoning.
+r"""MiniMax M2 with its reasoning left in the text: a mode for clients that do not support reasoning.
 
     Look first.\n</think>\n\nDone.   is the text   <think>Look first.\n</think>\n\nDone.
 

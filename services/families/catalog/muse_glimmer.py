@@ -4,7 +4,7 @@ r"""Muse Glimmer and Muse Spark.
     <|start|>assistant to=user<|message|>Done.<|eot|>
 
 Special: the prompt ends in `<|start|>assistant`. The recipient decides: `self` is reasoning, `user` and `commentary` are
-text, in which markup is text too, a tool is calls. A registered tool's name may carry a namespace (`functions.NAME`,
+text (markup in it is text, too), a tool is calls. A registered tool's name may have a namespace (`functions.NAME`,
 `NAME.NAME`).
 """
 

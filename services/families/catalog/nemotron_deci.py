@@ -2,7 +2,7 @@ r"""Llama-Nemotron Super and Ultra.
 
     <think>\nLook first.\n</think>\n\n<TOOLCALL>[{"name": "run_shell", "arguments": {"cmd": "ls"}}]</TOOLCALL>
 
-Special: the model opens its reasoning itself; one object may stand there without a list.
+Special: the model opens its reasoning itself; a single object may come without a list.
 """
 
 from services.families.authoring import FRAMED_THINK, Family, Form, Style, tagged_json

@@ -7,7 +7,7 @@ from services.families.authoring import Call, Family, Form, JsonCalls, Markup, S
 
 
 def tag(name: str) -> str:
-    """A marker."""
+    """A marker with this name."""
     return f"<|plamo:{name}:plamo|>"
 
 

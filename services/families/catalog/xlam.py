@@ -1,8 +1,8 @@
 r"""xLAM.
 
-    [{"name": "run_shell", "arguments": {"cmd": "ls"}}]   bare, in ```json, or behind [TOOL_CALLS], <tool_call> or </think>
+    [{"name": "run_shell", "arguments": {"cmd": "ls"}}]   bare, in ```json, or after [TOOL_CALLS], <tool_call> or </think>
 
-Special: a bare list is its own marker; a list that holds no call is text.
+Special: a bare list is its own marker; a list without a call is text.
 """
 
 from services.families.authoring import (

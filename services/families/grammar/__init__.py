@@ -1,1 +1,1 @@
-"""The parts from which families build their grammars, and the machines that run them."""
+"""The building blocks of family grammars, and the readers that run them."""

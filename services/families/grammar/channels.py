@@ -3,8 +3,8 @@
     <|start|>assistant<|channel|>analysis<|message|>reasoning<|end|>
     <|start|>assistant to=functions.NAME …<|message|>{…}<|call|>
 
-The prompt has written the start of the first header. The header decides what a message is; text between messages is
-noise. Of a header that breaks off, or is missing, the parts that were read decide.
+The prompt contains the start of the first header. The header decides the kind of a message; text between messages is
+dropped. If a header breaks off or is missing, the parts that were read decide.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ from services.families.grammar.turn import CallOpener, TurnState, read_prose
 
 @dataclass(frozen=True)
 class HeaderPart:
-    """One piece of a header: a field's value, from a hole of the same name or given."""
+    """One piece of a header. It sets `field` to `value`, or to the text of the hole with the field's name."""
 
     shape: Shape
     field: str = ""
     value: str | None = None
     last: bool = False
-    """The message begins behind it."""
+    """The message begins after it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Tool:
 
 
 class MessageKind(Enum):
-    """A message that is no call."""
+    """The kind of a message that is not a call."""
 
     REASONING = "reasoning"
     TEXT = "text"
@@ -52,15 +52,15 @@ Route: TypeAlias = "Callable[[Fields], MessageKind | Tool]"
 
 class _Edge(Enum):
     END = "the message ends"
-    START = "a header begins behind it"
+    START = "a header begins after it"
     AGAIN = "a header begins with it, without a start"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """The grammar: `starts` begin a header, `again` shapes do so as its own first piece, `ends` end a message.
+    """The grammar: `starts` precede a header, `again` are first pieces of a header without start, `ends` end a message.
 
-    `interrupts` are first pieces of a header which end reasoning that was left open; in text they are text.
+    `interrupts` are first pieces of a header that end reasoning which was left open; in text they are text.
     """
 
     header: tuple[HeaderPart, ...]
@@ -109,13 +109,13 @@ class Channels:
         return self.route(fields) if fields else MessageKind.TEXT
 
     def _broken(self, turn: TurnState) -> bool:
-        """The input ended inside the very first piece."""
+        """Whether the input ended inside the first piece."""
         scanner = turn.scanner
         cuts = [cut for piece in self.header if (cut := piece.shape.cut(scanner.text, scanner.position))]
         return any(cuts) and (not scanner.stopped or any(marked for marked, _ in cuts if scanner.rest()[0] == "<"))
 
     def _message(self, turn: TurnState, kind: MessageKind | Tool) -> Reader[_Edge | None]:
-        """Reads a message; returns what it ended at, None at the end of the input."""
+        """Reads a message; returns the kind of marker that ended it, None at the end of the input."""
         scanner = turn.scanner
         if isinstance(kind, Tool) and turn.calls:
             after = yield from kind.body.read(turn, CallOpener(name=kind.name))
@@ -155,9 +155,9 @@ class Channels:
 
 @dataclass(frozen=True)
 class Section:
-    """The body of a message with several calls, each behind its own marker, up to one of `ends`, which is not passed.
+    """The body of a message with several calls, each after its own marker, up to one of `ends`, which is not passed.
 
-    What stands between the calls is noise. A message to a tool of the request that has none is a call that never
+    Text between the calls is dropped. A message to a tool of the request without any call is a call that never
     completes.
     """
 

@@ -2,10 +2,10 @@
 
     reasoning </think> text <call> … </call> text <think> reasoning </think> <call> … </call>
 
-Reasoning opens at a block boundary only: at the start, or with nothing but blanks since the last call or block ended. A
-well-formed call ends open reasoning, whose own closer may then still come. A marker that its grammar does not follow is
-text. A section without calls has no block. A closer of nothing has none at a block boundary, and at the end of the
-output; elsewhere it is text, but for a reasoning's closer on a line of its own.
+Reasoning opens at a block boundary only: at the start, or if only blanks follow the last call or block. A well-formed
+call ends open reasoning; the closer of the reasoning may still follow. A marker is text if the grammar does not
+continue after it. A section without calls makes no block. A closer without an opener is dropped at a block boundary and
+at the end of the output; elsewhere it is text, except a closer of reasoning on a line of its own.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,10 +24,10 @@ _FREE: Final = compile(r"\{(?:ws|junk|suffix)\}")
 
 
 class CallReader(Protocol):
-    """Reads a call from behind its opening marker to its end, and writes its block."""
+    """Reads a call, from after its opening marker to its end, and writes its block."""
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
-        """None: the call was read, and the scanner is behind it. A string: it was no call, and this text was passed."""
+        """Returns None after a call, which the scanner has passed. Returns the passed text if it is not a call."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Call:
     identify: Callable[[str], tuple[str, str]] | None = None
 
     def read(self, turn: TurnState, match: Match[str]) -> Reader[str | None]:
-        """Reads the call behind `match`; see `CallReader`."""
+        """Reads the call after `match`; returns as `CallReader.read` does."""
         groups = match.groupdict()
         name, call_id = groups.get("name"), groups.get("word")
         if self.identify is not None:
@@ -50,7 +50,7 @@ class Call:
 
 
 class Mark(Enum):
-    """A marker that opens no call."""
+    """The meaning of a marker that does not open a call."""
 
     THINK = "opens reasoning"
     ANSWER = "closes reasoning"
@@ -72,9 +72,9 @@ Meaning: TypeAlias = "Mark | Call"
 class Markup:
     """The grammar.
 
-    `think` are the pairs of markers around reasoning; `tails` close calls and sections, and are passed over behind a
-    call, as `joints` between calls are; `frames` are markers around text; `stops` are the model's stop tokens, dropped
-    where nothing follows them.
+    `think` are the pairs of markers around reasoning; `tails` close calls and sections, and are passed over after a
+    call, as are `joints` between calls; `frames` are markers around text; `stops` are the model's stop tokens, dropped
+    if nothing follows them.
     """
 
     think: tuple[tuple[str, str], ...] = ()
@@ -86,7 +86,7 @@ class Markup:
     framed: bool = False
     """Closers of `frames` count without their openers."""
     consumed: str = ""
-    """For reasoning that stays in the text: its opener, which the prompt ends in."""
+    """The opener at the end of the prompt, for reasoning that stays in the text."""
 
     def __call__(self, turn: TurnState) -> Reader[None]:
         """Reads a turn."""
@@ -112,15 +112,15 @@ class Markup:
                 turn.quote(text)
                 continue
             elif means is Mark.ORPHAN:
-                if turn.begun:
+                if turn.started:
                     turn.hold(text)
                 continue
             else:
                 turn.end_prose()
-            place = self._behind(place, means)
+            place = self._after(place, means)
 
-    def _behind(self, place: "_Place", means: Meaning) -> "_Place":
-        """The state behind a marker."""
+    def _after(self, place: "_Place", means: Meaning) -> "_Place":
+        """The state after a marker."""
         if isinstance(means, Call) or means is Mark.EMPTY:
             return replace(place, reasoning=False, unclosed=place.unclosed or place.reasoning, called=True)
         match means:
@@ -137,7 +137,7 @@ class Markup:
         return cache(self._markers_at)
 
     def _markers_at(self, place: "_Place") -> "tuple[Markers[Meaning], Markers[Meaning]]":
-        """The markers that count at the start of a block, and in it."""
+        """The markers that count at the start of a block, and those that count inside it."""
         openers, closers = [opener for opener, _ in self.think], [closer for _, closer in self.think]
         answer = _meaning(Mark.ANSWER, closers)
         always = _meaning(Mark.STOP, self.stops)
@@ -160,8 +160,8 @@ class Markup:
 
     @cached_property
     def empty_sections(self) -> tuple[Shape, ...]:
-        """Sections without calls, or with an empty list of them. In running text a bare pair of tags counts only where
-        it begins a line: a model may name its own tags."""
+        """Sections without calls, or with an empty list of them. In running text an empty pair of tags counts only at
+        the start of a line, because a model may mention its own tags."""
         blank = "{junk}" if any("{junk}" in call.shape.text for call in self.calls) else "{ws}"
         empty: list[Shape] = []
         for opener in dict.fromkeys(opener for call in self.calls for opener in _openers(call.shape.text)):
@@ -173,7 +173,7 @@ class Markup:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a turn is: it decides which markers count."""
+    """The state of a turn that decides which markers count."""
 
     calls: bool
     reasoning: bool
@@ -181,11 +181,11 @@ class _Place:
     called: bool = False
     """The last block was a call."""
     unclosed: bool = False
-    """A call ended reasoning, whose own closer may still come."""
+    """A call ended reasoning; the closer of the reasoning may still follow."""
 
 
 def _whole(text: str, *, line_start: bool = False) -> Shape:
-    """A shape of which no part alone is unmistakable."""
+    """A shape that counts only as a whole: no part of it is unmistakable."""
     return Shape(text, line_start=line_start, marker=text)
 
 

@@ -1,8 +1,8 @@
-"""The `Scanner`, from which readers take their input, and the `BlockWriter`, to which they write events.
+"""The `Scanner` that supplies the input of readers, and the `BlockWriter` that collects their events.
 
 A reader is a generator. It looks at `scanner.text` from `scanner.position` on, moves `position` past what it has read,
 and yields when it needs more; after a yield the text has grown, or `scanner.final` is set. Text before `position` is
-gone, so nothing is read twice but the few characters that may yet become a marker.
+discarded, so only the few characters that may become a marker are read twice.
 """
 
 from collections.abc import Callable, Generator
@@ -43,8 +43,8 @@ class Scanner:
         self.reason = FinishReason.STOP
         """Why the input ended; meaningful once `final` is set."""
         self.trigger: Trigger | None = None
-        """Set while a reader waits in a plain stretch and holds nothing back. Text in which it finds nothing goes into
-        the open block as it is (escaped for JSON if `escape`), and need not pass the reader."""
+        """Set while a reader waits in plain text and holds nothing back. Text without a match goes into the open block
+        directly (escaped for JSON if `escape`) and bypasses the reader."""
         self.escape = False
         self._kept: list[str] | None = None
         self._from = 0
@@ -58,18 +58,18 @@ class Scanner:
         self.position = 0
 
     def record(self) -> None:
-        """Records what is passed over from here on, until `recorded`."""
+        """Starts to record the text that is passed over; `recorded` ends the recording."""
         self._kept, self._from = [], self.position
 
     def recorded(self) -> str:
-        """The text that was passed over since `record`; ends the recording."""
+        """Ends the recording; returns the text that was passed over since `record`."""
         kept = "".join([*(self._kept or ()), self.text[self._from : self.position]])
         self._kept = None
         return kept
 
     @property
     def stopped(self) -> bool:
-        """The input has ended, by the model itself."""
+        """Whether the input has ended because the model stopped."""
         return self.final and self.reason is FinishReason.STOP
 
     def rest(self) -> str:
@@ -147,8 +147,7 @@ class BlockWriter:
         self.length = 0
         """Characters of the open block that were returned as deltas."""
         self.behind: dict[int, int] = {}
-        """For each reasoning or text block: how many characters of input there were from its first one on when it
-        opened."""
+        """For each reasoning or text block: the characters of input, from its first one on, there when it opened."""
         self._events: list[BlockEvent] = []
         self._parts: list[str] = []
         self.write: Write = self._parts.append

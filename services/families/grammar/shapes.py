@@ -1,14 +1,14 @@
-"""Shapes: the notation for markers.
+"""`Shape`, the notation for markers, and `Markers`, a set of shapes with meanings.
 
 A shape is literal text with holes, `<tool_call>{ws}<function={name}>`, and optionally `then`: what must follow (after
-blanks) for it to count. At a position of the input a shape gives a match, `MORE` (it could match with more input) or
-None, and a match or None never changes with more input: so the parser's result does not depend on how the stream was
-cut. Every hole is bounded, and so is the text that a shape can hold back.
+blanks) for it to count. At a position of the input the result is a match, `MORE` (it could match with more input) or
+None. A match and None are final: they never change with more input, so the parser's result does not depend on how the
+stream was split. Every hole is bounded, and so is the text that a shape can hold back.
 
-Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{words}` the
-same with blanks · `{id}` and `{junk}` anything up to the next `<`, the latter maybe nothing · `{to}` a recipient ·
-`{word}` a word · `{bool}` true or false · `{q}` an optional quote · `{suffix}` what a tokenizer may add to a marker's
-name. Any other brace is literal.
+Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{words}` one
+with blanks · `{id}` and `{junk}` anything up to the next `<` (`{junk}` may be empty) · `{to}` a recipient · `{word}` a
+word · `{bool}` true or false · `{q}` an optional quote · `{suffix}` text that a tokenizer may add to a marker's name.
+Any other brace is literal.
 """
 
 import enum
@@ -59,9 +59,9 @@ _SPLIT: Final = re.compile(rf"\{{({'|'.join(_HOLES)})\}}")
 class Shape:
     """The form of one marker.
 
-    `text` is the notation; `then` holds the literals one of which must follow after blanks (`END` among them admits
-    the end of the input); with `line_start` only blanks may precede it on its line. `marker` is the part of the shape
-    that is unmistakable: its beginning up to the first `>`, unless given.
+    `text` is the notation. `then`: one of these literals must follow after blanks; `END` among them admits the end of
+    the input. `line_start`: only blanks may precede the marker on its line. `marker` is the unmistakable part of the
+    shape, by default its beginning up to the first `>`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Shape:
         self.line_start = line_start
         self._pieces = _SPLIT.split(text)
         self.head = self._pieces[0]
-        """The literal text that the shape starts with, complete; a shape that is searched for must have one."""
+        """The literal text at the start of the shape; a shape in `Markers` must have some."""
         self._unmistakable = marker or self.head[: self.head.find(">") + 1] or self.head
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ def _prefixes(text: str) -> list[str]:
 
 
 def _partial(pieces: Sequence[str], then: Sequence[str]) -> str:
-    """A pattern for the shape where the input ends in the middle of it."""
+    """A pattern for input that ends in the middle of the shape."""
     rest = r"(?!)"
     if then:
         heads = dict.fromkeys(p for t in then for p in _prefixes(t))
@@ -171,7 +171,7 @@ class MarkerCut(NamedTuple, Generic[T]):
 
     meaning: T
     marked: bool
-    """Its unmistakable part is there."""
+    """Its unmistakable part is complete."""
     more: bool
     """Something follows that part."""
 
@@ -199,7 +199,7 @@ class Markers(Generic[T]):
         self.trigger = re.compile(rf"[{first}]|{ending}" if first else ending).search
 
     def find(self, text: str, position: int, final: bool) -> int:
-        """The place of the first complete head, or of an incomplete one at the end of the text; -1 if there is none."""
+        """The position of the first complete head, or of a partial one at the end of the text; -1 if there is none."""
         found = self._heads.search(text, position)
         if found is not None:
             return found.start()

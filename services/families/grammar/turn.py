@@ -39,23 +39,23 @@ class TurnState:
         self.blocks = blocks or BlockWriter()
         self.tools = tools
         self.calls = calls
-        """Whether call markers count; else they are text."""
+        """Whether call markers count; otherwise they are text."""
         self.reasoning = reasoning
         """Whether the open or the next block is reasoning."""
         self.quotes = False
-        """The open block names a marker, which its grammar does not follow: a closer may belong to it."""
+        """The open block mentions a marker without what must follow it, so a closer may be text, too."""
         self._held: list[str] = []
         self._broken = False
         self._resumed: BlockKind | None = None
-        """The kind of the block that the prompt began, until something of it was generated."""
+        """The kind of the block that the prompt started, until text is generated for it."""
 
     def prose(self, text: str) -> None:
         """Adds text that the scanner has just passed to the reasoning or text block. The first character that is not
         blank opens it.
 
-        A line break, and blanks behind it, are held until more comes: they may precede a marker or the end. Blanks
-        before it are written at once, because many tokenizers have a token of a blank before each number. Blank lines
-        at the start of a block are framing.
+        A line break, and blanks after it, are held until more text arrives: they may precede a marker or the end. Other
+        blanks are written at once, because many tokenizers have a separate token for the blank before a number. Blank
+        lines at the start of a block are framing.
         """
         held, blocks = self._held, self.blocks
         solid, wait = _parted(text)
@@ -80,7 +80,7 @@ class TurnState:
         self.hold(wait)
 
     def quote(self, text: str) -> None:
-        """Adds a marker that was passed, and that the open block only names, to it."""
+        """Adds a passed marker to the open block, which only mentions it."""
         self.prose(text)
         self.quotes = True
 
@@ -96,14 +96,14 @@ class TurnState:
         return not self._held and self.blocks.kind == ("reasoning" if self.reasoning else "text")
 
     @property
-    def begun(self) -> bool:
-        """A block of the current kind is open, or the prompt began it."""
+    def started(self) -> bool:
+        """A block of the current kind is open, or the prompt started it."""
         return (self.blocks.kind or self._resumed) == ("reasoning" if self.reasoning else "text")
 
     @property
     def line_start(self) -> bool:
         """The next character is at the start of a line or block."""
-        return self._broken or not self.begun
+        return self._broken or not self.started
 
     def end_prose(self) -> None:
         """Ends the open reasoning or text; held text is dropped."""
@@ -114,19 +114,19 @@ class TurnState:
             self.blocks.close()
 
     def open_call(self, name: str | None, call_id: str | None = None) -> None:
-        """Starts the block of a call. Its text up to here is no prose: what was recorded of it is dropped."""
+        """Starts the block of a call, and drops the recorded text, which belongs to the call."""
         self.scanner.recorded()
         self.end_prose()
         self.blocks.open("tool_use", name, call_id)
 
     def resume(self) -> None:
-        """Treats what was parsed so far as part of the prompt: of its blocks only an open call stays."""
+        """Treats everything parsed so far as part of the prompt: only an open call keeps its block."""
         self._resumed = self.blocks.discard()
         self._held.clear()
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """Splits text at the first line break behind which there are only blanks."""
+    """Splits text at the first line break that only blanks follow."""
     bare = text.rstrip(BLANKS)
     found = _BREAK(text, len(bare))
     return (text, "") if found is None else (text[: found.start()], text[found.start() :])
@@ -137,15 +137,16 @@ def read_prose(
 ) -> Reader[MarkerMatch[T] | None]:
     """Reads prose of the current kind up to the marker that ends it, which is passed over; None at the input's end.
 
-    `boundary` are the markers before the block's first character, `running` those in it. A marker that means `stop` is
-    held like trailing blanks, and dropped if nothing follows it. One that means `tail` belongs to what came before.
+    `boundary` are the markers that count before the block's first character, `running` those inside it. A marker that
+    means `stop` is held like trailing blanks, and dropped if nothing follows it. One that means `tail` belongs to the
+    call before it.
 
     If the input ends inside a marker: in running prose a piece of a marker is text, and a whole marker is dropped if
     the input was cut off, or if more than the marker is there. At a boundary it is dropped unless the model stopped.
     """
     scanner = turn.scanner
     while True:
-        if turn.begun:
+        if turn.started:
             answer = _pass_prose(turn, running)
         else:
             turn.hold((yield from scanner.blanks()))
@@ -174,15 +175,15 @@ def read_prose(
 
 
 def _marker_lost(turn: TurnState, cut: MarkerCut[T], tail: T | None) -> bool:
-    """The incomplete marker at the end of the input is dropped, not text."""
+    """Whether the incomplete marker at the end of the input is dropped; otherwise it is text."""
     stopped = turn.scanner.stopped
-    if turn.begun:
+    if turn.started:
         return cut.marked and (cut.more or not stopped)
     return not stopped or (cut.marked and cut.more) or cut.meaning is tail
 
 
 def _pass_prose(turn: TurnState, markers: Markers[T]) -> MarkerMatch[T] | MarkerCut[T] | More | None:
-    """Adds prose up to a marker, or to the end; returns what is there."""
+    """Adds prose up to a marker, or to the end; returns the marker."""
     scanner = turn.scanner
     text = scanner.text
     look = scanner.position
@@ -206,10 +207,10 @@ Grammar: TypeAlias = Callable[[TurnState], Reader[None]]
 
 
 class TurnParser:
-    """Splits one generation into reasoning, text and tool_use blocks, in order, while it comes in.
+    """Splits one generation into reasoning, text and tool_use blocks, in order, as it streams in.
 
-    Call `feed` any number of times, then `finish` once. The blocks do not depend on how the text is cut into `feed`s,
-    an event that was returned stays true, and no text raises.
+    Call `feed` any number of times, then `finish` once. The blocks do not depend on how the text is split into calls of
+    `feed`, a returned event is never revised, and no text raises an exception.
     """
 
     __slots__ = ("_blocks", "_program", "_turn", "scanner")
@@ -224,15 +225,15 @@ class TurnParser:
         if prefix:
             self._read(prefix)
             turn.resume()
-        self.scanner.trigger = None  # what is written so far is returned by the first feed
+        self.scanner.trigger = None  # the first feed returns the events so far
 
     @property
     def in_reasoning(self) -> bool:
-        """The open block, or else the next one, is reasoning."""
+        """Whether the open block, or else the next one, is reasoning."""
         return self._turn.reasoning and self._blocks.kind != "tool_use"
 
     def feed(self, text: str) -> list[BlockEvent]:
-        """Takes the next piece of the generation; returns the events that are certain now."""
+        """Adds the next piece of the generation; returns the events that are now certain."""
         scanner = self.scanner
         trigger = scanner.trigger
         if trigger is not None and text and trigger(text) is None:
@@ -248,14 +249,14 @@ class TurnParser:
         return self._blocks.drain()
 
     def passed(self, length: int) -> None:
-        """Counts characters that went into the open block past this parser, as the scanner's `trigger` found nothing in
-        them. To be called before the next `feed` or `finish`."""
+        """Counts characters that the caller put into the open block itself, because the scanner's `trigger` found
+        nothing in them. Must be called before the next `feed` or `finish`."""
         self._blocks.length += length
 
     def finish(self, reason: FinishReason) -> list[BlockEvent]:
-        """Ends the generation: decides what was held back, and closes all blocks.
+        """Ends the generation: decides about text that was held back, and closes all blocks.
 
-        With `FinishReason.STOP` a call whose body is whole is complete even without its closing marker; with any other
+        With `FinishReason.STOP` a call with a whole body is complete even without its closing marker; with any other
         reason it is not.
         """
         self.scanner.final, self.scanner.reason = True, reason

@@ -1,8 +1,8 @@
 """Writes bare text, up to the marker that ends it, as a JSON value of the type that the tool's schema gives it.
 
-Strings are written while they come in. Where a schema admits several types, the first of these that fits is taken:
-null, integer, number, boolean, object, array, string. Values are never guessed: one that fits none of them stays a
-string, as does every value of a parameter that is a string in the schema, or not in it.
+Strings stream. If a schema admits several types, the first of these that fits is taken: null, integer, number, boolean,
+object, array, string. Values are never guessed: one that fits none of them is a string, and so is every value of a
+parameter that is a string in the schema, or missing there.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _BOOLEANS: Final = {"true": "true", "false": "false", "1": "true", "0": "false"}
 
 
 class StringSink:
-    """Writes a value as a JSON string while it comes in; one that is `nullable` is held while it may be null."""
+    """Streams a value as a JSON string; a `nullable` one is held as long as it may be null."""
 
     __slots__ = ("_held", "_write")
 
@@ -31,11 +31,11 @@ class StringSink:
 
     @property
     def live(self) -> bool:
-        """Nothing is held: plain text may go into the open block without passing the reader."""
+        """Whether nothing is held, so that plain text may go into the open block without passing the reader."""
         return self._held is None
 
     def write(self, text: str) -> None:
-        """Takes the next piece."""
+        """Adds the next piece."""
         if self._held is not None:
             self._held = text = self._held + text
             if "null".startswith(text):
@@ -45,7 +45,7 @@ class StringSink:
         self._write(escaped(text))
 
     def end(self) -> None:
-        """The value has ended."""
+        """Ends the value."""
         if self._held is None:
             self._write('"')
         else:
@@ -53,7 +53,7 @@ class StringSink:
 
 
 class HeldSink:
-    """Keeps a value until it has ended, and then writes what `convert` makes of it: its type decides."""
+    """Collects a value, and writes it at its end as `convert` returns it."""
 
     __slots__ = ("_convert", "_parts", "_write")
     live = False
@@ -63,11 +63,11 @@ class HeldSink:
         self._parts: list[str] = []
 
     def write(self, text: str) -> None:
-        """Takes the next piece."""
+        """Adds the next piece."""
         self._parts.append(text)
 
     def end(self) -> None:
-        """The value has ended."""
+        """Ends the value."""
         self._write(self._convert("".join(self._parts)))
 
 
@@ -116,7 +116,7 @@ def copy_text(
 
 
 def coerced(text: str, types: frozenset[str]) -> str:
-    """`text` as JSON of the first of `types` that it fits, else as a JSON string."""
+    """Returns `text` as JSON of the first of `types` that fits, else as a JSON string."""
     bare = text.strip()
     if "null" in types and (bare == "null" or (bare == "None" and "string" not in types)):
         return "null"
@@ -132,11 +132,11 @@ def coerced(text: str, types: frozenset[str]) -> str:
 
 
 def json_or_string(text: str) -> str:
-    """JSON where the text is JSON, else a string."""
+    """Returns `text` as JSON if it is a JSON or Python literal, else as a JSON string."""
     return literal(text) or quoted(text)
 
 
 def json_string_or_string(text: str) -> str:
-    """The text as a JSON string, unless it is one already."""
+    """Returns `text` as a JSON string, unless it is one already."""
     value = literal(text)
     return value if value is not None and value[0] == '"' else quoted(text)

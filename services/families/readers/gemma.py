@@ -1,7 +1,7 @@
 """Reads and writes Gemma's argument objects: `{key:<|"|>text<|"|>,n:42,l:[…]}`, with a token for quotes.
 
-The string token also stands for a quote inside a string: it closes a string only if the grammar continues behind it.
-JSON's quotes are read too, and a string whose opening token is missing.
+The string token also stands for a quote inside a string: it closes a string only if the grammar continues after it.
+JSON's quotes and strings without their opening token are read, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _TRIGGER: Final = compile("<").search
 
 
 class GemmaValues(Values):
-    """`token` is on both sides of a string, `closer` ends the call."""
+    """Values with `token` on both sides of a string; `closer` ends the call."""
 
     object: ClassVar[Shape] = Shape("{")
 
@@ -32,16 +32,16 @@ class GemmaValues(Values):
             [(Shape(token, then=(",", "}", "]", END)), "end"), (Shape(token), "quote"), (self._closer, "broken")]
         )
         *quoted_keys, bare, words = (
-            [f"{front}{{{hole}}}{back}{{ws}}{colon}" for colon in ":="]
-            for front, hole, back in ((token, "key", token), ('"', "key", '"'), ("", "bare", ""), ("", "words", ""))
+            [f"{quote}{{{hole}}}{quote}{{ws}}{colon}" for colon in ":="]
+            for quote, hole in ((token, "key"), ('"', "key"), ("", "bare"), ("", "words"))
         )
         self._keys = tuple(map(Shape, chain(*quoted_keys, words)))
-        self._behind_text, self._behind_scalar = (
+        self._after_text, self._after_scalar = (
             tuple(Shape(",{ws}" + key) for key in chain(*quoted_keys, unquoted)) for unquoted in (bare, words)
         )
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
-        """A key and its colon."""
+        """Copies a key and its colon."""
         found = yield from scanner.match(*self._keys)
         if found is None:
             return False
@@ -50,7 +50,7 @@ class GemmaValues(Values):
         return True
 
     def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
-        """A string between tokens or quotes, a number or constant, or bare text."""
+        """Copies a string between tokens or quotes, a number or constant, or bare text."""
         if (yield from scanner.match(self._opens)) is not None:
             return (yield from self._string(scanner, write, live))
         if (yield from scanner.peek()) in ('"', "'"):
@@ -70,7 +70,7 @@ class GemmaValues(Values):
             sink.write('"')
 
     def _bare(self, scanner: Scanner, write: Write, closer: str) -> Reader[bool]:
-        """Text without an opening token: up to a closing one, a bracket, or a comma that the next key follows."""
+        """Copies text without an opening token: up to a closing one, a bracket, or a comma before the next key."""
         parts: list[str] = []
         whole = True
         while True:
@@ -90,7 +90,7 @@ class GemmaValues(Values):
             elif char in ",}]":
                 word = "".join(parts).strip() if whole else ""
                 scalar = CONSTANTS.get(word) or number_text(word, True)
-                following = self._behind_scalar if scalar else self._behind_text
+                following = self._after_scalar if scalar else self._after_text
                 if char != "," or closer == "]" or (yield from scanner.follows(*following)):
                     text = "".join(parts).strip()
                     write(scalar or quoted(text))
@@ -101,7 +101,7 @@ class GemmaValues(Values):
 
 
 def gemma_style(token: str) -> Callable[[Mapping[str, Any]], str]:
-    """Writes argument objects with `token` for quotes."""
+    """Returns a writer of argument objects with `token` for quotes."""
 
     def write(value: Any) -> str:
         if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Reads calls in JSON: `{"name": NAME, "arguments": {…}}`, a list of such, or the arguments alone behind a name.
+"""Reads calls in JSON: `{"name": NAME, "arguments": {…}}`, a list of such objects, or the arguments alone after a name.
 
-Arguments stream as they are once the name and their first token are known. A body that fails before that was no call
-and is given back as text, unless it names a tool of the request; one that fails later is a call that never completes.
+Arguments stream unchanged once the name and their first token are known. A body that fails before that is returned as
+text, unless it names a tool of the request; one that fails later is a call that never completes.
 """
 
 from collections.abc import Callable
@@ -20,27 +20,27 @@ from services.families.readers.values import JSON, Values
 _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
 _MAX_KEY: Final = 520
 _NO_ARGUMENTS: Final = frozenset({"type", "id", "call_id", "tool_call_id", "index"})
-"""Keys of calls whose values are no arguments."""
+"""Keys of a call that do not hold arguments."""
 _SURROGATE: Final = compile(r"\\u[dD][89a-fA-F]").match
 
 
 class Form(Enum):
-    """The form of the text behind the opening marker."""
+    """The form of the text after the opening marker."""
 
     ARGUMENTS = "the arguments alone; the marker has the name"
     OBJECT = "an object with name and arguments"
     LIST = "a list of such objects, or one alone"
-    LINES = "such objects behind each other"
+    LINES = "such objects one after the other"
     KEYED = "a list of objects with one key: the name, its value the arguments"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JsonCalls:
-    """The grammar of such a body.
+    """The grammar of a call body in JSON.
 
     `closes` end a call that is not in a list; without them the end of the JSON does. `names`, `arguments` and `ids` are
-    the keys that matter. `strict`: the JSON itself is the marker, so another key, or an unknown name without arguments,
-    means that it is no call.
+    the keys that are read. `strict`: the JSON itself is the marker, so an object with another key, or with an unknown
+    name and no arguments, is not a call.
     """
 
     form: Form = Form.OBJECT
@@ -68,10 +68,10 @@ class _Calls:
     __slots__ = (
         "_any",
         "_argued",
-        "_begun",
-        "_lead",
+        "_opening",
         "_other",
         "_pending",
+        "_started",
         "call_id",
         "grammar",
         "name",
@@ -85,19 +85,19 @@ class _Calls:
         self.call_id: str | None = None
         if opener.name is not None:
             self._set_name(opener.name, opener.call_id)
-        self._lead = split(r"[\[{]", opener.text, maxsplit=1)[0] if grammar.strict else opener.text
+        self._opening = split(r"[\[{]", opener.text, maxsplit=1)[0] if grammar.strict else opener.text
         self._pending: str | None = None
         self._argued = False
         self._other = False
-        """A key has been dropped that may have held arguments."""
+        """A dropped key may have held arguments."""
         self._any = False
-        self._begun = False
+        self._started = False
 
     def read(self) -> Reader[str | None]:
         """Reads all calls; see `markup.CallReader`."""
         scanner, grammar = self.turn.scanner, self.grammar
         if grammar.strict:
-            scanner.position -= len(self.opener.text) - len(self._lead)
+            scanner.position -= len(self.opener.text) - len(self._opening)
         scanner.record()
         yield from scanner.blanks()
         if grammar.form is Form.ARGUMENTS:
@@ -118,7 +118,7 @@ class _Calls:
         self.name, self.call_id = self.turn.tools.named(name, self.grammar.rename), call_id
 
     def _sole(self, item: Callable[[], Reader[bool]]) -> Reader[bool]:
-        """One call and its closing marker."""
+        """Reads one call and its closing marker."""
         if not (yield from item()):
             return False
         self.turn.blocks.close((yield from self._closed()))
@@ -158,7 +158,7 @@ class _Calls:
                 return self._any
 
     def _object(self) -> Reader[bool]:
-        """An object that is a call; leaves its block open."""
+        """Reads an object that is a call; leaves its block open."""
         scanner, blocks = self.turn.scanner, self.turn.blocks
         if (yield from scanner.peek()) != "{" or not (yield from self._members(nested=False)) or self.name is None:
             return False
@@ -226,7 +226,7 @@ class _Calls:
             yield
 
     def _bare(self) -> Reader[bool]:
-        """The arguments alone, or the closer without any."""
+        """Reads the arguments alone, or the closer without any."""
         scanner = self.turn.scanner
         if (yield from scanner.peek()) in ("{", '"', "n"):
             return (yield from self._value())
@@ -237,9 +237,9 @@ class _Calls:
         return False
 
     def _value(self) -> Reader[bool]:
-        """The arguments: an object, or null, or a string that holds an object."""
+        """Reads the arguments: an object, null, or a string that contains an object."""
         scanner = self.turn.scanner
-        self._begun = True
+        self._started = True
         char = yield from scanner.peek()
         written: list[str] = []
         if char == "{":
@@ -261,7 +261,7 @@ class _Calls:
         return whole
 
     def _encoded(self, written: list[str]) -> Reader[bool]:
-        """Arguments inside a JSON string: decoded while they come in."""
+        """Reads arguments inside a JSON string, and decodes them as they stream in."""
         inner = Scanner()
         copy = JSON.copy(inner, lambda text: self._write(written, text))
         ended: list[bool] = []
@@ -269,7 +269,7 @@ class _Calls:
         def decode(piece: str) -> None:
             if piece == '"':
                 return
-            # Half of a surrogate pair stays an escape: alone it is no text.
+            # Half of a surrogate pair stays an escape, because alone it is not a character.
             inner.extend(piece if _SURROGATE(piece) else loads(f'"{piece}"', strict=False))
             if ended:
                 return
@@ -301,17 +301,17 @@ class _Calls:
             self.turn.blocks.write(text)
 
     def _failed(self) -> Reader[str | None]:
-        """Handles a body that is malformed or has no end."""
+        """Handles a body that is malformed or unfinished."""
         turn, scanner = self.turn, self.turn.scanner
-        text = self._lead + scanner.recorded()
+        text = self._opening + scanner.recorded()
         if turn.blocks.kind != "tool_use":
             if scanner.final:
                 return text if scanner.stopped and self.grammar.strict and not self._any else None
-            certain = not self.grammar.strict or self._begun
-            known = self.grammar.form is Form.ARGUMENTS or (
+            certain = not self.grammar.strict or self._started
+            certain = self.grammar.form is Form.ARGUMENTS or (
                 certain and self.name is not None and self.name in turn.tools
             )
-            if not self._any and not known:
+            if not self._any and not certain:
                 return text
             if self.name is not None:
                 self._open("")

@@ -1,8 +1,8 @@
-"""Reads calls whose arguments are nested tags, each behind a namespace token: the schema gives the types.
+"""Reads calls with arguments as nested tags, each after a namespace token; the schema gives the types.
 
     NS<invoke name="N"> NS<key>value NS</key> NS<list>NS<item>1 NS</item> NS</list> NS</invoke>
 
-A string argument streams; any other is written when it has ended, and consecutive repeats of one are a list.
+A string argument streams; any other is written at its end. Consecutive repeats of an argument form a list.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _MAX_DEPTH: Final = 64
 
 @dataclass(frozen=True)
 class Nested:
-    """The grammar: the namespace token, and the heads of what may follow a call."""
+    """The grammar: the namespace token, and the heads of markers that may follow a call."""
 
     token: str
     beyond: tuple[str, ...]
@@ -40,7 +40,7 @@ class Nested:
 
     @cached_property
     def tags(self) -> Markers[Tag]:
-        """All tags; OPEN and CLOSE are those of an element."""
+        """All tags; `OPEN` and `CLOSE` mean an element's."""
         return Markers(
             [
                 (Shape(self.token + "</invoke>"), Tag.END),
@@ -66,8 +66,8 @@ class _Invocation:
         self._pending: tuple[str, list[str]] = ("", [])
 
     def read(self, opener: CallOpener, elided: str | None) -> Reader[bool]:
-        """Reads to the call's end; True if it is whole. One without arguments and closer, behind which the next call
-        opens, is not."""
+        """Reads to the end of the call; returns whether it is whole. It is not if the next call opens before any
+        argument or closer."""
         scanner = self._turn.scanner
         if elided is not None and not (yield from self._argument(elided)):
             return False
@@ -116,7 +116,7 @@ class _Invocation:
             self._pending = ("", [])
 
     def _string(self, key: str) -> Reader[bool]:
-        """A value that is text up to its own closer."""
+        """Reads a value that is text up to its own closer."""
         scanner, sink, closer = self._turn.scanner, StringSink(self._turn.blocks.write), f"</{key}>"
 
         def ends(found: MarkerMatch[Tag]) -> bool:
@@ -131,7 +131,7 @@ class _Invocation:
         return True
 
     def _element(self, schema: Any, depth: int) -> Reader[str | None]:
-        """An element's value as JSON, its closer passed over; None if the input ends in it."""
+        """Reads an element and its closer; returns its value as JSON, None if the input ends in it."""
         schema = resolved(schema, self._root)
         children: list[tuple[str, str]] = []
         text: list[str] = []
@@ -190,12 +190,12 @@ def _refuse(constant: str) -> None:
 
 @dataclass(frozen=True)
 class NestedStyle:
-    """Writes such arguments."""
+    """Writes arguments as nested tags."""
 
     token: str
 
     def __call__(self, arguments: Mapping[str, Any]) -> str:
-        """All arguments, in order."""
+        """Writes all arguments, in order."""
         return "".join(self._element(key, value) for key, value in arguments.items())
 
     def _element(self, key: str, value: Any) -> str:

@@ -1,8 +1,8 @@
 """Reads calls with one tag per argument: `<function=NAME> <parameter=KEY> value </parameter> … </function>`.
 
-A value is text up to its closing tag. That tag counts only if the grammar continues behind it, so a value may hold the
-tag's text; a tag that opens a parameter which is still missing ends a value that has no closer. Strings stream; the
-type of another value is decided when it has ended.
+A value is text up to its closing tag. The tag counts only if the grammar continues after it, so a value may contain the
+tag's text. A value without a closer ends at a tag that opens a parameter which is still missing. Strings stream; the
+type of any other value is decided at its end.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,10 +44,10 @@ class Tag(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The grammar of such a call, from behind its opening tag on.
+    """The grammar of a call with one tag per argument, after its opening tag.
 
     `opens` are the parameters' opening tags (holes: `key`, and `bool` or `word` for a stated type), `closes` their
-    closing tags; `ends` close the call, `beyond` are heads of what may follow it. `frame`: the template puts a line
+    closing tags; `ends` close the call, `beyond` are heads of markers after it. `frame`: the template puts a line
     break on each side of a value.
     """
 
@@ -57,9 +57,9 @@ class Parameters:
     beyond: tuple[str, ...] = ()
     frame: bool = False
     json: tuple[str, ...] = ()
-    """Markers of arguments that are one JSON object instead; its brace, if it has no marker."""
+    """Markers before arguments that are one JSON object instead; `{` for an object without a marker."""
     unwrap: tuple[str, ...] = ()
-    """A sole parameter of this name, if it is not in the schema, holds all arguments."""
+    """A single parameter with one of these names holds all arguments, unless the schema has the name."""
     unescape: Callable[[str], str] = str
     """Undoes the escapes in a tag's attributes."""
     stop_closes: bool = False
@@ -67,15 +67,15 @@ class Parameters:
     rename: tuple[str, ...] = ()
     """Namespaces that may precede a tool's name."""
     rename_unknown: bool = True
-    """They are the format's, also before the name of a tool that the request lacks."""
+    """The namespaces are also removed from the names of tools that the request lacks."""
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """The texts one of which must follow the opening tag for it to count."""
+        """The texts that may follow the opening tag; it counts only with one of them."""
         return tuple(dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond, *self.json)))
 
     def call(self, opener: str, *, line_start: bool = False, marker: str | None = None) -> Call:
-        """A call that begins with the shape `opener`, where one of `follows` stands behind it."""
+        """A call that begins with the shape `opener`, with one of `follows` after it."""
         return Call(Shape(opener, self.follows, line_start=line_start, marker=marker), self)
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
@@ -87,11 +87,11 @@ class Parameters:
 
     @cached_property
     def stated(self) -> bool:
-        """The model states types; a value without one, and without a schema, is JSON if it can be."""
+        """Whether the model states types. A value without type and schema is JSON if it parses as such."""
         return any("{bool}" in opener for opener in self.opens)
 
     @cached_property
-    def front(self) -> Markers[Tag]:
+    def before(self) -> Markers[Tag]:
         """Tags before the first value."""
         return self._tags(
             (self.opens, Tag.OPEN),
@@ -147,8 +147,8 @@ class _Arguments:
         self._cut = False
 
     def read(self, opener: CallOpener) -> Reader[bool]:
-        """Reads to the call's end; True if it is whole. One without arguments and closer, behind which the next call
-        opens, is not."""
+        """Reads to the end of the call; returns whether it is whole. It is not if the next call opens before any
+        argument or closer."""
         found = yield from self._next()
         if found is not None and found.meaning is Tag.JSON:
             return (yield from self._json(found.match))
@@ -167,7 +167,7 @@ class _Arguments:
 
     @property
     def _settled(self) -> bool:
-        """The model stopped here by itself, with no value open."""
+        """Whether the model stopped here by itself, with no value open."""
         scanner = self.turn.scanner
         return not self._cut and scanner.stopped and not scanner.rest().strip()
 
@@ -183,15 +183,15 @@ class _Arguments:
         return (yield from self._next()) is not None or self._settled
 
     def _next(self) -> Reader[MarkerMatch[Tag] | None]:
-        """Passes the next tag and the noise before it; a tag beyond the call is not passed."""
+        """Passes the next tag and any text before it; a tag after the end of the call is not passed."""
         grammar, scanner = self.grammar, self.turn.scanner
-        found = yield from scanner.seek(grammar.between if self.seen else grammar.front)
+        found = yield from scanner.seek(grammar.between if self.seen else grammar.before)
         if found is not None and found.meaning is not Tag.BEYOND:
             scanner.position = found.match.end()
         return found
 
     def _parameter(self, tag: Match[str]) -> Reader[MarkerMatch[Tag] | None]:
-        """Reads a value; returns the tag behind it, None at the end of the input."""
+        """Reads a value; returns the tag after it, None at the end of the input."""
         grammar = self.grammar
         key = grammar.unescape(tag["key"]).strip()
         if key in grammar.unwrap and not self.seen and key not in self.parameters:
@@ -233,13 +233,13 @@ class _Arguments:
         write = self.turn.blocks.write
         types = self.turn.tools.types(self.name, key)
         stated = tag.get("bool") or tag.get("word")
-        known = key in self.parameters
-        if stated is None and not known and self.grammar.stated:
+        declared = key in self.parameters
+        if stated is None and not declared and self.grammar.stated:
             return HeldSink(write, json_or_string)
         if stated in _RAW or (stated is None and types == STRING):
             return StringSink(write)
         if stated is not None:
-            return HeldSink(write, json_string_or_string if known and types == STRING else json_or_string)
+            return HeldSink(write, json_string_or_string if declared and types == STRING else json_or_string)
         if types == NULLABLE_STRING:
             return StringSink(write, nullable=True)
         return HeldSink(write, partial(coerced, types=types))
@@ -251,11 +251,11 @@ class _Arguments:
         if found is None:
             return None
         scanner.position = found.match.end()
-        # At a cut the text might have continued with anything.
+        # Cut text might have continued with anything.
         return found if found.meaning is not Tag.END or not scanner.final or scanner.stopped else None
 
     def _ends(self, found: MarkerMatch[Tag]) -> bool:
-        """A tag that opens a parameter ends a value only if the tool has that parameter and it was not given yet."""
+        """Whether a tag ends the value: an opening tag does so only for a parameter of the tool that is missing."""
         if found.meaning is not Tag.OPEN:
             return True
         key = found.match["key"].strip()
@@ -264,7 +264,7 @@ class _Arguments:
 
 @dataclass(frozen=True)
 class BareCall:
-    """A call that is only a name: without arguments (`whole`), or broken off behind it, which never completes."""
+    """A call that is only a name: `whole` if it has no arguments; one that broke off after the name never completes."""
 
     whole: bool
 

@@ -16,8 +16,8 @@ _KEY: Final = Shape("{bare}{ws}=")
 
 @dataclass(frozen=True)
 class Pythonic:
-    """The grammar behind `marker`; `closes` end it. Without a marker the list is its own, and one in running text
-    counts only if it calls a tool of the request."""
+    """The grammar after `marker`, up to one of `closes`. A list without a marker is its own marker, and counts in
+    running text only if it calls a tool of the request."""
 
     marker: str = ""
     closes: tuple[str, ...] = ()
@@ -33,12 +33,12 @@ class Pythonic:
 
 
 class _Calls:
-    __slots__ = ("_any", "_grammar", "_lead", "_turn")
+    __slots__ = ("_any", "_grammar", "_opening", "_turn")
 
     def __init__(self, grammar: Pythonic, turn: TurnState, opener: CallOpener) -> None:
         self._grammar, self._turn = grammar, turn
         self._any = False
-        self._lead = grammar.marker
+        self._opening = grammar.marker
         turn.scanner.position -= len(opener.text) - len(grammar.marker)
 
     def read(self) -> Reader[str | None]:
@@ -58,7 +58,7 @@ class _Calls:
         return None
 
     def _more(self) -> Reader[bool]:
-        """Whether another call begins here; passes the end of the list."""
+        """Returns whether another call begins here; passes the end of the list."""
         scanner = self._turn.scanner
         while True:
             yield from scanner.blanks()
@@ -71,14 +71,14 @@ class _Calls:
         return char not in ("", "]", "<") and (not self._any or (yield from scanner.follows(_CALL)))
 
     def _call(self) -> Reader[bool]:
-        """One call, from its name to its closing bracket; a block that fails in between stays open."""
+        """Reads one call, from its name to its closing bracket; a block that fails in between stays open."""
         turn = self._turn
         scanner, write = turn.scanner, turn.blocks.write
         found = yield from scanner.match(_CALL)
         if found is None:
             return False
         name = turn.tools.named(found[1]["name"])
-        if not self._grammar.marker and not self._any and turn.begun and name not in turn.tools:
+        if not self._grammar.marker and not self._any and turn.started and name not in turn.tools:
             return False
         before = "{"
         while True:
@@ -109,7 +109,7 @@ class _Calls:
 
     def _failed(self) -> Reader[str | None]:
         turn, scanner = self._turn, self._turn.scanner
-        text = self._lead + scanner.recorded()
+        text = self._opening + scanner.recorded()
         if turn.blocks.kind != "tool_use":
             if scanner.final and not scanner.stopped:
                 scanner.position = len(scanner.text)
@@ -122,5 +122,5 @@ class _Calls:
 
 
 def python_style(arguments: Mapping[str, Any]) -> str:
-    """Keyword arguments."""
+    """Writes keyword arguments."""
     return ", ".join(f"{key}={value!r}" for key, value in arguments.items())

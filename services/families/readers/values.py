@@ -1,7 +1,7 @@
-"""Copies JSON and Python literals as JSON while they come in.
+"""Copies JSON and Python literals as JSON, as they stream in.
 
 At every moment the copy is a prefix of a JSON text, however the input continues. It keeps the model's spelling (blanks,
-number forms, key order) and repairs only what has one reading: a trailing comma, a raw control character or a stray
+number forms, key order) and repairs only unambiguous errors: a trailing comma, a raw control character or a stray
 backslash in a string, Python's spelling of constants and quotes.
 """
 
@@ -31,10 +31,10 @@ class Values:
     """The unmistakable start of an object."""
 
     def copy(self, scanner: Scanner, write: Write, live: bool = False) -> Reader[bool]:
-        """Copies the value that begins here; True once it has ended.
+        """Copies the value that begins here; returns True at its end.
 
-        False: it is no value (the scanner is where that showed), or the input ended in it. `live`: `write` adds
-        to the open block itself, so plain text of a string may go there without passing this reader.
+        False: the text is not a value (the scanner stays where that showed), or the input ended in it. `live`: `write`
+        adds to the open block itself, so plain text of a string may go there without passing this reader.
         """
         stack: list[tuple[str, str]] = []
         comma = ""
@@ -71,13 +71,13 @@ class Values:
                 return True
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
-        """A key and its colon; leaves the scanner at the value."""
+        """Copies a key and its colon; leaves the scanner at the value."""
         if (yield from scanner.peek()) not in _QUOTES or not (yield from self.string(scanner, write, False)):
             return False
         return (yield from self.colon(scanner, write))
 
     def colon(self, scanner: Scanner, write: Write) -> Reader[bool]:
-        """A colon with the blanks around it."""
+        """Copies a colon with the blanks around it."""
         before = yield from scanner.blanks()
         if (yield from scanner.peek()) != ":":
             return False
@@ -86,7 +86,7 @@ class Values:
         return True
 
     def scalar(self, scanner: Scanner, write: Write, live: bool, closer: str) -> Reader[bool]:
-        """A string, number or constant; `closer` ends what contains it."""
+        """Copies a string, number or constant; `closer` ends the container."""
         if (yield from scanner.peek()) in _QUOTES:
             return (yield from self.string(scanner, write, live))
         word = yield from self.word(scanner)
@@ -99,7 +99,7 @@ class Values:
         return True
 
     def word(self, scanner: Scanner) -> Reader[str]:
-        """The characters that can belong to a number or constant."""
+        """Passes the characters that can belong to a number or constant."""
         while True:
             found = _SCALAR.match(scanner.text, scanner.position)
             assert found is not None
@@ -109,7 +109,7 @@ class Values:
             yield
 
     def string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
-        """A quoted string, copied as it comes."""
+        """Copies a quoted string as it streams in."""
         quote = yield from self.quote(scanner)
         plain, trigger = _PLAIN[quote[0]]
         write('"')
@@ -186,7 +186,7 @@ class PythonValues(Values):
     openers: ClassVar[tuple[str, ...]] = ("{", "[", "(")
 
     def quote(self, scanner: Scanner) -> Reader[str]:
-        """One quote, or three; three before `,` or a bracket are a string of one quote."""
+        """Passes one quote, or three. Three before `,` or a bracket are a string that contains one quote."""
         ahead = yield from scanner.peek(4)
         triple = ahead[:3] == ahead[0] * 3 and ahead[3:] not in (",", ")", "]", "}")
         quote = ahead[: 3 if triple else 1]
@@ -209,7 +209,7 @@ class PythonValues(Values):
             count += 1
 
     def escape(self, scanner: Scanner, write: Write) -> Reader[bool]:
-        """Copies one of Python's escapes; an unknown one is a backslash."""
+        """Copies a Python escape; an unknown one is a plain backslash."""
         pair = yield from scanner.peek(2)
         if len(pair) < 2:
             return False
@@ -229,16 +229,16 @@ class PythonValues(Values):
 
 
 class LiteralValues(Values):
-    """JSON, or what Python prints: single quotes make a string of Python's."""
+    """JSON, or Python literals: a string in single quotes follows Python's rules."""
 
     def string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
-        """A quoted string, with the escapes of its language."""
+        """Copies a quoted string, with the escapes of its language."""
         values = PYTHON if scanner.text[scanner.position] == "'" else JSON
         return (yield from values.string(scanner, write, live))
 
 
 def number_text(text: str, fraction: bool) -> str | None:
-    """A number in JSON, unchanged if it is JSON already; with `fraction` also one that is not whole."""
+    """Returns `text` as a JSON number, unchanged if it is one; None if it is none, or a fraction without `fraction`."""
     if _INTEGER.match(text):
         digits = text.lstrip("+-").lstrip("0") or "0"
         return ("-" if text[0] == "-" else "") + digits
@@ -261,7 +261,7 @@ LITERAL: Final = LiteralValues()
 
 
 def literal(text: str) -> str | None:
-    """A whole object, array or other value in `text`, JSON or Python, as JSON; None if it is none."""
+    """Returns the JSON or Python value that all of `text` spells, as JSON; None if it spells no value."""
     scanner = Scanner(text)
     scanner.final = True
     written: list[str] = []

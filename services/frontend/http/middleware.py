@@ -4,7 +4,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
@@ -23,22 +23,16 @@ from schemas.errors import (
     Unauthorized,
     unexpected,
 )
-from services.frontend.apis.base import ErrorFormat, ErrorReply, ErrorShape
-from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
+from services.frontend.http.auth import CALLER, OPEN_PATHS, Caller, Callers
 from services.frontend.http.cors import AllowedHosts, Cors
+from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape
+from services.frontend.http.headers import SECURITY_HEADERS, with_valid_headers
 from services.frontend.http.rate_limits import rate_headers
-from services.frontend.pipeline.gateway.checked_gateway import CALLER
-from services.frontend.pipeline.metrics import TurnRecord
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 Api: TypeAlias = Literal["anthropic", "openai", "shared"]
 
-SECURITY_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "cache-control": "no-store",
-}
-"""Set on every response that does not set them itself: no MIME sniffing, no caching."""
 MAX_NOTES = 16
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -75,8 +69,8 @@ class RequestContext:
         return self.caller.tenant if self.caller else None
 
     @contextmanager
-    def turn(self, record: TurnRecord) -> Iterator[None]:
-        """Counts a request that decodes as open, and charges its tokens on exit. Raises RateLimited on entering."""
+    def turn(self, tokens: Callable[[], int]) -> Iterator[None]:
+        """Counts a request that decodes as open. On exit it is charged `tokens()`. Raises RateLimited on entering."""
         if self.caller is None:
             yield
             return
@@ -84,7 +78,7 @@ class RequestContext:
             try:
                 yield
             finally:
-                self.caller.spend(record.tokens)
+                self.caller.spend(tokens())
 
     def note(self, left_out: Sequence[str]) -> None:
         """Reports to the client what was left out of its request. The client may have chosen the names."""
@@ -147,7 +141,7 @@ class RequestMiddleware:
         )
         context.trace_id = request.get(TRACE_ID)
         request[REQUEST_CONTEXT] = context
-        request = _with_valid_headers(request)
+        request = with_valid_headers(request)
         format = self._format_of(request.path)
         context.api, shape = format.name, format.reply
         context.cors = self._cors.headers(request.headers)
@@ -222,14 +216,6 @@ def refuse_malformed(message: str, shape: ErrorShape, status: int = 400) -> web.
 
 def _response(reply: ErrorReply) -> web.Response:
     return web.Response(status=reply.status, headers=reply.headers, body=reply.body)
-
-
-def _with_valid_headers(request: web.Request) -> web.Request:
-    """Replaces header bytes that are not UTF-8. They are surrogates here, which neither JSON nor the bus takes."""
-    if all(map(str.isascii, request.headers.values())):
-        return request
-    headers = [(name, value.encode(errors="replace").decode()) for name, value in request.headers.items()]
-    return request.clone(headers=headers)
 
 
 def _error_reply(error: TurnwireError | web.HTTPException, context: RequestContext, shape: ErrorShape) -> ErrorReply:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from aiohttp import WSCloseCode, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from services.frontend.apis.base import ErrorShape
+from services.frontend.http.errors import ErrorShape
 from services.frontend.http.masks import MaskedFrames
 from services.frontend.http.middleware import OVER_LIMIT, refuse_malformed
 from services.frontend.http.sse import keep_buffers_small

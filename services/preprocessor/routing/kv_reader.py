@@ -14,7 +14,7 @@ from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
 from schemas.kv import KvSnapshot, KvUpdate
 from services.preprocessor.routing.kv_index import KvIndex
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.tokenization.block_keys import unpack
 
@@ -60,8 +60,8 @@ class KvEventReader:
         self._index.forget(heartbeat.id)
         self._seqs.pop(heartbeat.id, None)
 
-    def _update(self, message: Message) -> None:
-        update = _decode_update(message.data)
+    def _update(self, delivery: Delivery) -> None:
+        update = _decode_update(delivery.data)
         if update.worker in self._pending:
             self._pending[update.worker].append(update)
         else:

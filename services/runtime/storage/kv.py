@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from schemas import subjects
 from schemas.errors import EngineFailed, NotFound, TooLarge, TurnwireError, Unavailable
-from services.runtime.bus import Bus, Conflict
+from services.runtime.bus import Bus
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 2.0
@@ -24,7 +24,6 @@ RETRY_S = 5.0
 """A bucket that was never found is looked for at most this often."""
 _DUPLICATE_WINDOW_S = 120.0
 _DELETE = {"KV-Operation": "DEL"}
-_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 T = TypeVar("T")
 
@@ -46,15 +45,6 @@ class BucketConfig(Struct, frozen=True, kw_only=True):
     """Servers of a cluster that hold a copy."""
 
 
-class Revision(Struct, frozen=True):
-    """A key's value and which write it is from."""
-
-    value: bytes | None
-    """None: there is none (any more)."""
-    number: int
-    """Of the last write of this key, a deletion included; 0: none, or it has expired."""
-
-
 class Bucket:
     """A bucket as a service uses it. Its operations raise Unavailable or TimedOut where the server does not answer,
     EngineFailed where it refuses.
@@ -74,13 +64,9 @@ class Bucket:
 
     async def get(self, key: str) -> bytes | None:
         """The value; None where there is none (any more)."""
-        return (await self.revision(key)).value
-
-    async def revision(self, key: str) -> Revision:
-        """The value, and the number that `replace` needs."""
         subject = subjects.bucket_key(self._config.name, key)
         found = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
-        return Revision(None, 0) if found is None else Revision(found.data or None, found.seq)
+        return None if found is None else found.data or None
 
     async def members(self, key: str) -> list[bytes]:
         """The values of a key that has several, oldest first."""
@@ -119,20 +105,6 @@ class Bucket:
         self._check(value)
         await self._write(key, value, None)
 
-    async def replace(self, key: str, value: bytes, number: int) -> bool:
-        """Keeps a value if the key was not written since its revision of this number; returns whether it did.
-
-        Raises as `put`; Unavailable: there is no such bucket.
-        """
-        self._check(value)
-        try:
-            written = await self._write(key, value, {_EXPECTED: str(number)})
-        except Conflict:
-            return False
-        if not written:
-            raise Unavailable(f"the bucket {self._config.name} does not exist")
-        return True
-
     def offer(self, key: str, value: bytes, member: str | None = None) -> None:
         """Sends a value to keep in this tick, and does not wait for the acknowledgement. `member`: see `members`.
 
@@ -154,9 +126,9 @@ class Bucket:
         if len(value) > limit:
             raise TooLarge(f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket {name}")
 
-    async def _write(self, key: str, value: bytes, headers: dict[str, str] | None) -> bool:
+    async def _write(self, key: str, value: bytes, headers: dict[str, str] | None) -> None:
         subject = subjects.bucket_key(self._config.name, key)
-        return await self._call(lambda js: js.publish(subject, value, headers=headers)) is not None
+        await self._call(lambda js: js.publish(subject, value, headers=headers))
 
     async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
         """One call of JetStream; None where nothing is found, or the bucket never was."""

@@ -7,6 +7,7 @@ loop goes out at its end, in one frame per receiver.
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 from cachetools import FIFOCache, TTLCache
@@ -14,9 +15,9 @@ from cachetools import FIFOCache, TTLCache
 from schemas import subjects
 from schemas.control import Credit, Heartbeat, Replay, Stage, StreamPosition
 from schemas.errors import TooLarge
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.observability.metrics import CountCollector, register
-from services.runtime.process import Process
+from services.runtime.process import Links, Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
 
 FRAME_BYTES = 128 * 1024
@@ -45,8 +46,7 @@ class FrameSender:
     def __init__(
         self,
         process: Process,
-        receivers: Stage,
-        subject: Callable[[str], str],
+        receivers: Literal["parser", "frontend"],
         fill: Fill,
         *,
         on_credit: Callable[[str, int], None],
@@ -55,7 +55,6 @@ class FrameSender:
     ) -> None:
         """
         Args:
-            subject: the subject of a receiver's frames.
             fill: takes the next frame's worth, some `FRAME_BYTES`, out of a receiver's outbox.
             on_credit: (receiver, seq): everything up to that frame has arrived.
             on_replay: rewinds the streams that the request names; the sender then drains again.
@@ -64,7 +63,7 @@ class FrameSender:
         """
         self._process = process
         self._receivers: Stage = receivers
-        self._subject = subject
+        self._subject = subjects.tokens if receivers == "parser" else subjects.events
         self._fill = fill
         self._on_credit = on_credit
         self._on_replay = on_replay
@@ -77,17 +76,23 @@ class FrameSender:
 
     async def start(self) -> None:
         """Subscribes to credit and replay requests."""
-        process, links = self._process, self._links
+        process = self._process
         self._loop = asyncio.get_running_loop()
         self._call_soon = self._loop.call_soon
         await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
-        process.sent = lambda: {id: link.seq for id, link in links.items()}
-        process.unacknowledged = lambda: {id: link.acknowledged for id, link in links.items() if link.unacknowledged}
-        process.replays = lambda: {id: link.last_replay for id, link in links.items() if link.last_replay}
         process.on_reconnect.append(self.schedule)
         counters = {"turnwire_stream_replays_total": ("Replays requested of this process.", lambda: self.replays)}
         register(process.metrics, CountCollector(counters))
+
+    def links(self) -> Links:
+        """Returns what the process's heartbeats report."""
+        links = self._links.items()
+        return Links(
+            sent={id: link.seq for id, link in links},
+            unacknowledged={id: link.acknowledged for id, link in links if link.unacknowledged},
+            replays={id: link.last_replay for id, link in links if link.last_replay},
+        )
 
     def mark(self, receiver: str) -> None:
         """Drains to this receiver at the end of this tick, or once there is credit."""
@@ -157,8 +162,8 @@ class FrameSender:
             except TooLarge as error:
                 self._process.log.error("stream.frame_too_large", receiver=receiver, error=str(error))
 
-    def _credited(self, message: Message) -> None:
-        credit = _decode_credit(message.data)
+    def _credited(self, delivery: Delivery) -> None:
+        credit = _decode_credit(delivery.data)
         link = self._links.get(credit.receiver)
         if link is None:
             return
@@ -167,8 +172,8 @@ class FrameSender:
         if credit.receiver in self._marked and link.open:
             self.schedule()
 
-    def _replayed(self, message: Message) -> None:
-        replay = _decode_replay(message.data)
+    def _replayed(self, delivery: Delivery) -> None:
+        replay = _decode_replay(delivery.data)
         link = self._links.get(replay.receiver)
         if link is None:
             return

@@ -10,7 +10,7 @@ from services.worker.engine import Engine
 
 GROUP = "turnwire.engines"
 BUILT_IN = {
-    "script": "services.worker.engines.script.engine:ScriptEngine",
+    "script": "turnwire_tools.script.engine:ScriptEngine",
     "transformers": "services.worker.engines.transformers.engine:TransformersEngine",
     "trtllm": "services.worker.engines.trtllm.engine:TrtllmEngine",
     "vllm": "services.worker.engines.vllm.engine:VllmEngine",

@@ -11,7 +11,8 @@ import msgspec
 from schemas import subjects
 from schemas.frames import pack_ids
 from schemas.kv import KvSnapshot, KvUpdate
-from services.runtime.bus import Message
+from services.runtime.after_sending import after_sending
+from services.runtime.bus import Delivery
 from services.runtime.process import Process
 from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys, pack
 from services.worker.engine import Engine, EngineInfo, KvEvent, KvEventSource
@@ -96,8 +97,7 @@ class KvPublisher:
         tail = blocks.tail + pack_ids(output[:-1])
         self._chains.append(partial(extended, blocks.keys, tail, self._index.block_tokens, blocks.salt))
         if self._index.followed:
-            # A turn of the loop later: the end itself is written first.
-            self._loop.call_soon(self._loop.call_soon, self._enter)
+            after_sending(self._enter)  # the end itself goes first
         else:
             self._publish_soon()
 
@@ -135,13 +135,13 @@ class KvPublisher:
             self._process.publish(subjects.kv(self._model, self._process.id), update)
             cleared = False
 
-    def _snapshot(self, message: Message) -> None:
+    def _snapshot(self, delivery: Delivery) -> None:
         while self._chains:
             self._index.used(self._chains.popleft()())
         self._publish()  # `seq` must cover everything in the answer
         self._index.followed = True
         fit = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
-        message.reply(_encode(KvSnapshot(self._process.id, self._seq, pack(self._index.keys()[-fit:]))))
+        delivery.reply(_encode(KvSnapshot(self._process.id, self._seq, pack(self._index.keys()[-fit:]))))
 
 
 def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> KvPublisher | None:

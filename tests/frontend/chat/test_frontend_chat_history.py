@@ -9,7 +9,7 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, Tur
 from schemas.errors import Invalid
 from services.frontend.apis.chat.request import parse
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.media.pdf_document import document
+from services.frontend.turns.media.pdf_document import document
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": 3.0}'}}
 CALL_2 = {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -329,6 +329,13 @@ def test_fields_that_decide_nothing_are_skipped() -> None:
     assert msgspec.structs.replace(asked, client=plain.client) == plain
 
 
+def test_store_has_no_effect_and_is_noted() -> None:
+    asked = ask(store=True, metadata={"any": ["value"]})
+    assert asked.notes == ["store"]
+    assert asked.conversation == ask(store=False).conversation == ask().conversation
+    assert ask(store=False).notes == []
+
+
 def test_every_field_of_the_sdk_is_known() -> None:
     """A field that the SDK gains must be decided upon, and is then named here or honoured."""
     honoured = {

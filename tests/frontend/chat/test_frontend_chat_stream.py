@@ -14,10 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TokenLogprob, TurnEvent, Usage
-from services.frontend.apis.base import Reply, failure_of
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Finish,
+    FinishReason,
+    Prepared,
+    TokenLogprob,
+    TurnEvent,
+    Usage,
+    failure_of,
+)
 from services.frontend.apis.chat.stream import ChatStream, Shape, chat_collector
-from services.frontend.apis.common.freeform import freeform_input
+from services.frontend.apis.shared.freeform import freeform_input
+from services.frontend.turns.interfaces import Reply
 from tests.frontend.frontend_fakes import with_dispatch
 
 TURNS = Path(__file__).parents[2] / "fixtures" / "chat" / "turns"

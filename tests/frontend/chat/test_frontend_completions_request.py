@@ -8,8 +8,8 @@ import pytest
 from schemas.conversation import Hints, OutputFormat, RawPrompt, Sampling
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
-from services.frontend.apis.common.shared_errors import openai_reply
 from services.frontend.apis.completions.request import Completions, CompletionsAsk
+from services.frontend.apis.shared.shared_errors import openai_reply
 
 
 def ask(**fields: Any) -> CompletionsAsk:

@@ -21,8 +21,8 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.apis.base import Reply
 from services.frontend.apis.completions.stream import CompletionsStream, Shape, completions_collector
+from services.frontend.turns.interfaces import Reply
 from tests.frontend.chat.test_frontend_chat_stream import frames
 
 REPLY = Reply("0a1b2c", "req_0a1b2c", "acme/served-model", 1700000000)

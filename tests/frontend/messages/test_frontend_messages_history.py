@@ -9,8 +9,8 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, Too
 from schemas.errors import Invalid
 from services.frontend.apis.messages.request import parse
 from services.frontend.apis.messages.wire import UNSEALED
-from services.frontend.media.pdf_document import PDF
-from services.frontend.media.pdf_document import document as pdf_document
+from services.frontend.turns.media.pdf_document import PDF
+from services.frontend.turns.media.pdf_document import document as pdf_document
 
 Json = dict[str, Any]
 USE: Json = {"type": "tool_use", "id": "t1", "name": "look", "input": {"a": 1}}

@@ -12,8 +12,7 @@ from anthropic.types import Message
 
 from schemas.conversation import Call, Reasoning, Result
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind, Overloaded
-from schemas.events import Failed
-from services.frontend.apis.base import failure_of
+from schemas.events import Failed, failure_of
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, reasoning, serving, text
 from tests.frontend.messages.test_frontend_messages_stream import CASES, load
 

@@ -13,11 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
-from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.common.answers.documents import StreamCollector
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Finish,
+    FinishReason,
+    Prepared,
+    TurnEvent,
+    Usage,
+    failure_of,
+)
 from services.frontend.apis.messages.stream import MessagesStream, merged_message
 from services.frontend.apis.messages.wire import UNSEALED
+from services.frontend.apis.shared.answers.documents import StreamCollector
+from services.frontend.turns.interfaces import Reply
 from tests.frontend.frontend_fakes import with_dispatch
 
 TURNS = Path(__file__).parents[2] / "fixtures" / "messages" / "turns"

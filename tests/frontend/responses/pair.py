@@ -6,13 +6,12 @@ from contextlib import asynccontextmanager
 
 import msgspec
 from aiohttp import ClientSession
-from openai import AsyncOpenAI
 from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import FrontendNotice
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
-from services.runtime.bus import Message
+from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
@@ -33,15 +32,6 @@ class Pair:
         self.http = http
         self.ask_one, self.ask_other = Client(http, one), Client(http, other)
         self.bucket, self.go, self.living = bucket, go, living
-
-    def sdks(self, key: str = "k") -> tuple[AsyncOpenAI, AsyncOpenAI]:
-        """Clients of the one and the other."""
-        return sdk(self.one, key), sdk(self.other, key)
-
-
-def sdk(served: Served, key: str = "k") -> AsyncOpenAI:
-    """A client that does not try again."""
-    return AsyncOpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0)
 
 
 def paired_turn(go: asyncio.Event) -> list[Step]:
@@ -79,8 +69,8 @@ async def pairing(
         decode = msgspec.json.Decoder(FrontendNotice).decode
         for process, served in ((one_process, one), (other_process, other)):
 
-            def apply(message: Message, served: Served = served) -> None:
-                served.responses.apply_notice(decode(message.data))
+            def apply(delivery: Delivery, served: Served = served) -> None:
+                served.responses.apply_notice(decode(delivery.data))
 
             await process.subscribe(subjects.frontends(), apply)
             await process.bus.flush()

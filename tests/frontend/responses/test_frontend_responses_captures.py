@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
-from services.frontend.apis.common.summary import SUMMARIZE
 from services.frontend.apis.responses.dialect import ResponsesAsk, understand
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.items import COMPACTED
+from services.frontend.turns.summary import SUMMARIZE
 from tests.captures import CAPTURES, REASON
 
 REQUESTS = sorted(path for path in CAPTURES.glob("*/*/*-POST-v1-responses.json"))

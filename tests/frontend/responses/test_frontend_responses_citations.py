@@ -20,11 +20,11 @@ from schemas.events import (
     Usage,
     WebSource,
 )
-from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.citations import url_citations
 from services.frontend.apis.responses.answer.events import payloads
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
+from services.frontend.turns.interfaces import Reply
 
 TIDES, MOON = "https://example.org/tides", "https://example.org/moon?full=1"
 TITLES = {TIDES: "Tides", MOON: "Moon"}

@@ -214,7 +214,6 @@ HONOURED: dict[str, Any] = {
 """Change the conversation."""
 OF_THE_ANSWER: dict[str, Any] = {
     "background": True,
-    "conversation": "conv_1",
     "include": ["reasoning.encrypted_content"],
     "previous_response_id": "resp_1",
     "store": False,
@@ -230,7 +229,7 @@ ECHOED: dict[str, Any] = {
     "top_logprobs": 3,
     "user": "u",
 }
-REFUSED: dict[str, Any] = {"prompt": {"id": "pmpt_1"}}
+REFUSED: dict[str, Any] = {"conversation": "conv_1", "prompt": {"id": "pmpt_1"}}
 IGNORED: dict[str, Any] = {
     "access_programs": {"cyber": "standard"},  # OpenAI's own programs
     "context_management": [{"type": "compaction", "compact_threshold": 1000}],  # named in the notes
@@ -260,7 +259,6 @@ def test_fields_of_the_answer_change_what_is_done(field: str) -> None:
     assert told(ask) == told(plain)
     readers: dict[str, Callable[[ResponsesAsk], object]] = {
         "background": lambda ask: ask.request.body.background,
-        "conversation": lambda ask: (ask.request.conversation, ask.request.echo.get("conversation")),
         "include": lambda ask: ask.shape.sealed,
         "previous_response_id": lambda ask: ask.request.body.previous_response_id,
         "store": lambda ask: ask.request.store,

@@ -9,12 +9,12 @@ from msgspec import Raw
 
 from schemas.conversation import Call, Media, Reasoning, Result, Text, ToolReference, Turn
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.common.summary import SUMMARIZE
 from services.frontend.apis.responses.dialect import ResponsesAsk, understand
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.items import COMPACTED
 from services.frontend.apis.responses.sealing import seal_summary
-from services.frontend.media.pdf_document import document
+from services.frontend.turns.media.pdf_document import document
+from services.frontend.turns.summary import SUMMARIZE
 
 USER = {"role": "user", "content": "Hi."}
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": 1.0}'}

@@ -221,6 +221,7 @@ def test_what_truncation_and_management_of_the_context_say() -> None:
 
 
 HOSTED = "which this server does not run."
+CONVERSATION = "'conversation' names a stored conversation, which this server does not keep; send its items."
 
 
 @pytest.mark.parametrize(
@@ -244,8 +245,8 @@ HOSTED = "which this server does not run."
         ({"tool_choice": "required"}, ("Tool choice 'required' must be specified with 'tools' parameter.", "tool_choice", None)),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, (f"'tool_choice' asks for one of web_search, {HOSTED}", "tool_choice", "unsupported_value")),
         ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, (f"'tool_choice' asks for 'web_search', {HOSTED}", "tool_choice", "unsupported_value")),
-        ({"conversation": "conv_1"}, ("'conversation' is not supported by this server.", "conversation", "unsupported_value")),
-        ({"conversation": {"id": "c"}, "previous_response_id": "r"}, ("Mutually exclusive parameters: 'conversation' and 'previous_response_id'.", "conversation", "mutually_exclusive_parameters")),
+        ({"conversation": "conv_1"}, (CONVERSATION, "conversation", "unsupported_value")),
+        ({"conversation": {"id": "c"}}, (CONVERSATION, "conversation", "unsupported_value")),
         ({"prompt": {"id": "p"}}, ("'prompt' names a stored prompt, which this server does not have; send its text.", "prompt", "unsupported_value")),
         ({"background": True, "store": False}, ("Background responses need 'store' to be true.", "background", "invalid_value")),
         ({"previous_response_id": "resp_x"}, ("Previous response with id 'resp_x' not found.", "previous_response_id", "previous_response_not_found")),
@@ -264,7 +265,7 @@ def test_what_is_no_request_at_all(body: bytes) -> None:
 
 
 def test_counting_takes_what_an_answer_could_not() -> None:
-    body = {"model": "m", "input": "Hi.", "conversation": "c", "prompt": {"id": "p"}, "personality": "friendly"}
+    body = {"model": "m", "input": "Hi.", "prompt": {"id": "p"}, "personality": "friendly"}
     ask = understand(decode(json.dumps(body).encode(), counting=True), {}, counting=True)
     assert ask.conversation.turns == [Turn("user", [Text("Hi.")])]
     assert json.loads(Responses().count_body(7)) == {"object": "response.input_tokens", "input_tokens": 7}

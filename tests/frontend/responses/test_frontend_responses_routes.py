@@ -14,7 +14,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation, Reasoning, Result
 from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
-from services.frontend.pipeline.interfaces import TurnSink
+from services.frontend.turns.interfaces import TurnSink
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import (
     MODEL,
@@ -190,7 +190,7 @@ async def test_keys_have_stores_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
+        ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"background": True, "store": False}, "background"),
         ({"previous_response_id": "resp_none"}, "previous_response_id"),

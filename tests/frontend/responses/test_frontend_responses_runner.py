@@ -14,9 +14,9 @@ from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.live.runner import Emitter, Runner
 from services.frontend.http.middleware import RequestContext
-from services.frontend.pipeline.metrics import FrontendMetrics, TurnRecord
-from services.frontend.pipeline.sinks import Flusher, StreamSink
-from services.frontend.pipeline.turn_server import TurnServer
+from services.frontend.turns.metrics import FrontendMetrics, TurnRecord
+from services.frontend.turns.sinks import Flusher, StreamSink
+from services.frontend.turns.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, finish, text
 

@@ -11,8 +11,7 @@ import pytest
 from openai.types.responses import Response, ResponseItemList
 
 from schemas.conversation import Call
-from schemas.events import BlockStart, Delta
-from services.frontend.apis.base import failure_of
+from schemas.events import BlockStart, Delta, failure_of
 from services.frontend.apis.responses.answer.events import KEEPALIVE
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode

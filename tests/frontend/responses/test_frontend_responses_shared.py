@@ -1,20 +1,18 @@
 """Two frontends that share their responses over a real nats-server."""
 
 import asyncio
-import secrets
 
 import msgspec
 import pytest
 from aiohttp import ClientSession
-from openai import BadRequestError, NotFoundError
 from structlog.typing import FilteringBoundLogger
 
 from services.frontend.apis.responses.store import shared
 from services.frontend.apis.responses.store.shared import Sharing, bucket_config
 from services.runtime.storage.kv import Bucket, digest_key
-from tests.conftest import LIMIT_S, MakeProcess
+from tests.conftest import MakeProcess
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving, text
-from tests.frontend.responses.pair import CONFIG, Pair, sdk, share
+from tests.frontend.responses.pair import CONFIG, Pair
 from tests.frontend.responses.responses_client import Client, said
 
 
@@ -135,65 +133,3 @@ async def test_without_its_bucket_a_store_keeps_its_own(
         await client.refused("GET", "/resp_unknown", 404)
         await client.ask("DELETE", f"/{made['id']}")
         await client.refused("GET", f"/{made['id']}", 404)
-
-
-async def test_stored_chat_completions_are_found_changed_and_deleted_everywhere(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pair.go.set()
-    one, other = pair.sdks()
-    run = {"run": secrets.token_hex(8)}  # the server has those of other tests
-    sent = await one.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi."}], store=True)
-    assert (await other.chat.completions.retrieve(sent.id)).choices[0].message.content == "So far"
-    assert [message.id async for message in other.chat.completions.messages.list(sent.id)] == [f"{sent.id}-0"]
-    await other.chat.completions.update(sent.id, metadata=run)
-    async with asyncio.timeout(60):
-        while (await one.chat.completions.retrieve(sent.id)).metadata != run:
-            pass
-    again = await other.chat.completions.create(
-        model="claude-alias", messages=[{"role": "user", "content": "Hi."}], store=True, metadata=run
-    )
-    third = await one.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "Hi."}], store=True, metadata={**run, "b": "c"}
-    )
-    every = {sent.id, again.id, third.id}
-    for chats in (one.chat.completions, other.chat.completions):
-        async with asyncio.timeout(LIMIT_S):
-            while {kept.id async for kept in chats.list(metadata=run)} != every:
-                pass
-        oldest_first = [kept.id async for kept in chats.list(limit=1, metadata=run)]
-        assert set(oldest_first) == every
-        assert [kept.id async for kept in chats.list(limit=2, order="desc", metadata=run)] == oldest_first[::-1]
-        assert [kept.id async for kept in chats.list(metadata={**run, "b": "c"})] == [third.id]
-        assert [kept.id async for kept in chats.list(model="claude-alias", metadata=run)] == [again.id]
-    with pytest.raises(BadRequestError, match="not found"):
-        await one.chat.completions.list(after="chatcmpl-none")
-    monkeypatch.setattr(shared, "WAITS_S", ())
-    await other.chat.completions.delete(sent.id)
-    assert {kept.id async for kept in other.chat.completions.list(metadata=run)} == {again.id, third.id}
-
-    async def retrieve_until_it_fails() -> None:
-        while True:
-            await one.chat.completions.retrieve(sent.id)
-
-    async with asyncio.timeout(60):
-        with pytest.raises(NotFoundError):
-            await retrieve_until_it_fails()
-
-
-async def test_the_list_of_chat_completions_outlives_the_frontends(
-    pair: Pair, make_process: MakeProcess, quiet_log: FilteringBoundLogger
-) -> None:
-    pair.go.set()
-    run, sent = {"run": secrets.token_hex(8)}, []
-    for client in pair.sdks() * 3:
-        request = client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "Hi."}], store=True, metadata=run
-        )
-        sent.append((await request).id)
-    for served in (pair.one, pair.other):
-        await served.responses.drain()
-    sharing = await share(await make_process("frontend", "f3"), quiet_log, pair.living)
-    async with serving(FakeGateway(), CONFIG, sharing=sharing) as later:
-        chats = sdk(later).chat.completions
-        assert {kept.id async for kept in chats.list(limit=4, metadata=run)} == set(sent)

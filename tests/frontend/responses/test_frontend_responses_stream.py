@@ -16,11 +16,11 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind
-from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
-from services.frontend.apis.base import Reply, failure_of
+from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage, failure_of
 from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk, understand
 from services.frontend.apis.responses.request.body import decode
+from services.frontend.turns.interfaces import Reply
 
 TURNS = Path(__file__).parents[2] / "fixtures" / "responses" / "turns"
 CASES = sorted(path for path in TURNS.glob("*.json") if not path.name.endswith(".response.json"))

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Raw
 
 from schemas.events import BlockStart
-from services.frontend.apis.common.decode import is_json
-from services.frontend.apis.common.freeform import FreeformInput, freeform_input
+from services.frontend.apis.shared.decode import is_json
+from services.frontend.apis.shared.freeform import FreeformInput, freeform_input
 
 _encode = msgspec.json.Encoder().encode
 

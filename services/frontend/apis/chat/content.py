@@ -6,8 +6,8 @@ from typing import Any, Literal
 from schemas.conversation import Media, Reasoning, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-from services.frontend.apis.common.inline_data import base64_size, data_url, file_size, image_size
-from services.frontend.media.pdf_document import document
+from services.frontend.apis.shared.inline_data import base64_size, data_url, file_size, image_size
+from services.frontend.turns.media.pdf_document import document
 
 
 def content_parts(content: wire.Content | None, path: str) -> list[Text | Media | Reasoning]:

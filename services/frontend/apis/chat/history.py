@@ -24,9 +24,9 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, Role, Tex
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.content import content_parts, thinking_text
-from services.frontend.apis.common.call_history import CallHistory
-from services.frontend.apis.common.decode import objects
-from services.frontend.apis.common.openai.wording import missing_parameter
+from services.frontend.apis.shared.call_history import CallHistory
+from services.frontend.apis.shared.decode import objects
+from services.frontend.apis.shared.openai.wording import missing_parameter
 
 DETAILS = "turnwire-v1"
 """`format` of details that this server made."""
@@ -47,17 +47,9 @@ class History(CallHistory):
         super().__init__(pairing=pairing)
         self._legacy_ids: dict[str, str] = {}
 
-    def fork(self) -> "History":
-        """See `CallHistory.fork`."""
-        other = super().fork()
-        other._legacy_ids = {**self._legacy_ids}
-        return other
-
-    def read(self, messages: list[wire.Message], first: int = 0) -> None:
-        """Reads all messages, of which the first has the number `first`; no tool's message is before it. Raises
-        Invalid."""
-        numbered = enumerate(messages, first)
-        for are_results, run in groupby(numbered, key=lambda pair: pair[1].role in ("tool", "function")):
+    def read(self, messages: list[wire.Message]) -> None:
+        """Reads all messages. Raises Invalid."""
+        for are_results, run in groupby(enumerate(messages), key=lambda pair: pair[1].role in ("tool", "function")):
             if are_results:
                 self._add_results([self._result(message, f"messages[{index}]") for index, message in run])
             else:

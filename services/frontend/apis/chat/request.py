@@ -7,12 +7,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-import msgspec
 from msgspec import Struct
 
-from schemas.conversation import Client, Conversation, OutputFormat, Thinking, ToolSpec
+from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.base import Collector, Renderer, Reply
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
 from services.frontend.apis.chat.stream import (
@@ -21,19 +19,17 @@ from services.frontend.apis.chat.stream import (
     ReasoningPlace,
     Settings,
     Shape,
-    StoredStream,
     chat_collector,
 )
-from services.frontend.apis.common.bounds import Metadata
-from services.frontend.apis.common.decode import given, tags_of
-from services.frontend.apis.common.hints import first_header, header_flag, hints
-from services.frontend.apis.common.hosted import missing_tools
-from services.frontend.apis.common.known.history import KnownHistory
-from services.frontend.apis.common.known.parts import KnownParts, share_texts
-from services.frontend.apis.common.known.requests import RequestReader
-from services.frontend.apis.common.openai.chunks import PING
-from services.frontend.apis.common.openai.wording import explainer, invalid_value, missing_parameter, unsupported
-from services.frontend.apis.common.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.apis.shared.decode import BodyDecoder, ToolList, given, tags_of
+from services.frontend.apis.shared.hints import hints
+from services.frontend.apis.shared.openai.chunks import PING
+from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.http.headers import first_header, header_flag
+from services.frontend.turns.hosted.tools import missing_tools
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.runtime.memo import KnownParts, share_texts
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
@@ -62,10 +58,6 @@ _explain = explainer(
 Mode: TypeAlias = Literal["default", "enabled", "adaptive", "disabled"]
 
 
-class _Stored(Struct):
-    metadata: Metadata
-
-
 class ChatAsk(Struct, frozen=True):
     """A parsed request."""
 
@@ -74,8 +66,6 @@ class ChatAsk(Struct, frozen=True):
     stream: bool
     notes: list[str]
     shape: Shape
-    metadata: dict[str, str] | None = None
-    """Set where the answer is to be stored."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -84,16 +74,15 @@ class ChatAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """The streamed answer."""
-        make = ChatStream if self.metadata is None else StoredStream
-        return make(reply, self.shape, self.choices)
+        return ChatStream(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
         return chat_collector(reply, self.shape, self.choices)
 
 
-Reader: TypeAlias = RequestReader[wire.Body, tools.Tools, History]
-_reader: Reader = RequestReader(wire.Body, tools.read_tools, _explain)
+Decoder: TypeAlias = BodyDecoder[wire.Body, ToolList]
+_decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain)
 
 
 def parse(
@@ -102,14 +91,14 @@ def parse(
     settings: Settings,
     *,
     counting: bool = False,
-    reader: Reader = _reader,
+    decoder: Decoder = _decoder,
 ) -> ChatAsk:
     """Parses a request. Raises Invalid in the native wording.
 
-    `counting`: only the prompt is needed; calls and results may be unmatched. `reader`: keeps no sessions of such
-    requests.
+    `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default one that remembers
+    no tools.
     """
-    request, given_tools, begun = reader.decode(body, headers)
+    request, given_tools = decoder.decode(body)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
     if "audio" in (request.modalities or ()):
@@ -117,21 +106,23 @@ def parse(
     if request.chat_template is not None:
         raise unsupported("chat_template")
     specs = tools.specs(request, given_tools)
-    notes: list[str] = []
+    notes: list[str] = ["store"] if request.store else []
+    missing: list[Text] = []
     if (searching := tools.web_search(request, specs, settings.served)) is not None:
         specs = [*specs, searching]
     elif given(request.web_search_options):
         notes.append("web_search_options")
-    history = History(pairing=not counting) if begun is None else begun.history.fork()
-    turns = reader.read(body, headers, history, request.messages, begun)
+        missing = missing_tools(["web_search"])
+    history = History(pairing=not counting)
+    history.read(request.messages)
     last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
     if session is None and isinstance(request.prompt_cache_key, str):
         session = request.prompt_cache_key or None
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
-        turns,
-        system=missing_tools("web_search" for _ in notes),
+        history.turns,
+        system=missing,
         tools=specs,
         tool_choice=tools.choice(request, specs),
         thinking=thinking(request),
@@ -144,18 +135,7 @@ def parse(
         prefill=bool(request.continue_final_message or last.prefix or last.partial),
     )
     shape = _shape(request, specs, headers, settings)
-    return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape, _metadata(request))
-
-
-def _metadata(request: wire.Body) -> dict[str, str] | None:
-    """What is stored with the answer; None where that is not stored, and any metadata is accepted."""
-    if not request.store:
-        return None
-    body = {"metadata": request.metadata or {}}
-    try:
-        return msgspec.convert(body, _Stored).metadata
-    except msgspec.ValidationError as error:
-        raise _explain(msgspec.json.encode(body), str(error)) from None
+    return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape)
 
 
 def _logprobs(request: wire.Body) -> int | None:
@@ -263,17 +243,14 @@ class Chat:
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._known: KnownParts[Any] = KnownParts()
-        self._prompts: Reader = RequestReader(wire.Body, tools.read_tools, _explain, tools=self._known)
-        self._turns: Reader = RequestReader(
-            wire.Body, tools.read_tools, _explain, tools=self._known, sessions=KnownHistory(lambda _: True)
-        )
+        self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, self._known)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses POST /v1/chat/completions. Raises Invalid."""
-        ask = parse(body, headers, self._settings, reader=self._turns)
+        ask = parse(body, headers, self._settings, decoder=self._decoder)
         share_texts(ask.conversation, self._known)
         return ask
 
     def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses a request for its prompt only. Raises Invalid."""
-        return parse(body, headers, self._settings, counting=True, reader=self._prompts)
+        return parse(body, headers, self._settings, counting=True, decoder=self._decoder)

@@ -28,15 +28,13 @@ from schemas.events import (
     OutputTokens,
     Prepared,
     TokenLogprob,
-    TurnEvent,
 )
 from schemas.frames import unpack_ids
-from services.frontend.apis.base import Reply, failure_of
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
-from services.frontend.apis.common.answers.documents import StreamCollector
-from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
-from services.frontend.apis.common.openai.chunks import (
+from services.frontend.apis.shared.answers.documents import StreamCollector
+from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
+from services.frontend.apis.shared.openai.chunks import (
     ChunkShape,
     ChunkStream,
     UsageAnswer,
@@ -48,6 +46,7 @@ from services.frontend.apis.common.openai.chunks import (
     reason_of,
     usage_of,
 )
+from services.frontend.turns.interfaces import Reply
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
 ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "inline", "omitted"]
@@ -121,31 +120,6 @@ def _message_choice(choice: dict[str, Any]) -> dict[str, Any]:
     if not message["content"] and ("tool_calls" in message or "function_call" in message):
         message["content"] = None
     return {"index": choice.pop("index"), "message": message, **choice}
-
-
-class StoredStream(ChatStream):
-    """A stream whose document is stored."""
-
-    def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
-        super().__init__(reply, shape, choices)
-        self._collector = chat_collector(reply, shape, choices)
-        self._failed = False
-
-    @property
-    def document(self) -> dict[str, Any] | None:
-        """The document of the whole answer; None for one that failed."""
-        return None if self._failed else self._collector.document
-
-    def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """See `Renderer.start`."""
-        self._collector.start(prepared)
-        return super().start(prepared)
-
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """See `Renderer.events`."""
-        self._failed = self._failed or failure_of(events[-1]) is not None
-        self._collector.events(events, choice)
-        return super().events(events, choice)
 
 
 class _Choice(TurnRenderer):

@@ -9,10 +9,10 @@ from msgspec import Struct
 from schemas.conversation import HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-from services.frontend.apis.common.client_grammars import checked_grammar
-from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hosted import hosted_spec
-from services.frontend.apis.common.openai.wording import invalid_value, missing_parameter
+from services.frontend.apis.shared.client_grammars import checked_grammar
+from services.frontend.apis.shared.decode import ToolList, given
+from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
+from services.frontend.turns.hosted.tools import hosted_spec
 
 
 class _Location(Struct):
@@ -29,20 +29,13 @@ _tools = msgspec.json.Decoder(list[wire.Tool] | None)
 _MODES: dict[str, Literal["none", "auto", "any"]] = {"none": "none", "auto": "auto", "required": "any"}
 
 
-class Tools(Struct, frozen=True):
-    """The tools of a request body. Requests share them: not to be changed."""
-
-    given: list[wire.Tool] | None
-    specs: list[ToolSpec]
-
-
-def read_tools(data: bytes) -> Tools:
+def read_tools(data: bytes) -> ToolList:
     """The tools of a request body from their JSON. Raises msgspec.ValidationError and Invalid."""
-    given = _tools.decode(data)
-    return Tools(given, _first_of_each([_tool(tool, f"tools[{index}]") for index, tool in enumerate(given or [])]))
+    tools = _tools.decode(data)
+    return ToolList(tools, _first_of_each([_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or [])]))
 
 
-def specs(body: wire.Body, tools: Tools) -> list[ToolSpec]:
+def specs(body: wire.Body, tools: ToolList) -> list[ToolSpec]:
     """The tools, then the legacy functions. Of several with one name the first counts. Raises Invalid."""
     if not body.functions:
         return tools.specs

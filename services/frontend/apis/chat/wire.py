@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct
 
-from services.frontend.apis.common.bounds import Limit, Name
-from services.frontend.apis.common.decode import NULL
-from services.frontend.apis.common.sampling_fields import OpenAIFields
+from services.frontend.apis.shared.bounds import Limit, Name
+from services.frontend.apis.shared.decode import NULL
+from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 
 class TextPart(Struct, tag="text"):
@@ -251,7 +251,6 @@ class Body(OpenAIFields, kw_only=True):
     """The request."""
 
     store: bool | None = None
-    metadata: Any = None
     messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None

@@ -4,12 +4,11 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from services.frontend.apis.base import Operation
-from services.frontend.apis.common.openai.chunks import EVENTS, FINGERPRINT, UsageAnswer
-from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.completions import wire
 from services.frontend.apis.completions.request import Completions
-from services.frontend.http.mount import Api, Mount
+from services.frontend.apis.shared.mount import Api, Mount, Operation
+from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT, UsageAnswer
+from services.frontend.apis.shared.shared_errors import OPENAI
 
 PATH = "/v1/completions"
 

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from schemas.errors import ErrorInfo
 from schemas.events import BlockStart, Finish, OutputTokens, Prepared, TokenLogprob
 from schemas.frames import unpack_ids
-from services.frontend.apis.base import Reply
-from services.frontend.apis.common.answers.documents import StreamCollector
-from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
-from services.frontend.apis.common.openai.chunks import (
+from services.frontend.apis.shared.answers.documents import StreamCollector
+from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
+from services.frontend.apis.shared.openai.chunks import (
     ChunkShape,
     ChunkStream,
     UsageAnswer,
@@ -24,6 +23,7 @@ from services.frontend.apis.common.openai.chunks import (
     reason_of,
     usage_of,
 )
+from services.frontend.turns.interfaces import Reply
 
 _encode = msgspec.json.Encoder().encode
 _UNKNOWN = TokenLogprob("", 0.0, 0)

@@ -4,7 +4,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
-from services.frontend.apis.common.sampling_fields import OpenAIFields
+from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 

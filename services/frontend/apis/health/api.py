@@ -8,10 +8,9 @@ from aiohttp import web
 from msgspec import Struct
 
 from services import __version__
-from services.frontend.apis.base import Operation
-from services.frontend.apis.common.shared_errors import SHARED
-from services.frontend.apis.openapi import document
-from services.frontend.http.mount import Api, Mount, json_response
+from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
+from services.frontend.apis.shared.openapi import document
+from services.frontend.apis.shared.shared_errors import SHARED
 from services.runtime.observability.metrics import LabelledRegistry, process_labels
 from services.runtime.observability.telemetry import render_metrics
 

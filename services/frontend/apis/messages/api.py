@@ -7,13 +7,12 @@ from msgspec import Struct
 
 from schemas.conversation import Conversation
 from schemas.events import TurnEvent
-from services.frontend.apis.base import Operation
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
 from services.frontend.apis.messages.request import Messages, MessagesAsk, apply_context_edits, compact
+from services.frontend.apis.shared.mount import Api, Mount, Operation
 from services.frontend.http.middleware import RequestContext
-from services.frontend.http.mount import Api, Mount
-from services.frontend.pipeline.side_turn import run_side_turn
+from services.frontend.turns.side_turn import run_side_turn
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Text, ToolSpec, Turn
 from schemas.events import Finish, TurnEvent, Usage
-from services.frontend.apis.common.answers.blocks import blocks_of
-from services.frontend.apis.common.summary import request_summary
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.context_edits import edits_of, invalid_edit
+from services.frontend.turns.blocks import blocks_of
+from services.frontend.turns.summary import request_summary
 
 COMPACT = "compact_20260112"
 DEFAULT_TRIGGER = 150_000

@@ -10,10 +10,10 @@ from msgspec import Raw
 
 from schemas.conversation import Media, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
-from services.frontend.apis.common.inline_data import IMAGE_TYPES, base64_size
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import one_of
-from services.frontend.media.pdf_document import document
+from services.frontend.apis.shared.inline_data import IMAGE_TYPES, base64_size
+from services.frontend.turns.media.pdf_document import document
 
 MAX_MEDIA_TYPE = 128
 PDF = "application/pdf"

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
-from services.frontend.apis.base import ErrorFormat, ErrorReply, json_error
-from services.frontend.apis.common.decode import MISSING, located, steps_of, tags_of, values_along
 from services.frontend.apis.messages import wire
+from services.frontend.apis.shared.decode import MISSING, located, steps_of, tags_of, values_along
+from services.frontend.http.errors import ErrorFormat, ErrorReply, json_error
 
 KINDS: dict[ErrorKind, tuple[int, str]] = {
     ErrorKind.INVALID: (400, "invalid_request_error"),

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 
 from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.frontend.apis.common.call_history import CallHistory
-from services.frontend.apis.common.hosted import add_results, result_part
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import hosted_text, plain_parts, raw_text, result_parts
 from services.frontend.apis.messages.hosted import own_id, result_of
 from services.frontend.apis.messages.tools import ToolSet
+from services.frontend.apis.shared.call_history import CallHistory
+from services.frontend.turns.hosted.tools import add_results, result_part
 
 _WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)
-_BOUND = (wire.ServerToolUseBlock, *_WEB_RESULTS, wire.CompactionBlock)
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
 
 
@@ -29,16 +28,10 @@ class History(CallHistory):
         self.tools = ToolSet(specs)
         self.effort: str | None = None
 
-    def go_on(self, specs: list[ToolSpec]) -> "History":
-        """`fork` with the tools of another request. So far all messages were `is_plain`."""
-        other = self.fork()
-        other.tools = ToolSet(specs)
-        return other
-
-    def read(self, messages: list[wire.Message], first: int = 0) -> None:
-        """Reads all messages, of which the first has the number `first`. Raises Invalid."""
-        last_user = max((i for i, message in enumerate(messages, first) if message.role == "user"), default=-1)
-        for index, message in enumerate(messages, first):
+    def read(self, messages: list[wire.Message]) -> None:
+        """Reads all messages. Raises Invalid."""
+        last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
+        for index, message in enumerate(messages):
             if message.role == "system":
                 self._system(message, f"messages.{index}", cleared=index < last_user)
                 continue
@@ -138,13 +131,6 @@ class History(CallHistory):
             return
         self.turns = [Turn("user", [Text(block.content)])]
         self.tools.compact(block.tool_changes or [], path)
-
-
-def is_plain(message: wire.Message) -> bool:
-    """Whether a message is read alike whatever the request's tools are and whatever messages follow."""
-    if message.role == "system":
-        return False
-    return isinstance(message.content, str) or not any(isinstance(block, _BOUND) for block in message.content or ())
 
 
 def _blocks(message: wire.Message, path: str) -> Sequence[wire.Block]:

@@ -14,19 +14,18 @@ from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
-from services.frontend.apis.base import Collector, Renderer, Reply
-from services.frontend.apis.common.answers.documents import StreamCollector
-from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.known.history import KnownHistory
-from services.frontend.apis.common.known.parts import KnownParts, share_texts
-from services.frontend.apis.common.known.requests import RequestReader
-from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.history import History, is_plain
+from services.frontend.apis.messages.history import History
 from services.frontend.apis.messages.stream import PING, CompactionStream, MessagesStream, merged_message
+from services.frontend.apis.shared.answers.documents import StreamCollector
+from services.frontend.apis.shared.decode import BodyDecoder, given
+from services.frontend.apis.shared.hints import hints
+from services.frontend.apis.shared.sampling_fields import sampling_of
+from services.frontend.http.headers import first_header
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.runtime.memo import KnownParts, share_texts
 
 THREADS = "thread_unsupported_request"
 """On this code the SDK's tool runner sends the whole history again."""
@@ -75,27 +74,27 @@ class MessagesAsk(Struct, frozen=True):
         )
 
 
-Reader: TypeAlias = RequestReader[wire.Body, tools.Tools, History]
-_reader: Reader = RequestReader(wire.Body, tools.read_tools, explain)
+Decoder: TypeAlias = BodyDecoder[wire.Body, tools.Tools]
+_decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, explain)
 
 
-def parse(body: bytes, headers: Mapping[str, str], *, counting: bool = False, reader: Reader = _reader) -> MessagesAsk:
+def parse(
+    body: bytes, headers: Mapping[str, str], *, counting: bool = False, decoder: Decoder = _decoder
+) -> MessagesAsk:
     """Parses a request. Raises Invalid in the native wording.
 
     `counting`: for count_tokens, whose requests have no `max_tokens`, may be pieces of a conversation with unmatched
-    calls and results, and may use features that this server lacks. `reader`: keeps no sessions of such requests.
+    calls and results, and may use features that this server lacks. `decoder`: by default one that remembers no tools.
     """
-    request, given_tools, begun = reader.decode(body, headers)
+    request, given_tools = decoder.decode(body)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
         _refuse(request)
         _check_turn(request, headers)
-    if begun is None:
-        history = History(given_tools.specs, pairing=not counting)
-    else:
-        history = begun.history.go_on(given_tools.specs)
-    all_turns = reader.read(body, headers, history, request.messages, begun)
+    history = History(given_tools.specs, pairing=not counting)
+    history.read(request.messages)
+    all_turns = history.turns
     kept = context_edits.thinking_turns(request.context_management)
     turns, cleared = context_edits.forget_thinking(all_turns, kept) if isinstance(kept, int) else (all_turns, 0)
     conversation = Conversation(
@@ -256,20 +255,17 @@ class Messages:
         """`served`: the kinds of hosted tools that this server runs."""
         self._known: KnownParts[Any] = KnownParts()
         read_tools = partial(tools.read_tools, served=frozenset(served))
-        self._prompts: Reader = RequestReader(wire.Body, read_tools, explain, tools=self._known)
-        self._turns: Reader = RequestReader(
-            wire.Body, read_tools, explain, tools=self._known, sessions=KnownHistory(is_plain)
-        )
+        self._decoder: Decoder = BodyDecoder(wire.Body, read_tools, explain, self._known)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages. Raises Invalid."""
-        ask = parse(body, headers, reader=self._turns)
+        ask = parse(body, headers, decoder=self._decoder)
         share_texts(ask.conversation, self._known)
         return ask
 
     def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages/count_tokens. Raises Invalid."""
-        return parse(body, headers, counting=True, reader=self._prompts)
+        return parse(body, headers, counting=True, decoder=self._decoder)
 
     def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
         """The answer to count_tokens."""

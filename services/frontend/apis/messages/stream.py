@@ -33,16 +33,17 @@ from schemas.events import (
     TokenLogprob,
     TurnEvent,
     Usage,
+    failure_of,
 )
-from services.frontend.apis.base import Reply, failure_of
-from services.frontend.apis.common.answers.documents import merge
-from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
-from services.frontend.apis.common.decode import is_json
-from services.frontend.apis.common.token_report import TokenReport
 from services.frontend.apis.messages.compaction import Compaction, block_events, summary_of
 from services.frontend.apis.messages.errors import error_event
 from services.frontend.apis.messages.hosted import result_block, shown_id
 from services.frontend.apis.messages.wire import UNSEALED
+from services.frontend.apis.shared.answers.documents import merge
+from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
+from services.frontend.apis.shared.decode import is_json
+from services.frontend.apis.shared.token_report import TokenReport
+from services.frontend.turns.interfaces import Reply
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 

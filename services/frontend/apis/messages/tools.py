@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Text, ToolChoice, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.common.hosted import missing_tools
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import raw_text
 from services.frontend.apis.messages.hosted import tool_spec
+from services.frontend.apis.shared.decode import ToolList
+from services.frontend.turns.hosted.tools import missing_tools
 
 _tools = msgspec.json.Decoder(list[wire.Tool] | None)
 CUSTOM = "custom"
@@ -75,11 +75,9 @@ _BUILT_IN: tuple[tuple[str, str, str, dict[str, Any], list[str]], ...] = (
 Change: TypeAlias = wire.ToolAdditionBlock | wire.ToolRemovalBlock
 
 
-class Tools(Struct, frozen=True):
-    """The tools of a request body. Requests share them: not to be changed."""
+class Tools(ToolList, frozen=True):
+    """The tools of a request body, and those that were left out."""
 
-    given: list[wire.Tool] | None
-    specs: list[ToolSpec]
     dropped: list[str]
     """The types of those that this server cannot run."""
     missing: list[Text]
@@ -91,10 +89,10 @@ def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
 
     `served`: the kinds of hosted tools that this server runs.
     """
-    given = _tools.decode(data)
-    shown, dropped = specs(given or [], served)
+    tools = _tools.decode(data)
+    shown, dropped = specs(tools or [], served)
     kinds = (next(prefix.rstrip("_") for prefix in HOSTED if kind.startswith(prefix)) for kind in dropped)
-    return Tools(given, shown, dropped, missing_tools(kind for kind in kinds if kind not in _NEEDLESS))
+    return Tools(tools, shown, dropped, missing_tools(kind for kind in kinds if kind not in _NEEDLESS))
 
 
 def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple[list[ToolSpec], list[str]]:

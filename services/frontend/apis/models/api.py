@@ -10,12 +10,11 @@ from aiohttp import web
 from cachetools import LRUCache
 from msgspec import Struct
 
-from services.frontend.apis.base import Operation, Query
-from services.frontend.apis.common.shared_errors import SHARED
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of
 from services.frontend.apis.models.documents import Named, entry, listing, names
-from services.frontend.http.mount import Api, Mount
-from services.frontend.pipeline.interfaces import TurnGateway
+from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
+from services.frontend.apis.shared.shared_errors import SHARED
+from services.frontend.turns.interfaces import TurnGateway
 from services.runtime.config import FrontendConfig
 
 MAX_ETAGS = 256

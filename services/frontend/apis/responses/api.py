@@ -6,19 +6,11 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.frontend.apis.base import Operation, Query
-from services.frontend.apis.common.shared_errors import OPENAI
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.conversations.paths import (
-    CONVERSATION,
-    CONVERSATIONS,
-    ConversationBody,
-    ConversationChange,
-    NewItems,
-)
 from services.frontend.apis.responses.errors import error_reply
 from services.frontend.apis.responses.server import PATH, RESPONSES, ResponsesServer
-from services.frontend.http.mount import Api, Mount
+from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
+from services.frontend.apis.shared.shared_errors import OPENAI
 
 
 class Usage(Struct):
@@ -70,23 +62,6 @@ class Items(Struct):
     has_more: bool
 
 
-class ConversationAnswer(Struct):
-    """A conversation; its items are listed apart."""
-
-    id: str
-    object: Literal["conversation"]
-    created_at: int
-    metadata: dict[str, str]
-
-
-class ConversationDeleted(Struct):
-    """A conversation that is no longer stored."""
-
-    id: str
-    object: Literal["conversation.deleted"]
-    deleted: Literal[True]
-
-
 class Tokens(Struct):
     """The exact size of a prompt."""
 
@@ -105,14 +80,11 @@ class Compaction(Struct):
 
 
 _response = partial(Operation, id="The id of a response.")
-_conversation = partial(Operation, id="The id of a conversation.")
 _EVENTS = "^(response\\..+|error|message|tool_call_dispatch|reasoning_dispatch)$"
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _WEATHER = {"type": "function", "name": "get_weather", "parameters": _SCHEMA, "strict": False}
 _EXAMPLE = {"model": "your-model", "input": "What is the weather in Paris?"}
 _TURN = {**_EXAMPLE, "tools": [_WEATHER], "reasoning": {"effort": "medium"}}
-_HELLO = {"items": [{"type": "message", "role": "user", "content": "Hello."}]}
-_TOPIC = {"metadata": {"topic": "weather"}}
 _PAGE = (
     Query("limit", {"type": "integer", "minimum": 0, "maximum": 100}, "Most items to return; default: 20."),
     Query("after", {"type": "string"}, "Return the items that follow this one."),
@@ -123,7 +95,6 @@ _FOLLOW = (
     Query("starting_after", {"type": "integer", "minimum": 0}, "Leave out the events up to this sequence number."),
 )
 _ONE, _INPUT = f"{PATH}/{{id}}", f"{PATH}/{{id}}/input_items"
-_ITEMS, _ITEM = f"{CONVERSATION}/items", f"{CONVERSATION}/items/{{item}}"
 
 
 def _mount(mount: Mount) -> None:
@@ -137,7 +108,7 @@ API = Api(
     name="Responses",
     title="OpenAI Responses",
     errors=replace(OPENAI, reply=error_reply),
-    paths=(PATH, CONVERSATIONS),
+    paths=(PATH,),
     operations=(
         Operation(PATH, "Create a response", body=wire.Body, example=_TURN, answer=Answer, events=_EVENTS),
         Operation(PATH, "Open a WebSocket for responses", "get", upgrade=True),
@@ -153,22 +124,6 @@ API = Api(
         _response(_ONE, "Delete a stored response", "delete", answer=Deleted),
         _response(f"{_ONE}/cancel", "Cancel a background response", answer=Answer),
         _response(_INPUT, "List the input of a response", "get", answer=Items, query=_PAGE),
-        Operation(
-            CONVERSATIONS, "Create a conversation", body=ConversationBody, example=_HELLO, answer=ConversationAnswer
-        ),
-        _conversation(CONVERSATION, "Retrieve a conversation", "get", answer=ConversationAnswer),
-        _conversation(
-            CONVERSATION,
-            "Change the metadata of a conversation",
-            body=ConversationChange,
-            example=_TOPIC,
-            answer=ConversationAnswer,
-        ),
-        _conversation(CONVERSATION, "Delete a conversation", "delete", answer=ConversationDeleted),
-        _conversation(_ITEMS, "List the items of a conversation", "get", answer=Items, query=_PAGE),
-        _conversation(_ITEMS, "Add items to a conversation", body=NewItems, example=_HELLO, answer=Items),
-        _conversation(_ITEM, "Retrieve an item of a conversation", "get", answer=dict[str, Any]),
-        _conversation(_ITEM, "Delete an item of a conversation", "delete", answer=ConversationAnswer),
     ),
     mount=_mount,
 )

@@ -5,17 +5,9 @@ from functools import partial
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
-from services.frontend.apis.base import Reply
-from services.frontend.apis.common.known.history import KnownHistory, caller_of, session_turns
-from services.frontend.apis.common.known.parts import KnownParts
-from services.frontend.apis.common.known.turns import KnownTurns
-from services.frontend.apis.common.openai.wording import unsupported
-from services.frontend.apis.common.summary import request_summary
-from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.answer.events import KEEPALIVE
 from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.answer.stream import CompactionStream, ResponsesCollector, ResponsesStream
@@ -27,12 +19,14 @@ from services.frontend.apis.responses.request.body import (
     TRIGGER,
     ResponsesRequest,
     decode,
-    is_reference,
     item_kinds,
 )
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.responses.sealing import TextSealer
+from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.summary import request_summary
+from services.runtime.memo import KnownParts
 
 
 class ResponsesAsk(Struct, frozen=True):
@@ -82,15 +76,14 @@ def understand(
     counting: bool = False,
     compacting: bool = False,
     known: KnownParts[RequestTools] | None = None,
-    sessions: KnownHistory[ItemReader] | None = None,
     served: frozenset[str] = frozenset(),
 ) -> ResponsesAsk:
     """Converts a request to a conversation. Raises Invalid; NotFound for a reference to a stored item that is left.
 
     `history`: the items of the chain that `previous_response_id` names, before the request's own. `sealer` opens
     compaction items, and seals a new one where the input ends in a `compaction_trigger` or `compacting` is set.
-    `counting`: only the size of the prompt is needed. `known` caches the tools of earlier requests, `sessions` their
-    beginnings. `served`: the kinds of hosted tools that this server runs.
+    `counting`: only the size of the prompt is needed. `known` remembers the tools of earlier requests. `served`: the
+    kinds of hosted tools that this server runs.
     """
     body = request.body
     tools = RequestTools.of(body.tools or [], KnownParts() if known is None else known, served)
@@ -99,23 +92,10 @@ def understand(
     compacting = conversation.ends_in_trigger(request) or compacting
     if compacting and sealer is None and not counting:
         raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)
-    items = ItemReader(tools, sealer, pairing=not counting, model=request.model)
-    turns: KnownTurns | None = None
-    if sessions is None or history or counting or compacting or not request.data:
-        items.read(zip(history, item_kinds(history, "history"), strict=True), place="history")
-        items.read(zip(request.items, request.kinds, strict=True))
-    else:
-        begun = request.begun
-        if begun is not None and begun.history.model == request.model:
-            items = begun.history.fork(tools, sealer)
-        else:
-            begun = None
-        first = 0 if begun is None else begun.messages
-        new = list(zip(request.items[first:], request.kinds[first:], strict=True))
-        turns = sessions.read(request.data, caller_of(headers), items, new, begun)
-    request = replace(request, data=b"")
+    items = ItemReader(tools, sealer, pairing=not counting)
+    items.read(zip(history, item_kinds(history, "history"), strict=True), place="history")
+    items.read(zip(request.items, request.kinds, strict=True))
     items.close()
-    items.turns = session_turns(items.turns, turns)
     built = conversation.build(request, headers, tools, items)
     if compacting:
         built = request_summary(built)
@@ -134,10 +114,6 @@ def understand(
     return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)
 
 
-def _is_plain(item: tuple[Raw, wire.ItemKind]) -> bool:
-    return not is_reference(item[1]) and item[1].type != TRIGGER
-
-
 class Responses:
     """The `Dialect`. One instance serves all requests."""
 
@@ -146,23 +122,16 @@ class Responses:
 
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
-        sessions: KnownHistory[ItemReader] = KnownHistory(
-            _is_plain, opens=lambda _: True, member="input", copy=lambda pair: (pair[0].copy(), pair[1])
-        )
-        self.decode = partial(decode, known=KnownParts[Raw](), sessions=sessions)
+        self.decode = partial(decode, known=KnownParts[Raw]())
         """See `request.body.decode`."""
-        self.understand = partial(
-            understand, known=KnownParts[RequestTools](), sessions=sessions, served=frozenset(served)
-        )
+        self.understand = partial(understand, known=KnownParts[RequestTools](), served=frozenset(served))
         """See `understand`."""
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
         """Converts a request where nothing is stored. Raises Invalid."""
-        request = self.decode(body, headers)
+        request = self.decode(body)
         if request.body.previous_response_id is not None:
             raise previous_not_found(request.body.previous_response_id)
-        if request.conversation is not None:
-            raise unsupported("conversation")
         return self.understand(request, headers)
 
     def count_body(self, tokens: int) -> bytes:

@@ -9,11 +9,11 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound
-from services.frontend.apis.base import ErrorReply
-from services.frontend.apis.common.decode import tags_of
-from services.frontend.apis.common.openai.wording import explainer
-from services.frontend.apis.common.shared_errors import openai_error, openai_reply
 from services.frontend.apis.responses import wire
+from services.frontend.apis.shared.decode import tags_of
+from services.frontend.apis.shared.openai.wording import explainer
+from services.frontend.apis.shared.shared_errors import openai_error, openai_reply
+from services.frontend.http.errors import ErrorReply
 
 T = TypeVar("T")
 

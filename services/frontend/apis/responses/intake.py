@@ -30,10 +30,10 @@ from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.responses.store.chain import chain_items
 from services.frontend.apis.responses.store.input_items import stored_items
 from services.frontend.apis.responses.store.memory import MemoryStore
-from services.frontend.apis.responses.store.record import StoredResponse, item_id, json_size
+from services.frontend.apis.responses.store.record import StoredResponse, json_size
 from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
 from services.frontend.http.middleware import RequestContext
-from services.frontend.pipeline.side_turn import run_side_turn
+from services.frontend.turns.side_turn import run_side_turn
 
 SealerOf = Callable[[str, str | None], TextSealer]
 """Returns the sealer for a model, by the name that a client has for it, and a tenant."""
@@ -94,20 +94,14 @@ class Intake:
         store: MemoryStore | None = None,
         counting: bool = False,
         compacting: bool = False,
-        conversation: list[Raw] | None = None,
     ) -> AcceptedRequest:
         """Converts a request. Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError
-        where a store does not answer. `store`: where to look instead of the deployment's.
-        `conversation`: the items of the one that the request names."""
+        where a store does not answer. `store`: where to look instead of the deployment's."""
         store, tenant = self.store if store is None else store, exchange.tenant
-        previous, history = request.body.previous_response_id, conversation or []
-        if previous is not None:
-            history = await chain_items(store, previous, tenant)
+        previous = request.body.previous_response_id
+        history = [] if previous is None else await chain_items(store, previous, tenant)
         if named := set(request.references):
-            stored = {id: item for item in conversation or () if (id := item_id(item)) in named}
-            for id in named - stored.keys():
-                if (item := await store.item(id, tenant)) is not None:
-                    stored[id] = item
+            stored = {id: item for id in named if (item := await store.item(id, tenant)) is not None}
             request = request.with_references(stored)
         size = request.size + json_size(*history, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from typing import cast
 
@@ -14,10 +14,7 @@ from msgspec.structs import replace
 
 from schemas.control import FrontendNotice
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
-from services.frontend.apis.base import Collector, Renderer
 from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
-from services.frontend.apis.responses.conversations.paths import Conversations
-from services.frontend.apis.responses.conversations.turns import ConversationTurn, ConversationTurns
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.intake import AcceptedRequest, Intake
@@ -30,12 +27,12 @@ from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.responses.store.chain import chain_items
 from services.frontend.apis.responses.store.input_items import integer, listed, page_of
 from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
-from services.frontend.apis.responses.store.record import StoredResponse, is_response
+from services.frontend.apis.responses.store.record import StoredResponse
 from services.frontend.apis.responses.store.shared import SharedStore, Sharing
+from services.frontend.apis.shared.mount import Mount, json_response
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.http.mount import Mount, json_response
-from services.frontend.pipeline.interfaces import TurnGateway
+from services.frontend.turns.interfaces import Collector, Renderer, TurnGateway
 from services.runtime.storage.seal import Sealer, TenantSealer
 
 PATH = "/v1/responses"
@@ -86,15 +83,11 @@ class ResponsesServer:
             return common.of(tenant) if common is not None else ModelSealer(gateway, model, tenant)
 
         self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.server))
-        owner, alive = ("here", lambda _: False) if self._sharing is None else (self._sharing.id, self._sharing.alive)
-        self.background = Background(self._intake, owner=owner)
-        self.turns = ConversationTurns(self.store, mount.log, owner=owner, alive=alive)
-        self.conversations = Conversations(self._intake, self.turns)
-        self.connections = Connections(self._intake, self.turns)
+        self.background = Background(self._intake, owner="here" if self._sharing is None else self._sharing.id)
+        self.connections = Connections(self._intake)
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Registers every path."""
-        self.conversations.add_to(router)
         router.add_post(PATH, self.create)
         router.add_get(PATH, self.connections.handle, allow_head=False)
         router.add_post(f"{PATH}/compact", self.compact)
@@ -109,38 +102,31 @@ class ResponsesServer:
         body = await self._decoded(request)
         if body.body.background:
             return await self._start(request, body)
-        exchange = request[REQUEST_CONTEXT]
-        with await self._begin(body, exchange) as turn:
-            accepted: AcceptedRequest | None = None
-            kept = body.store or body.conversation is not None
+        accepted: AcceptedRequest | None = None
 
-            async def read() -> ResponsesAsk:
-                nonlocal accepted, body
-                if accepted is None:
-                    accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
-                if not kept:
-                    body = body.without_input()
-                    accepted.ask = replace(accepted.ask, request=body)
-                return accepted.ask
+        async def read() -> ResponsesAsk:
+            nonlocal accepted, body
+            if accepted is None:
+                accepted = await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT])
+            if not body.store:
+                body = body.without_input()
+                accepted.ask = replace(accepted.ask, request=body)
+            return accepted.ask
 
-            def keep(answer: Renderer | Collector) -> None:
-                stream = answer.stream if isinstance(answer, ResponsesCollector) else answer
-                if accepted is None or not isinstance(stream, ResponsesStream):
-                    return
-                record = accepted.record(stream)
-                turn.end(record)
-                if body.store:
-                    self.store.put(record)
+        def keep(answer: Renderer | Collector) -> None:
+            stream = answer.stream if isinstance(answer, ResponsesCollector) else answer
+            if accepted is not None and isinstance(stream, ResponsesStream):
+                self.store.put(accepted.record(stream))
 
-            serve = partial(self._server.serve, request, self.dialect, read, on_end=keep if kept else None)
-            try:
-                return await serve()
-            except ContextOverflow as overflow:
-                if accepted is None or not accepted.ask.truncate:
-                    raise
-                fitting = await shortened(accepted.ask.conversation, overflow, self._server.gateway.count)
-                accepted.ask = replace(accepted.ask, conversation=fitting)
+        serve = partial(self._server.serve, request, self.dialect, read, on_end=keep if body.store else None)
+        try:
             return await serve()
+        except ContextOverflow as overflow:
+            if accepted is None or not accepted.ask.truncate:
+                raise
+            fitting = await shortened(accepted.ask.conversation, overflow, self._server.gateway.count)
+            accepted.ask = replace(accepted.ask, conversation=fitting)
+        return await serve()
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Returns a stored response, or its stream after some event."""
@@ -167,7 +153,7 @@ class ResponsesServer:
         if job is not None:
             self.background.cancel(id)
             await job.wait()
-        if not is_response(id) or not await self.store.delete(id, tenant):
+        if not await self.store.delete(id, tenant):
             raise not_found("Response", id, "response_id")
         return json_response(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
 
@@ -204,9 +190,7 @@ class ResponsesServer:
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
         body, exchange = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
-        named = body.conversation
-        earlier = None if named is None else (await self.turns.record(named, exchange.tenant)).input
-        accepted = await self._intake.accept(body, request.headers, exchange, counting=True, conversation=earlier)
+        accepted = await self._intake.accept(body, request.headers, exchange, counting=True)
         tokens = await self._server.gateway.count(accepted.ask.conversation)
         exchange.fields |= {"model": body.model, "prompt_tokens": tokens}
         return json_response(self.dialect.count_body(tokens))
@@ -225,12 +209,7 @@ class ResponsesServer:
     async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._server.config.max_body_bytes)
-            return await apart(len(data), lambda: self.dialect.decode(data, request.headers, counting=counting))
-
-    async def _begin(self, body: ResponsesRequest, exchange: RequestContext) -> ConversationTurn:
-        """A turn in the conversation that the request names, if any."""
-        with self._counting_refusals(exchange):
-            return await self.turns.begin(body.conversation, exchange.tenant, body.items)
+            return await apart(len(data), lambda: self.dialect.decode(data, counting=counting))
 
     @contextmanager
     def _counting_refusals(self, exchange: RequestContext) -> Iterator[None]:
@@ -244,11 +223,8 @@ class ResponsesServer:
 
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
         exchange = request[REQUEST_CONTEXT]
-        with ExitStack() as stack:
-            turn = stack.enter_context(await self._begin(body, exchange))
-            accepted = await self._intake.accept(body, request.headers, exchange, conversation=turn.items)
-            job = self.background.start(accepted, exchange, turn.end)
-            stack.pop_all()  # the job ends the turn
+        accepted = await self._intake.accept(body, request.headers, exchange)
+        job = self.background.start(accepted, exchange)
         self._server.report(accepted.ask, exchange)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._server.limits)
@@ -260,7 +236,7 @@ class ResponsesServer:
 
     async def _record(self, request: web.Request) -> StoredResponse:
         id = request.match_info["id"]
-        record = await self.store.get(id, request[REQUEST_CONTEXT].tenant) if is_response(id) else None
+        record = await self.store.get(id, request[REQUEST_CONTEXT].tenant)
         if record is None:
             raise not_found("Response", id, "response_id")
         return record
@@ -279,13 +255,12 @@ class ResponsesServer:
             await self.background.drain()
         finally:
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.gather(self.store.settled(), self.turns.settled()), SETTLE_S)
+                await asyncio.wait_for(self.store.settled(), SETTLE_S)
 
     async def close(self, _app: web.Application) -> None:
         """Signal handler of the application's shutdown: ends what still runs."""
         self.connections.drain()
         await self.background.end()
-        await self.turns.close(SETTLE_S)
 
 
 RESPONSES: web.AppKey[ResponsesServer] = web.AppKey("responses", ResponsesServer)

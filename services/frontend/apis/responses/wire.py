@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct
 
-from services.frontend.apis.common.bounds import MAX_INTEGER, Integer, Metadata, Name
-from services.frontend.apis.common.decode import NULL
-from services.frontend.apis.common.hints import Nvext
-from services.frontend.apis.common.sampling_fields import SamplingFields
+from services.frontend.apis.shared.bounds import MAX_INTEGER, Integer, Metadata, Name
+from services.frontend.apis.shared.decode import NULL
+from services.frontend.apis.shared.hints import Nvext
+from services.frontend.apis.shared.sampling_fields import SamplingFields
 
 Includable: TypeAlias = Literal[
     "file_search_call.results",
@@ -101,12 +101,6 @@ class CacheOptions(Struct):
     """The member of `prompt_cache_options` that this server acts on."""
 
     prewarm: bool | None = None
-
-
-class ConversationRef(Struct):
-    """The conversation that a response belongs to."""
-
-    id: str
 
 
 class ManagedContext(Struct):

@@ -14,17 +14,16 @@ from msgspec.structs import replace
 
 from schemas.errors import Invalid, raised
 from schemas.frames import TextReply, unpack_ids
-from services.frontend.apis.base import Operation
 from services.frontend.apis.chat import wire as chat
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
-from services.frontend.apis.common.decode import NULL, decode_body, given, objects, tags_of
-from services.frontend.apis.common.shared_errors import SHARED
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.request import Messages
+from services.frontend.apis.shared.decode import NULL, decode_body, given, objects, tags_of
+from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
+from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.bodies import read_body
-from services.frontend.http.mount import Api, Mount, json_response
 
 _MAX_ID = 2**32 - 1
 

@@ -7,12 +7,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.events import BlockStart, BlockStop, HostedResult, TokenLogprob
-from services.frontend.apis.common.decode import is_json
-from services.frontend.apis.common.freeform import FreeformInput
-from services.frontend.apis.common.hosted import hosted_argument, pack
 from services.frontend.apis.responses.answer.events import EventWriter
 from services.frontend.apis.responses.answer.items import OutputItem, raw
 from services.frontend.apis.responses.request.tools import ToolName
+from services.frontend.apis.shared.decode import is_json
+from services.frontend.apis.shared.freeform import FreeformInput
+from services.frontend.turns.hosted.tools import hosted_argument, pack
 
 ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}
 """By the kind of built-in tool."""

@@ -6,7 +6,7 @@ import msgspec
 import zstandard
 from msgspec import Raw
 
-from services.frontend.apis.base import Reply
+from services.frontend.turns.interfaces import Reply
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'

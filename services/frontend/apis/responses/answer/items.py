@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.events import BlockStop, TokenLogprob, Usage
-from services.frontend.apis.common.openai.chunks import logprob
 from services.frontend.apis.responses.answer.events import EventWriter, delta_head
 from services.frontend.apis.responses.request.tools import ToolName
+from services.frontend.apis.shared.openai.chunks import logprob
 
 CUT_OFF = BlockStop(0, complete=False)
 """The end of a block in whose middle the turn ended."""

@@ -29,8 +29,6 @@ from schemas.events import (
     TokenLogprob,
     TurnEvent,
 )
-from services.frontend.apis.base import Reply
-from services.frontend.apis.common.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.responses.answer.calls import (
     ID_PREFIXES,
     BuiltInItem,
@@ -45,6 +43,8 @@ from services.frontend.apis.responses.answer.events import EventWriter
 from services.frontend.apis.responses.answer.items import CUT_OFF, MessageItem, OutputItem, ReasoningItem, Shape
 from services.frontend.apis.responses.request.tools import tool_name
 from services.frontend.apis.responses.sealing import TextSealer, seal_summary
+from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
+from services.frontend.turns.interfaces import Reply
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 _encode = msgspec.json.Encoder().encode

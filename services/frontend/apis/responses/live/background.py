@@ -5,12 +5,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from aiohttp import web
 
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
-from services.frontend.apis.base import Reply
 from services.frontend.apis.responses.answer.document import Status, response_id
 from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame, unpack_events
 from services.frontend.apis.responses.answer.stream import ResponsesStream
@@ -20,22 +19,20 @@ from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import ENDED, StoredResponse
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
-from services.frontend.pipeline.metrics import TurnRecord
+from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.metrics import TurnRecord
 
 RETRY_AFTER_S = 5.0
 POLL_S = 0.5
 """Between two reads of a response that runs in another process."""
 Events = AsyncIterator[Sequence[bytes]]
-OnEnd = Callable[[StoredResponse], None]
-"""Gets the final state of a response."""
 
 
 class Job:
     """A background response that has not ended."""
 
-    def __init__(self, accepted: AcceptedRequest, reply: Reply, on_end: OnEnd) -> None:
+    def __init__(self, accepted: AcceptedRequest, reply: Reply) -> None:
         self.accepted = accepted
-        self.on_end = on_end
         self.id = response_id(reply.turn)
         self.renderer: ResponsesStream = accepted.ask.renderer(reply)
         self.payloads: list[bytes] = []
@@ -103,7 +100,7 @@ class Background:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def start(self, accepted: AcceptedRequest, exchange: RequestContext, on_end: OnEnd) -> Job:
+    def start(self, accepted: AcceptedRequest, exchange: RequestContext) -> Job:
         """Starts a response. Raises RateLimited where too many wait or the caller has too many requests open,
         Unavailable while the server shuts down, and NotFound where the model is not served."""
         if self._draining:
@@ -113,10 +110,10 @@ class Background:
                 f"There are {self._limit} background responses at work or waiting. Please try again later.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        job = Job(accepted, self._runner.reply(exchange, accepted.ask.request.model), on_end)
+        job = Job(accepted, self._runner.reply(exchange, accepted.ask.request.model))
         open_request = contextlib.ExitStack()
         record = self._runner.record()
-        open_request.enter_context(exchange.turn(record))
+        open_request.enter_context(exchange.turn(lambda: record.tokens))
         self._jobs[job.id] = job
         self._keep(job, owner=self._owner)
         job.task = asyncio.create_task(self._work(job, exchange, record), name=f"background {job.id}")
@@ -178,7 +175,6 @@ class Background:
         if running and job.payloads:
             job.emit(job.renderer.break_off())
         job.ended = self._keep(job, status="cancelled" if running else None)
-        job.on_end(job.ended)
         del self._jobs[job.id]
         job.wake()
 

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import ErrorInfo, Invalid
-from services.frontend.apis.common.decode import NULL, decode_mended, given
 from services.frontend.apis.responses.errors import error_reply
+from services.frontend.apis.shared.decode import NULL, decode_mended, given
 
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
 """On this code Codex and the SDK open another connection and send the whole conversation."""

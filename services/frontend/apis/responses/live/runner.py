@@ -7,14 +7,13 @@ from collections.abc import Callable
 from schemas.conversation import Conversation
 from schemas.errors import ErrorKind, TimedOut, raised
 from schemas.events import Prepared
-from services.frontend.apis.base import Renderer, Reply
 from services.frontend.apis.responses.dialect import ResponsesAsk
 from services.frontend.apis.responses.request.truncation import try_shortened
 from services.frontend.http.middleware import RequestContext
-from services.frontend.pipeline.interfaces import OpenTurn
-from services.frontend.pipeline.metrics import TurnRecord
-from services.frontend.pipeline.sinks import StreamSink
-from services.frontend.pipeline.turn_server import TurnServer
+from services.frontend.turns.interfaces import OpenTurn, Renderer, Reply
+from services.frontend.turns.metrics import TurnRecord
+from services.frontend.turns.sinks import StreamSink
+from services.frontend.turns.turn_server import TurnServer
 
 TOO_LATE = "The request took longer than this server allows."
 NOT_STARTED = Prepared(0, 0)

@@ -23,7 +23,6 @@ from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLim
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.answer.document import response_id
 from services.frontend.apis.responses.answer.events import payloads
-from services.frontend.apis.responses.conversations.turns import ConversationTurns
 from services.frontend.apis.responses.errors import error_reply
 from services.frontend.apis.responses.intake import Intake
 from services.frontend.apis.responses.live import frames
@@ -55,14 +54,11 @@ WRITE_BYTES = 32 * 1024
 class Socket:
     """One connection."""
 
-    def __init__(
-        self, ws: web.WebSocketResponse, request: web.Request, intake: Intake, turns: ConversationTurns
-    ) -> None:
+    def __init__(self, ws: web.WebSocketResponse, request: web.Request, intake: Intake) -> None:
         self._ws = ws
         self._request = request
         self._exchange = request[REQUEST_CONTEXT]
         self._intake = intake
-        self._turns = turns
         limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
         self._memory = MemoryStore(limits, time.time, behind=intake.store)
         self._outbox = Outbox(ws, intake.runner.server.limits, self._disconnect)
@@ -125,7 +121,7 @@ class Socket:
                     raise Invalid(message, param="type", code="invalid_value")
                 if self._ending is not None:
                     raise raised(_closing(self._ending))
-                self._enqueue(lane, self._intake.dialect.decode(data, self._request.headers))
+                self._enqueue(lane, self._intake.dialect.decode(data))
 
     @contextmanager
     def _errors_sent(self, lane: str | None) -> Iterator[None]:
@@ -178,30 +174,26 @@ class Socket:
         def keep() -> None:
             # Before the client receives the end: its next request may continue this response.
             record = accepted.record(renderer)
-            turn.end(record)
             self._memory.put(replace(record, events=b""))
             if request.store:
                 self._intake.store.put(record)
 
-        with await self._turns.begin(request.conversation, exchange.tenant, request.items) as turn:
-            accepted = await self._intake.accept(
-                request, self._request.headers, exchange, store=self._memory, conversation=turn.items
-            )
-            reply = runner.reply(exchange, request.model)
-            if lane is not None:
-                self._lane_of[response_id(reply.turn)] = lane
-            renderer, record = accepted.ask.renderer(reply), runner.record()
-            try:
-                with exchange.turn(record):
-                    await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
-            except Invalid as error:
-                if not request.prefill or error.kind is not ErrorKind.INVALID:
-                    raise
-                # Codex warms up with instructions only, which some templates cannot render.
-                emit(renderer.start([NOT_STARTED]))
-                last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
-                keep()
-                emit(last)
+        accepted = await self._intake.accept(request, self._request.headers, exchange, store=self._memory)
+        reply = runner.reply(exchange, request.model)
+        if lane is not None:
+            self._lane_of[response_id(reply.turn)] = lane
+        renderer, record = accepted.ask.renderer(reply), runner.record()
+        try:
+            with exchange.turn(lambda: record.tokens):
+                await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
+        except Invalid as error:
+            if not request.prefill or error.kind is not ErrorKind.INVALID:
+                raise
+            # Codex warms up with instructions only, which some templates cannot render.
+            emit(renderer.start([NOT_STARTED]))
+            last = renderer.events([Finish(FinishReason.LENGTH, 0, Usage())])
+            keep()
+            emit(last)
 
     def _refuse(self, info: ErrorInfo, lane: str | None) -> None:
         self._send([frames.error_frame(info)], lane)
@@ -215,9 +207,8 @@ class Socket:
 class Connections:
     """Serves WebSocket connections."""
 
-    def __init__(self, intake: Intake, turns: ConversationTurns) -> None:
+    def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._turns = turns
         self._config = intake.runner.server.config
         self._open: set[Socket] = set()
         self._draining = False
@@ -238,7 +229,7 @@ class Connections:
             reply = error_reply(info, request[REQUEST_CONTEXT].request_id, 426)
             return web.Response(status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body)
         await ws.prepare(request)
-        socket = Socket(ws, request, self._intake, self._turns)
+        socket = Socket(ws, request, self._intake)
         self._open.add(socket)
         try:
             await socket.run()

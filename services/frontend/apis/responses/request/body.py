@@ -4,7 +4,6 @@ This needs neither store nor key. The caller fetches what `previous_response_id`
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,12 +11,11 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.errors import Invalid
-from services.frontend.apis.common.decode import decode_body, given
-from services.frontend.apis.common.known.history import Beginning, KnownHistory, caller_of
-from services.frontend.apis.common.known.parts import KnownParts
-from services.frontend.apis.common.openai.wording import missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert, explain, not_found
+from services.frontend.apis.shared.decode import decode_body, given
+from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
+from services.runtime.memo import KnownParts
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -45,12 +43,6 @@ class ResponsesRequest(Struct, frozen=True):
     """The members of a Response object that repeat the request."""
     prefill: bool
     """Compute the prompt and generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
-    conversation: str | None = None
-    """The id of the conversation that the response belongs to."""
-    data: bytes = b""
-    """The whole body."""
-    begun: Beginning[Any] | None = None
-    """Its beginning, where that is known."""
 
     @property
     def model(self) -> str:
@@ -65,18 +57,16 @@ class ResponsesRequest(Struct, frozen=True):
     @property
     def references(self) -> list[str]:
         """The ids of the stored items that the input names, in order."""
-        known = 0 if self.begun is None else self.begun.messages
-        return [kind.id for kind in self.kinds[known:] if is_reference(kind) and kind.id is not None]
+        return [kind.id for kind in self.kinds if is_reference(kind) and kind.id is not None]
 
     @property
     def size(self) -> int:
         """Bytes of the items as JSON, about."""
-        known, size = (0, 0) if self.begun is None else (self.begun.messages, len(self.begun.data))
-        return size + sum(len(memoryview(item)) for item in self.items[known:])
+        return sum(len(memoryview(item)) for item in self.items)
 
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
         """The same request with other input items. Raises Invalid."""
-        return replace(self, items=items, kinds=item_kinds(items, "input"), data=b"", begun=None)
+        return replace(self, items=items, kinds=item_kinds(items, "input"))
 
     def with_references(self, stored: Mapping[str, Raw]) -> "ResponsesRequest":
         """The same request with stored items in place of the references to them. Raises NotFound."""
@@ -91,33 +81,22 @@ class ResponsesRequest(Struct, frozen=True):
     def without_input(self) -> "ResponsesRequest":
         """Keeps what rendering the answer needs: the items would keep the bytes of the whole request alive."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
-        return replace(self, body=body, items=[], kinds=[], data=b"", begun=None)
+        return replace(self, body=body, items=[], kinds=[])
 
 
-def decode(
-    data: bytes,
-    headers: Mapping[str, str] | None = None,
-    *,
-    counting: bool = False,
-    known: KnownParts[Raw] | None = None,
-    sessions: KnownHistory[Any] | None = None,
-) -> ResponsesRequest:
-    """Decodes a request. Raises Invalid in the native wording. `known` caches the echo of tools, `sessions` the
-    beginnings of requests.
+def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:
+    """Decodes a request. Raises Invalid in the native wording. `known` remembers the echo of tools.
 
     `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
     """
-    read, begun = partial(decode_body, _body.decode, explain=explain), None
-    if counting or sessions is None:
-        body = read(data)
-    else:
-        body, begun = sessions.decode(data, caller_of(headers or {}), read, lambda found: found.input)
+    body = decode_body(_body.decode, data, explain)
+    if given(body.conversation):
+        raise unsupported(
+            "conversation", "names a stored conversation, which this server does not keep; send its items"
+        )
     if not counting:
         _refuse_unsupported(body)
-    items, kinds = body.input or [], list[wire.ItemKind]()
-    if begun is not None:
-        items = body.input = [*(item for item, _ in begun.items), *items]
-        kinds = [kind for _, kind in begun.items]
+    items = body.input or []
     if isinstance(items, str):
         content = [{"type": "input_text", "text": body.input}]
         items = [Raw(msgspec.json.encode({"type": MESSAGE, "role": "user", "content": content}))]
@@ -125,19 +104,14 @@ def decode(
     reasoning.summary = reasoning.summary or reasoning.generate_summary
     text = _settings(wire.TextConfig, body.text, "text")
     cache = _settings(wire.CacheOptions, body.prompt_cache_options, "prompt_cache_options")
-    named = convert(str | wire.ConversationRef | None, body.conversation, "conversation")
-    conversation: str | None = named.id if isinstance(named, wire.ConversationRef) else named
     return ResponsesRequest(
         body=body,
         items=items,
-        kinds=kinds + item_kinds(items[len(kinds) :], "input", len(kinds)),
+        kinds=item_kinds(items, "input"),
         reasoning=reasoning,
         text=text,
-        echo=_echo(body, reasoning, text, conversation, KnownParts() if known is None else known),
+        echo=_echo(body, reasoning, text, KnownParts() if known is None else known),
         prefill=body.generate is False or bool(cache.prewarm),
-        conversation=conversation,
-        data=data,
-        begun=begun,
     )
 
 
@@ -145,11 +119,10 @@ def _settings(kind: type[S], raw: Raw, place: str) -> S:
     return convert(kind, raw, place) if given(raw) else kind()
 
 
-def item_kinds(items: Sequence[Raw], place: str, first: int = 0) -> list[wire.ItemKind]:
-    """The kind of each item, of which the first has the number `first`. Raises Invalid for one that is no object, and
-    for a reference without an id."""
-    kinds = [convert(wire.ItemKind, item, f"{place}[{index}]") for index, item in enumerate(items, first)]
-    for index, kind in enumerate(kinds, first):
+def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
+    """The kind of each item. Raises Invalid for one that is not an object, and for a reference without an id."""
+    kinds = [convert(wire.ItemKind, item, f"{place}[{index}]") for index, item in enumerate(items)]
+    for index, kind in enumerate(kinds):
         if kind.type == _REFERENCE and kind.id is None:
             raise missing_parameter(f"{place}[{index}].id")
     return kinds
@@ -168,22 +141,13 @@ def _one_line(raw: Raw) -> Raw:
 
 
 def _refuse_unsupported(body: wire.Body) -> None:
-    if given(body.conversation) and body.previous_response_id is not None:
-        message = "Mutually exclusive parameters: 'conversation' and 'previous_response_id'."
-        raise Invalid(message, param="conversation", code="mutually_exclusive_parameters")
     if given(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
     if body.background and body.store is False:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 
 
-def _echo(
-    body: wire.Body,
-    reasoning: wire.Reasoning,
-    text: wire.TextConfig,
-    conversation: str | None,
-    known: KnownParts[Raw],
-) -> dict[str, Any]:
+def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, known: KnownParts[Raw]) -> dict[str, Any]:
     """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
     summary = None if reasoning.summary == "none" else reasoning.summary
     shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
@@ -195,7 +159,6 @@ def _echo(
     echo: dict[str, Any] = {
         "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
-        **({} if conversation is None else {"conversation": {"id": conversation}}),
         "tools": _echoed_tools(body.tools or [], known),
         "tool_choice": _one_line(body.tool_choice) if given(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,

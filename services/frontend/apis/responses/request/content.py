@@ -14,11 +14,11 @@ from msgspec import Raw
 
 from schemas.conversation import Media, Text
 from schemas.errors import Invalid
-from services.frontend.apis.common.inline_data import data_url, file_size, image_size
-from services.frontend.apis.common.openai.wording import unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.body import TRIGGER
-from services.frontend.media.pdf_document import document
+from services.frontend.apis.shared.inline_data import data_url, file_size, image_size
+from services.frontend.apis.shared.openai.wording import unsupported
+from services.frontend.turns.media.pdf_document import document
 
 AS_TEXT = frozenset(
     {"web_search_call", "file_search_call", "computer_call", "image_generation_call"}

@@ -7,17 +7,18 @@ from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hints import first_header, hints
-from services.frontend.apis.common.hosted import missing_tools
-from services.frontend.apis.common.openai.wording import missing_parameter
-from services.frontend.apis.common.sampling_fields import sampling_of
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import tools
 from services.frontend.apis.responses.request.body import LOGPROBS, TRIGGER, ResponsesRequest
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
+from services.frontend.apis.shared.decode import given
+from services.frontend.apis.shared.hints import hints
+from services.frontend.apis.shared.openai.wording import missing_parameter
+from services.frontend.apis.shared.sampling_fields import sampling_of
+from services.frontend.http.headers import first_header
+from services.frontend.turns.hosted.tools import missing_tools
 
 _SESSION_HEADERS = ("session-id", "thread-id", "x-session-id", "x-session-affinity")
 _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
@@ -58,8 +59,8 @@ def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
 
 def ends_in_trigger(request: ResponsesRequest) -> bool:
     """Whether the last item is a compaction trigger. Raises Invalid for one in another place."""
-    kinds, first = request.kinds, 0 if request.begun is None else request.begun.messages
-    for index, kind in enumerate(kinds[first:-1], first):
+    kinds = request.kinds
+    for index, kind in enumerate(kinds[:-1]):
         if kind.type == TRIGGER:
             raise Invalid("A compaction_trigger must be the last item.", param=f"input[{index}]", code="invalid_value")
     return bool(kinds) and kinds[-1].type == TRIGGER

@@ -14,8 +14,6 @@ from msgspec import Raw
 from schemas.conversation import Call, Media, Part, Reasoning, Result, ResultPart, Text, ToolReference, Turn
 from schemas.errors import Invalid
 from schemas.events import HostedResult
-from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hosted import result_part, unpack
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import content
@@ -23,6 +21,8 @@ from services.frontend.apis.responses.request.body import MESSAGE
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
 from services.frontend.apis.responses.sealing import TextSealer, open_summary
+from services.frontend.apis.shared.decode import given
+from services.frontend.turns.hosted.tools import result_part, unpack
 
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"
 """Goes before the summary of a compaction item."""
@@ -31,11 +31,8 @@ COMPACTED = "The conversation before this point was compacted. Summary of it:\n\
 class ItemReader:
     """Collects the turns of a request, and the tools and settings that come with its items."""
 
-    def __init__(self, tools: RequestTools, sealer: TextSealer | None, *, pairing: bool, model: str = "") -> None:
-        """`pairing`: an output without its call is an error. `model`: whose reasoning `sealer` opens."""
-        self.model = model
-        self.bound = False
-        """What was read depends on the request's tools, or changes its settings."""
+    def __init__(self, tools: RequestTools, sealer: TextSealer | None, *, pairing: bool) -> None:
+        """`pairing`: an output without its call is an error."""
         self.turns: list[Turn] = []
         self.notes: list[str] = []
         """The kinds of items that were left out."""
@@ -58,18 +55,9 @@ class ItemReader:
         self._shells: dict[str, str] = {}
         """Call ids of local shell calls by the ids of their items."""
 
-    def fork(self, tools: RequestTools | None = None, sealer: TextSealer | None = None) -> "ItemReader":
-        """A reader that has read the same and goes on by itself: for another request, if `tools` are given."""
-        tools, sealer = (self._tools, self._sealer) if tools is None else (tools, sealer)
-        other = ItemReader(tools, sealer, pairing=self._pairing, model=self.model)
-        other.turns, other.notes, other._results = [*self.turns], [*self.notes], [*self._results]
-        other._parts, other._ids, other._searches = [*self._parts], [*self._ids], [*self._searches]
-        other._calls, other._shells, other._search = {**self._calls}, {**self._shells}, self._search
-        return other
-
-    def read(self, items: Iterable[tuple[Raw, wire.ItemKind]], first: int = 0, place: str = "input") -> None:
-        """Reads items, of which the first has the number `first`. Raises Invalid."""
-        for index, (item, kind) in enumerate(items, first):
+    def read(self, items: Iterable[tuple[Raw, wire.ItemKind]], place: str = "input") -> None:
+        """Reads items. Raises Invalid."""
+        for index, (item, kind) in enumerate(items):
             name, at = kind.type or MESSAGE, f"{place}[{index}]"
             if (known := _READERS.get(name)) is not None:
                 shape, read = known
@@ -132,7 +120,6 @@ class ItemReader:
 
     def _hosted_results(self, results: Sequence[HostedResult], at: str) -> None:
         """The results of the searches before, which become calls. Without the tool they stay text."""
-        self.bound = True
         results = [result for result in results if self._tools.runs(result.name)]
         if not results:
             return
@@ -224,7 +211,6 @@ class ItemReader:
 
     def _search_output(self, output: wire.MoreTools, at: str) -> None:
         call_id = output.call_id or self._search
-        self.bound = True
         if output.execution == "server" or call_id is None:
             self._tools.add(output.tools, f"{at}.tools")
             return
@@ -233,11 +219,9 @@ class ItemReader:
         self._result(call_id, parts or [Text("No tools were found.")], at)
 
     def _additional_tools(self, item: wire.MoreTools, at: str) -> None:
-        self.bound = True
         self._tools.add(item.tools, f"{at}.tools")
 
     def _configuration(self, update: wire.ConfigurationUpdate, at: str) -> None:
-        self.bound = True
         self.reasoning = update.reasoning if given(update.reasoning) else self.reasoning
         self.text = update.text if given(update.text) else self.text
 

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from schemas.conversation import Grammar, HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.apis.common.client_grammars import checked_grammar
-from services.frontend.apis.common.decode import given
-from services.frontend.apis.common.hosted import hosted_spec
-from services.frontend.apis.common.known.parts import KnownParts
-from services.frontend.apis.common.openai.wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.shared.client_grammars import checked_grammar
+from services.frontend.apis.shared.decode import given
+from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter, unsupported
+from services.frontend.turns.hosted.tools import hosted_spec
+from services.runtime.memo import KnownParts
 
 CallKind: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"]
 

@@ -5,7 +5,6 @@ from msgspec import Raw
 from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.store.memory import MemoryStore
-from services.frontend.apis.responses.store.record import is_response
 
 MAX_CHAIN = 10_000
 """Responses in one chain. Agents make one for each tool call."""
@@ -19,7 +18,7 @@ async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> 
     chain: list[list[Raw]] = []
     next_id: str | None = previous
     while next_id is not None:
-        record = await store.get(next_id, tenant, patient=not chain) if is_response(next_id) else None
+        record = await store.get(next_id, tenant, patient=not chain)
         if record is None or len(chain) == MAX_CHAIN:
             raise previous_not_found(previous)
         if not record.ended:

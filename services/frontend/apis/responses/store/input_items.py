@@ -1,15 +1,15 @@
 """The input items of a response: as they are stored, each with an id, a type and a status, and as pages of a list."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
-from services.frontend.apis.common.openai.wording import invalid_value, out_of_range
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.store.record import item_id
+from services.frontend.apis.shared.openai.wording import invalid_value, out_of_range
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100
@@ -81,12 +81,12 @@ def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
     return stored
 
 
-def page_of(query: Mapping[str, str], order: Literal["asc", "desc"] = "desc") -> Page:
-    """The page that a query string selects; `order`: if it names none. Raises Invalid.
+def page_of(query: Mapping[str, str]) -> Page:
+    """The page that a query string selects, newest first if it names no order. Raises Invalid.
 
     A limit of 0, which the SDKs' own tests send, is the default.
     """
-    given = query.get("order", order)
+    given = query.get("order", "desc")
     if given not in ("asc", "desc"):
         raise invalid_value(given, "order", ("asc", "desc"))
     limit = integer(query, "limit", MAX_LIMIT)
@@ -126,14 +126,11 @@ def listed(items: Sequence[Raw], page: Page) -> bytes:
         if not start:
             raise Invalid(f"Item with id '{page.after}' not found.", param="after")
     end = start + page.limit
-    return list_document([raw for _, raw in shown[start:end]], has_more=end < len(shown))
-
-
-def list_document(items: Sequence[Raw], *, has_more: bool) -> bytes:
-    """One page of a list, of items with ids."""
-    ids = (item_id(items[0]), item_id(items[-1])) if items else ("", "")
-    document = {"object": "list", "data": items, "first_id": ids[0], "last_id": ids[1], "has_more": has_more}
-    return msgspec.json.encode(document)
+    found = shown[start:end]
+    ids = (found[0][0], found[-1][0]) if found else ("", "")
+    data = [raw for _, raw in found]
+    document = {"object": "list", "data": data, "first_id": ids[0], "last_id": ids[1], "has_more": end < len(shown)}
+    return _encode(document)
 
 
 def _completed(parts: Raw) -> Any:

@@ -4,12 +4,8 @@ from collections.abc import Callable
 
 from cachetools import Cache, LRUCache
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 
-from services.frontend.apis.responses.store.record import CHAT_PREFIX, StoredResponse
-
-Change = Callable[[StoredResponse], StoredResponse]
-"""Makes the next state of a record."""
+from services.frontend.apis.responses.store.record import StoredResponse
 
 
 class StoreLimits(Struct, frozen=True):
@@ -62,8 +58,8 @@ class MemoryStore:
         return self._records[id]
 
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
-        """The tenant's response with this id; a conversation as any process wrote it last. Raises TurnwireError where a
-        shared store does not answer. `patient`: wait a moment for one that may be on its way from another process."""
+        """The tenant's response with this id. `patient`: wait a moment for one that may be on its way from another
+        process. Raises TurnwireError where a shared store does not answer."""
         record = self.find(id, tenant)
         if record is None and self._behind is not None:
             return await self._behind.get(id, tenant, patient=patient)
@@ -83,41 +79,12 @@ class MemoryStore:
             self.forget(id)
         return found
 
-    async def chats(self, tenant: str | None) -> list[str]:
-        """The ids of the tenant's chat completions, oldest first; some may be deleted. Raises as `get`."""
-        return [id for _, id in sorted(self._own_chats(tenant))]
-
-    async def add(self, record: StoredResponse) -> None:
-        """Keeps a new conversation; when this returns, every process can read it. Raises as `get`; TooLarge."""
-        self.put(record)
-
-    async def revise(self, id: str, tenant: str | None, change: Change) -> StoredResponse | None:
-        """Replaces a conversation by what `change` makes of it, and returns that; None where there is none.
-
-        No other write comes between: `change` is called again where another process was faster. What it raises ends the
-        call. Raises as `add`.
-        """
-        record = self.find(id, tenant)
-        if record is not None:
-            record = replace(change(record), created=self._clock())  # its age counts from the last change
-            self.put(record)
-        return record
-
-    def change(self, record: StoredResponse) -> None:
-        """Replaces a record that has ended, everywhere."""
-        self.put(record)
-
     def forget(self, id: str) -> None:
         """Drops a record of any tenant from this process."""
         self._records.pop(id, None)
 
     async def settled(self) -> None:
         """Waits until every record that was put before this call is where it is kept."""
-
-    def _own_chats(self, tenant: str | None) -> list[tuple[float, str]]:
-        """When each of the tenant's chat completions in this process was created, and its id."""
-        chats = [self._records.peek(id) for id in self._records if id.startswith(CHAT_PREFIX)]
-        return [(chat.created, chat.id) for chat in chats if chat.tenant == tenant and not self._expired(chat)]
 
     def _expired(self, record: StoredResponse) -> bool:
         return self._clock() - record.created > self._limits.ttl_s

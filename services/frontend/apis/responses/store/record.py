@@ -1,7 +1,4 @@
-"""A stored response: enough to show it again, to replay its stream, and to continue from it.
-
-The store has two more kinds of object, conversations and chat completions, in records of the same form.
-"""
+"""A stored response: enough to show it again, to replay its stream, and to continue from it."""
 
 import re
 from collections.abc import Iterator
@@ -12,8 +9,6 @@ from msgspec.structs import replace
 
 ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """The final states of a response."""
-CHAT_PREFIX = "chatcmpl-"
-CONVERSATION_PREFIX = "conv_"
 _OVERHEAD_BYTES = 512
 _ITEM_OVERHEAD_BYTES = 120
 """The memory that each item takes beside its JSON."""
@@ -42,11 +37,7 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     context: list[Raw] | None = None
     """Set where it was compacted: all items that a chain starts with here, instead of the earlier ones."""
     owner: str = ""
-    """The process in which it runs; empty when it has ended. Of a conversation: the one that runs a turn of it."""
-    turn: str = ""
-    """Of a conversation: the name of the turn that runs."""
-    messages: list[Raw] = []
-    """The messages of a stored chat completion's request, each with an id."""
+    """The process in which it runs; empty when it has ended."""
 
     @property
     def ended(self) -> bool:
@@ -56,7 +47,7 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     @property
     def size(self) -> int:
         """The approximate number of bytes that it takes in memory."""
-        items = (*self.input, *self.output, *(self.context or ()), *self.messages)
+        items = (*self.input, *self.output, *(self.context or ()))
         kept = sum(json_size(raw) + _ITEM_OVERHEAD_BYTES for raw in items)
         return _OVERHEAD_BYTES + kept + json_size(self.response) + len(self.events)
 
@@ -84,11 +75,6 @@ def response_of_item(id: str) -> str | None:
     """The id of the response to which an item belongs, by an item id that this server made."""
     match = _OWN_ITEM_ID.fullmatch(id)
     return f"resp_{match[1]}" if match else None
-
-
-def is_response(id: str) -> bool:
-    """Whether the id is that of a response; the store also has other objects."""
-    return not id.startswith((CHAT_PREFIX, CONVERSATION_PREFIX))
 
 
 def decode(data: bytes) -> StoredResponse | None:

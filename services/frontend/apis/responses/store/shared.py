@@ -2,13 +2,9 @@
 
 A response is written to the bucket at once. Another frontend reads it there, and tries again for a moment, since a
 client may be faster than the bus. Deletions are published, so that no frontend's memory keeps the response.
-
-A conversation, which changes, is in the bucket only. A write names the one that it replaces, and JetStream refuses it
-where another came between: frontends agree on each state without any other message.
 """
 
 import asyncio
-import random
 from collections.abc import Callable
 
 import msgspec
@@ -16,17 +12,9 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from schemas.control import FrontendNotice
-from schemas.errors import RETRY_AFTER_S, TooLarge, TurnwireError, Unavailable
-from services.frontend.apis.responses.store.chat_index import ChatIndex
-from services.frontend.apis.responses.store.memory import Change, MemoryStore, StoreLimits
-from services.frontend.apis.responses.store.record import (
-    CHAT_PREFIX,
-    CONVERSATION_PREFIX,
-    StoredResponse,
-    decode,
-    failed_view,
-    response_of_item,
-)
+from schemas.errors import TooLarge, TurnwireError
+from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
+from services.frontend.apis.responses.store.record import StoredResponse, decode, failed_view, response_of_item
 from services.runtime.config import ResponseStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.storage.kv import Bucket, BucketConfig, digest_key
@@ -34,10 +22,6 @@ from services.runtime.storage.kv import Bucket, BucketConfig, digest_key
 BUCKET = "tw_responses"
 MAX_VALUE_BYTES = 7 * 1024 * 1024
 """Below the 8 MB of the bus."""
-ATTEMPTS = 20
-"""To replace a conversation that others change as well."""
-CONFLICT_S = 0.05
-"""Longest pause after one in vain; random, so that two processes do not meet again."""
 WAITS_S = (0.02, 0.05, 0.1, 0.2)
 """Pauses before reading the bucket again for a response that may be on its way."""
 
@@ -79,7 +63,6 @@ class SharedStore(MemoryStore):
     ) -> None:
         super().__init__(limits, clock)
         self._sharing = sharing
-        self._index = ChatIndex(sharing.bucket, limits.ttl_s, clock)
         self._log = log
         self._writes: dict[str, asyncio.Task[None]] = {}
 
@@ -91,17 +74,8 @@ class SharedStore(MemoryStore):
         self._writes[record.id] = task
         task.add_done_callback(lambda done: self._written(record.id, done))
 
-    def change(self, record: StoredResponse) -> None:
-        """See `MemoryStore.change`."""
-        self.put(record)
-        self._writes[record.id].add_done_callback(
-            lambda _: self._sharing.publish_notice(FrontendNotice("forget", record.id))
-        )
-
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
         """See `MemoryStore.get`."""
-        if id.startswith(CONVERSATION_PREFIX):
-            return (await self._revision(id, tenant))[0]
         record = self.find(id, tenant)
         if record is not None and (record.ended or record.owner == self._sharing.id):
             return record
@@ -141,30 +115,6 @@ class SharedStore(MemoryStore):
         self._sharing.publish_notice(FrontendNotice("forget", id))
         return True
 
-    async def chats(self, tenant: str | None) -> list[str]:
-        """See `MemoryStore.chats`."""
-        return [id for _, id in sorted({*self._own_chats(tenant), *await self._index.entries(tenant)})]
-
-    async def add(self, record: StoredResponse) -> None:
-        """See `MemoryStore.add`."""
-        await self._sharing.bucket.replace(digest_key(record.tenant, record.id), msgspec.json.encode(record), 0)
-
-    async def revise(self, id: str, tenant: str | None, change: Change) -> StoredResponse | None:
-        """See `MemoryStore.revise`. Raises Unavailable where others are faster each time."""
-        for _ in range(ATTEMPTS):
-            record, number = await self._revision(id, tenant)
-            if record is None:
-                return None
-            record = change(record)
-            if await self._sharing.bucket.replace(digest_key(tenant, id), msgspec.json.encode(record), number):
-                return record
-            await asyncio.sleep(random.uniform(0, CONFLICT_S))
-        raise Unavailable("The conversation is being changed by other requests.", retry_after_s=RETRY_AFTER_S)
-
-    async def _revision(self, id: str, tenant: str | None) -> tuple[StoredResponse | None, int]:
-        revision = await self._sharing.bucket.revision(digest_key(tenant, id))
-        return _own(revision.value, id, tenant), revision.number
-
     async def settled(self) -> None:
         """See `MemoryStore.settled`."""
         if self._writes:
@@ -178,8 +128,6 @@ class SharedStore(MemoryStore):
             value = msgspec.json.encode(replace(record, events=b""))
         try:
             await self._sharing.bucket.put(key, value)
-            if record.id.startswith(CHAT_PREFIX):
-                await self._index.add(record.tenant, record.created, record.id)
         except TooLarge:
             self._log.warning("responses.not_shared", response=record.id, bytes=len(value), reason="too large")
         except TurnwireError as error:

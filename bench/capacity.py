@@ -1,0 +1,90 @@
+"""Measures capacity: agents at once, each with one request of 52,000 tokens at a time, on a fresh connection."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+from bench.client import Client
+from bench.exchange import Exchange
+from bench.loops import closed_loop
+from bench.measuring import Site, measured
+from bench.prompts import Kind, make_body
+from bench.rows import Case, Row
+from bench.sequences import ANSWER_TOKENS, PLAY
+from bench.sessions import AgentSession
+
+PROMPTS: dict[Kind, str] = {"tail": "known prefix", "fresh": "all of it new"}
+WARMING = 4
+"""Requests before each case, which are not measured."""
+PLAYERS = 16
+"""Clients that play the sessions up to the measured turn."""
+PLAY_LIMIT_S = 240.0
+
+Loads = Sequence[tuple[int, int]]
+"""Clients, and requests or sessions of all of them together."""
+
+
+async def prompts(site: Site, kind: Kind, loads: Loads, limit_s: float) -> AsyncIterator[Row]:
+    """Requests of one kind: all but the end of a prompt is known (`tail`), or nothing of it (`fresh`)."""
+    seed = site.seed
+    for clients, requests in loads:
+        case = Case("capacity", site.api.name, "fresh", prompt=PROMPTS[kind], clients=clients, tokens=ANSWER_TOKENS)
+        make = make_body(site.api, site.model, size="large", kind=kind, play=PLAY, seed=seed)
+        # Made in advance: 6 ms each for a new text.
+        bodies = [make(number) for number in range(WARMING + requests)]
+        if kind == "fresh":
+            seed += len(bodies)
+        client = site.client("fresh")
+        await closed_loop(client, bodies.__getitem__, 1, WARMING)
+        measure = partial(closed_loop, client, bodies[WARMING:].__getitem__, clients, requests // clients)
+        yield await measured(site, case, partial(measure, limit_s=limit_s))
+
+
+async def turns(site: Site, turn: int, loads: Loads, each: int, limit_s: float) -> AsyncIterator[Row]:
+    """Sessions from `turn` on, `each` turns of every session.
+
+    Their earlier turns are played before. Each case continues them from there anew, with other results of their tools.
+
+    Raises ValueError, or a group of it, where a session does not reach `turn`, TimeoutError where that takes too long.
+    """
+    client = site.client("fresh")
+    count = max(sessions for _, sessions in loads)
+    begun = [AgentSession.begin(site.model, site.seed + number, turn) for number in range(count)]
+    async with asyncio.timeout(PLAY_LIMIT_S):
+        played = await session_loop(client, begun, PLAYERS, turn - 1)
+    if failed := next((one.error for one in played if not one.finished), None):
+        raise ValueError(f"a session before turn {turn}: {failed}")
+    for clients, sessions in loads:
+        case = Case("capacity", site.api.name, "fresh", prompt=f"session at turn {turn}", clients=clients)
+        forks = [session.fork(site.seed + 100 * clients + at) for at, session in enumerate(begun[:sessions])]
+        yield await measured(site, case, partial(session_loop, client, forks, clients, each, limit_s=limit_s))
+
+
+async def session_loop(
+    client: Client, sessions: Sequence[AgentSession], clients: int, turns: int, *, limit_s: float = math.inf
+) -> list[Exchange]:
+    """`clients` at once, each with its share of the sessions, one after the other: `turns` turns of every session.
+
+    After `limit_s` no turn begins. A session ends with a turn that failed. Raises ExceptionGroup of ValueError for an
+    answer without a call.
+    """
+    end = time.monotonic() + limit_s
+
+    async def one(share: Sequence[AgentSession]) -> list[Exchange]:
+        found: list[Exchange] = []
+        for session in share:
+            for _ in range(turns):
+                if time.monotonic() > end:
+                    return found
+                exchange = await client.exchange(session.body(), keep=True)
+                found.append(exchange)
+                if not exchange.finished:
+                    break
+                session.take(exchange.each())
+        return found
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(one(sessions[at::clients])) for at in range(clients)]
+    return [exchange for task in running for exchange in task.result()]

@@ -1,0 +1,85 @@
+"""Ends a command within a second of SIGINT or SIGTERM, wherever it waits."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+END_S = 1.0
+"""How long a command may take to end after a signal."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Runs the coroutine of a command, which SIGINT or SIGTERM cancels. Raises KeyboardInterrupt if it was cancelled.
+
+    `asyncio.run` leaves SIGTERM alone, and SIGINT where the parent ignores it, as a shell does for background jobs.
+    """
+    with asyncio.Runner() as runner:
+        try:
+            return runner.run(_cancelled_by_signals(main))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+async def _cancelled_by_signals(main: Coroutine[Any, Any, T]) -> T:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def cancel(_signum: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(task.cancel)
+
+    before = {signum: signal.signal(signum, cancel) for signum in SIGNALS}
+    try:
+        return await main
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+async def status_of(ended: asyncio.Future[int]) -> int:
+    """The exit status in `ended`, or 0 when the command is cancelled: for commands that run until Ctrl-C."""
+    try:
+        return await ended
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
+        return 0
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """Ends the process with status 1 if SIGINT or SIGTERM has not ended it within `END_S`.
+
+    Python runs no handler while the main thread waits for a name server, and at the end it waits for its other threads.
+    The system writes a signal with a handler to the wakeup file, which a thread reads. A loop with handlers of its own,
+    as that of `turnwire up`, replaces that file, and decides itself when it ends.
+    """
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        yield
+        return
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_limit, args=(reader,), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        writer.close()
+
+
+def _limit(reader: socket.socket) -> None:
+    with reader:
+        while received := reader.recv(1):
+            if received[0] in SIGNALS:
+                time.sleep(END_S)
+                os._exit(1)

@@ -1,1 +1,0 @@
-"""`conversation` objects: their paths, and the turns that responses take in them."""

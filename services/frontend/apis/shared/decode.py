@@ -1,0 +1,165 @@
+"""Decodes request bodies into typed Structs. All defects of the JSON are reported as `Invalid`."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
+from msgspec import Raw, Struct
+
+from schemas.conversation import ToolSpec
+from schemas.errors import Invalid
+from services.runtime.memo import KnownParts
+
+
+class ToolList(Struct, frozen=True):
+    """The tools of a request body. Requests share them: not to be changed."""
+
+    read: Any
+    """As the body's type has them."""
+    specs: list[ToolSpec]
+
+
+T = TypeVar("T")
+B = TypeVar("B")
+L = TypeVar("L", bound=ToolList)
+
+NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
+"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
+
+MISSING = re.compile(r"Object missing required field `(.*)`")
+"""What msgspec reports of a missing field."""
+_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
+_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
+
+
+def given(raw: Raw) -> bool:
+    """Whether a raw member is there and not null."""
+    return bytes(raw) != b"null"
+
+
+def is_json(text: str, shape: Any) -> bool:
+    """Whether the text is one whole JSON value of this type."""
+    try:
+        msgspec.json.decode(text, type=shape)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a list; none where the value is no list."""
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
+
+
+def tags_of(union: Any) -> tuple[str, ...]:
+    """The tags of a union of Structs."""
+    return tuple(str(kind.__struct_config__.tag) for kind in get_args(union))
+
+
+def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[bytes, str], Invalid]) -> T:
+    """Decodes a body. Raises Invalid; `explain(body, message)` makes the error of a failed validation."""
+    try:
+        if not body.isascii():
+            body.decode()  # raw parts of the body are decoded later, where this error is not expected
+        return decode_mended(decode, body)
+    except msgspec.ValidationError as error:
+        raise explain(mend_surrogates(body), str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"The request body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise Invalid("The request body is nested too deeply.") from None
+
+
+def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
+    """Decodes a body, with `mend_surrogates` if necessary. Raises as `decode`."""
+    try:
+        return decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        # Only now: msgspec refuses half a pair wherever it is, and searching 240 KB takes 290 us, longer than decoding.
+        whole = mend_surrogates(body)
+        if whole is body:
+            raise
+        return decode(whole)
+
+
+class BodyDecoder(Generic[B, L]):
+    """Decodes request bodies with `tools`, which a session repeats in every request: they are read once."""
+
+    def __init__(
+        self,
+        body: type[B],
+        read_tools: Callable[[bytes], L],
+        explain: Callable[[bytes, str], Invalid],
+        tools: KnownParts[L] | None = None,
+    ) -> None:
+        """`explain`: see `decode_body`. `tools`: remembers those of earlier requests; None: remembers none."""
+        with_raw_tools: Any = msgspec.defstruct(body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True)
+        self._body = msgspec.json.Decoder(body)
+        self._body_with_raw_tools = msgspec.json.Decoder(with_raw_tools)
+        self._read_tools = read_tools
+        self._explain = explain
+        self._tools: KnownParts[L] = tools or KnownParts(0)
+
+    def decode(self, data: bytes) -> tuple[B, L]:
+        """The body and its tools. Raises Invalid."""
+        return decode_body(self._decode, data, self._explain)
+
+    def _decode(self, data: bytes) -> tuple[Any, L]:
+        try:
+            body: Any = self._body_with_raw_tools.decode(data)
+            tools = self._tools.get(bytes(body.tools), self._read_tools)
+        except msgspec.ValidationError:
+            self._body.decode(data)  # for the place of the mistake in the whole body
+            raise
+        body.tools = tools.read
+        return body, tools
+
+
+def mend_surrogates(body: bytes) -> bytes:
+    r"""The same JSON with every half of a `\ud83d\ude00` pair that stands alone replaced by U+FFFD.
+
+    Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then contains half a pair for
+    ever, and a server that refuses it ends that conversation.
+    """
+    return _ESCAPE.sub(_mended, body) if b"\\ud" in body or b"\\uD" in body else body
+
+
+def _mended(match: re.Match[bytes]) -> bytes:
+    first, second = match.group(1), match.group(2)
+    if first is None:
+        return match.group()
+    high = 0xD800 <= int(first, 16) <= 0xDBFF
+    low = 0xDC00 <= int(first, 16) <= 0xDFFF
+    if high:
+        return match.group() if second else b"\\ufffd"
+    return (b"\\ufffd" if low else b"\\u" + first) + (b"\\ufffd" if second else b"")
+
+
+def located(message: str) -> tuple[str, str]:
+    """What is wrong, and the path of its place (`.messages[0].role`), in the message of a failed validation."""
+    match = _AT.match(message)
+    return (match["what"], match["path"] or "") if match else (message, "")
+
+
+def steps_of(path: str) -> list[str]:
+    """The names and indices of a path; "..." for any index."""
+    return [name or index or "..." for name, index in _STEP.findall(path)]
+
+
+def values_along(body: bytes, steps: Iterable[str]) -> list[Any]:
+    """The body's value, and that after each step. None where there is none, or the body breaks off or is too deep."""
+    try:
+        values: list[Any] = [msgspec.json.decode(body)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        values = [None]
+    for step in steps:
+        node = values[-1]
+        if isinstance(node, list):
+            values.append(node[int(step)] if step.isdigit() and int(step) < len(node) else None)
+        else:
+            values.append(node.get(step) if isinstance(node, dict) else None)
+    return values

@@ -1,0 +1,141 @@
+"""The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from aiohttp import web
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+
+from schemas.conversation import Conversation
+from services.frontend.http.bodies import apart, read_body
+from services.frontend.http.errors import ErrorFormat
+from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
+from services.frontend.turns.interfaces import Ask, Dialect, TurnGateway
+from services.frontend.turns.turn_server import TurnServer
+from services.runtime.config import FrontendConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
+
+
+class Query(Struct, frozen=True):
+    """A parameter of the query string."""
+
+    name: str
+    schema: dict[str, object]
+    description: str
+
+
+class Operation(Struct, frozen=True):
+    """One method of one path, for the OpenAPI document."""
+
+    path: str
+    summary: str
+    method: Literal["get", "post", "delete"] = "post"
+    answer: object = None
+    """Type of the JSON answer."""
+    body: object = None
+    """Type of the request's body."""
+    required: tuple[str, ...] = ()
+    """Members of the body that are optional in its type and required by this operation."""
+    example: object = None
+    """A request body to start with."""
+    events: str = ""
+    """The answer may also be a stream of events: a pattern of their names ("message" for events without one)."""
+    text: bool = False
+    """The answer is text instead of JSON."""
+    query: tuple[Query, ...] = ()
+    id: str = ""
+    """Description of `{id}` in the path."""
+    unavailable: bool = False
+    """The same answer is sent with status 503 while the server cannot work."""
+    cached: bool = False
+    """The answer has an ETag and may be 304."""
+    upgrade: bool = False
+    """Opens a WebSocket; other requests get 426."""
+    public: bool = False
+    """Needs no key and returns no errors of its own."""
+
+
+class Api(Struct, frozen=True, kw_only=True):
+    """One HTTP API. A package under `apis/` exports one as `API`; `app.APIS` lists them."""
+
+    name: str
+    """Prefix of its types in the OpenAPI document."""
+    title: str
+    """Its group in the OpenAPI document."""
+    errors: ErrorFormat
+    paths: tuple[str, ...] = ()
+    """Errors under these paths have its format, even where nothing is served; errors elsewhere are `shared`."""
+    operations: tuple[Operation, ...]
+    mount: "Callable[[Mount], None]"
+    """Adds the handlers of its operations."""
+    enabled: Callable[[FrontendConfig], bool] = lambda _: True
+
+
+A = TypeVar("A", bound=Ask)
+Prepare: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""Returns the request to serve in place of a parsed one. Raises TurnwireError."""
+PrepareTurn: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
+"""The same, for a request that creates turns."""
+
+
+def json_response(body: bytes | Raw, status: int = 200) -> web.Response:
+    """An answer that is a JSON document."""
+    return web.Response(status=status, body=bytes(body), content_type="application/json")
+
+
+@dataclass
+class Mount:
+    """The application as its APIs see it."""
+
+    app: web.Application
+    config: FrontendConfig
+    gateway: TurnGateway
+    server: TurnServer
+    registry: CollectorRegistry
+    log: FilteringBoundLogger
+    apis: tuple[Api, ...]
+    """All that are mounted."""
+    sharing: object = None
+    """Access to the store that frontends share, for the API that stores its answers."""
+
+    def add_turns(self, path: str, dialect: Dialect, prepare: PrepareTurn | None = None) -> None:
+        """POST `path` creates turns. `prepare` changes a parsed request, by what only the pipeline can measure."""
+
+        async def create(request: web.Request) -> web.StreamResponse:
+            async def read() -> Any:
+                body = await read_body(request, self.config.max_body_bytes)
+                ask = await apart(len(body), lambda: dialect.parse(body, request.headers))
+                return ask if prepare is None else await prepare(ask, request[REQUEST_CONTEXT])
+
+            return await self.server.serve(request, dialect, read)
+
+        self.app.router.add_post(path, create)
+
+    async def count(self, conversation: Conversation) -> int:
+        """Returns the size of a prompt in tokens. `model` is as the client spelled it. Raises TurnwireError."""
+        card = self.server.card(conversation.model, conversation)
+        return await self.gateway.count(replace(conversation, model=card.name))
+
+    def add_count(
+        self,
+        path: str,
+        parse: Callable[[bytes, Mapping[str, str]], A],
+        answer: Callable[[A, int], bytes],
+        prepare: Prepare | None = None,
+    ) -> None:
+        """POST `path` returns the exact size of a request's prompt."""
+
+        async def count(request: web.Request) -> web.Response:
+            body = await read_body(request, self.config.max_body_bytes)
+            ask = await apart(len(body), lambda: parse(body, request.headers))
+            if prepare is not None:
+                ask = await prepare(ask)
+            conversation = ask.conversations[0]
+            tokens = await self.count(conversation)
+            request[REQUEST_CONTEXT].fields |= {"model": conversation.model, "prompt_tokens": tokens}
+            return json_response(answer(ask, tokens))
+
+        self.app.router.add_post(path, count)

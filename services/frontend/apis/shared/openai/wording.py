@@ -1,0 +1,154 @@
+"""Reports failed validations in the words of OpenAI's APIs, with the `param` that clients show.
+
+msgspec: "Expected `float | null`, got `str` - at `$.temperature`"
+native:  "Invalid type for 'temperature': expected a decimal, but got a string instead."
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence, Sized
+from typing import Any
+
+from schemas.errors import Invalid
+from services.frontend.apis.shared.decode import MISSING, located, steps_of, values_along
+
+_UNNAMED = "[...]"
+"""How msgspec writes the place of a member whose name is not in the type."""
+_KEY = " - at `key` in `"
+
+_TYPES = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_BOUND = re.compile(r"Expected `(?P<kind>\w+)`(?: of length)? (?P<sign><=|>=|<|>) (?P<bound>\S+)")
+_PATTERN = re.compile(r"Expected `str` matching regex '(.*)'", re.DOTALL)
+_VALUE = re.compile(r"Invalid (?:enum )?value '?(?P<value>.*?)'?$", re.DOTALL)
+_NAMES = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a decimal",
+    "bool": "a boolean",
+    "object": "an object",
+    "array": "an array",
+    "null": "null",
+}
+_KINDS = {str: "str", int: "int", float: "float", bool: "bool", dict: "object", list: "array", type(None): "null"}
+_SIDES = {"maximum": "above_max", "minimum": "below_min"}
+_NUMBERS = {"int": "integer", "float": "decimal"}
+
+
+def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], Invalid]:
+    """The `explain` of `decode_body`. `choices`: the values of each enumeration, by the name of its field; of a tag by
+    the field or list that holds the object, such as `content.type`."""
+
+    def explain(body: bytes, message: str) -> Invalid:
+        what, path = located(message)
+        place = path.removeprefix(".")
+        if missing := MISSING.match(what):
+            return missing_parameter(f"{place}.{missing[1]}".removeprefix("."))
+        if not place:
+            return Invalid("The request body must be a JSON object.", code="invalid_type")
+        bound, value, is_key = _BOUND.match(what), None, _KEY in message
+        if is_key or place.endswith(_UNNAMED):
+            place = place.removesuffix(_UNNAMED)
+            name, value = _member(values_along(body, steps_of(f".{place}"))[-1], what, is_key=is_key)
+            place = f"{place}.{name}"
+        elif bound:
+            value = values_along(body, steps_of(path))[-1]
+        if bound:
+            return _out_of_bounds(place, bound, value)
+        if pattern := _PATTERN.match(what):
+            return _mismatch(place, pattern[1])
+        if types := _TYPES.match(what):
+            return _wrong_type(place, types[1], types[2])
+        known = _known(place, choices)
+        if known and (value := _VALUE.match(what)):
+            return invalid_value(value["value"], place, known)
+        return Invalid(f"Invalid value for '{place}': {what}.", param=place, code="invalid_value")
+
+    return explain
+
+
+def missing_parameter(place: str) -> Invalid:
+    """The error for a missing field."""
+    return Invalid(f"Missing required parameter: '{place}'.", param=place, code="missing_required_parameter")
+
+
+def invalid_value(value: str, place: str, choices: Sequence[str]) -> Invalid:
+    """The error for an unknown value."""
+    known = one_of([f"'{choice}'" for choice in choices], "and")
+    return Invalid(f"Invalid value: '{value}'. Supported values are: {known}.", param=place, code="invalid_value")
+
+
+def unsupported(place: str, why: str = "is not supported by this server") -> Invalid:
+    """The error for a feature that this server lacks."""
+    return Invalid(f"'{place}' {why}.", param=place, code="unsupported_value")
+
+
+def out_of_range(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
+    """The error for an `integer` or `decimal` that is not `sign` (`<=`, `>=`, …) its limit. `value` None: unknown."""
+    where, side = ("above", "max") if sign in ("<=", "<") else ("below", "min")
+    got = "" if value is None else f", but got {value} instead"
+    return Invalid(
+        f"Invalid '{place}': {kind} {where} {side}imum value. Expected a value {sign} {limit}{got}.",
+        param=place,
+        code=f"{kind}_{where}_{side}_value",
+    )
+
+
+def one_of(words: Sequence[str], last: str) -> str:
+    """The words as an English enumeration."""
+    if len(words) < 3:
+        return f" {last} ".join(words)
+    return f"{', '.join(words[:-1])}, {last} {words[-1]}"
+
+
+def _wrong_type(place: str, expected: str, got: str) -> Invalid:
+    kinds = [_NAMES.get(kind, kind) for kind in expected.split(" | ") if kind != "null"]
+    return Invalid(
+        f"Invalid type for '{place}': expected {one_of(kinds, 'or')}, but got {_NAMES.get(got, got)} instead.",
+        param=place,
+        code="invalid_type",
+    )
+
+
+def _member(members: Any, what: str, *, is_key: bool) -> tuple[str, Any]:
+    """The name of the member at fault, and its value, or for a key that again."""
+    bound, types = _BOUND.match(what), _TYPES.match(what)
+    for name, value in members.items() if isinstance(members, dict) else ():
+        faulty = name if is_key else value
+        if bound and isinstance(faulty, str) and len(faulty) > int(bound["bound"]):
+            return name, faulty
+        if types and _KINDS.get(type(faulty)) == types[2]:
+            return name, faulty
+    return "*", None
+
+
+def _out_of_bounds(place: str, bound: re.Match[str], value: Any) -> Invalid:
+    limit, sign = bound["bound"].removesuffix(".0"), bound["sign"]
+    if kind := _NUMBERS.get(bound["kind"]):
+        return out_of_range(place, kind, sign, limit, value)
+    return _out_of_length(place, bound["kind"].replace("str", "string"), sign, limit, value)
+
+
+def _out_of_length(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
+    """The error for a `string`, `array` or `object` with too much or too little in it."""
+    an, size = "a" if kind == "string" else "an", len(value) if isinstance(value, Sized) else 0
+    if kind == "object":
+        what, amount, code = "too many properties", "at most {} properties", "object_above_max_properties"
+        got = f"an object with {size} properties"
+    elif sign == ">=" and not size:
+        what, amount, code = f"empty {kind}", "minimum length {}", f"empty_{kind}"
+        got = f"an empty {kind}"
+    else:
+        long, side = ("long", "maximum") if sign in ("<=", "<") else ("short", "minimum")
+        what, amount, code = f"{kind} too {long}", f"{side} length {{}}", f"{kind}_{_SIDES[side]}_length"
+        got = f"{an} {kind} with length {size}"
+    expected = f"Expected {an} {kind} with {amount.format(limit)}, but got {got} instead."
+    return Invalid(f"Invalid '{place}': {what}. {expected}", param=place, code=code)
+
+
+def _mismatch(place: str, pattern: str) -> Invalid:
+    expected = f"Expected a string that matches the pattern '{pattern}'."
+    return Invalid(f"Invalid '{place}': string does not match pattern. {expected}", param=place, code="invalid_value")
+
+
+def _known(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    names = re.sub(r"\[\d+\]", "", place).split(".")
+    return choices.get(".".join(names[-2:])) or choices.get(names[-1]) or ()

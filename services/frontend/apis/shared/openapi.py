@@ -1,0 +1,141 @@
+"""Makes the OpenAPI 3.1 document of a set of APIs. Schemas are msgspec's; this module adds paths, answers, errors."""
+
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from services.frontend.apis.shared.mount import Api, Operation
+from services.frontend.http.errors import ErrorFormat
+
+REASONS = {
+    304: "The client has it (`If-None-Match`)",
+    400: "The request is malformed, or cannot be served",
+    401: "No key, a wrong key, or no client certificate",
+    403: "The key may not use this model, or the page's origin or the `Host` is not allowed",
+    404: "There is no such model or object",
+    408: "The body did not arrive in time",
+    413: "The body, or its decoded form, is too large",
+    426: "This path serves WebSockets only, or accepts no WebSocket now",
+    429: "A limit of the key is exceeded; `retry-after` names the time to wait",
+    500: "The engine failed",
+    503: "No process serves this model now, or all are busy",
+    504: "The request took longer than allowed",
+    529: "All processes are busy",
+}
+_REF = "#/components/schemas/"
+_JSON = "application/json"
+_SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+_REQUEST_ID = {
+    "description": "The request's id, as in the log.",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^req_[0-9a-f]{24}$"},
+}
+
+
+def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
+    """The document of a frontend of this version that serves these APIs."""
+    components: dict[str, Any] = {}
+    paths: dict[str, dict[str, Any]] = {}
+    for api in apis:
+        kinds = list(dict.fromkeys(kind for one in api.operations for kind in (one.body, one.answer) if kind))
+        schemas = dict(zip(kinds, _schemas(kinds, api.name, components), strict=True))
+        errors = {_JSON: {"schema": _schemas([api.errors.schema], "", components)[0]}}
+        for one in api.operations:
+            answers = _answers(one, schemas.get(one.answer), api.errors, errors)
+            paths.setdefault(one.path, {})[one.method] = _operation(one, api, schemas.get(one.body), answers)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Turnwire",
+            "version": version,
+            "description": "Anthropic Messages, OpenAI Responses, Chat Completions and Completions over one pipeline.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{}, {"bearer": []}, {"x-api-key": []}],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(components.items())),
+            "securitySchemes": _SECURITY,
+            "headers": {"request-id": _REQUEST_ID},
+        },
+    }
+
+
+def _schemas(kinds: Iterable[Any], prefix: str, components: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    """Schemas of these types; those of Structs are added to `components` as `prefix` and the type's name."""
+    schemas, found = msgspec.json.schema_components(kinds, ref_template=f"{_REF}{prefix}{{name}}")
+    for name, schema in found.items():
+        schema["description"] = " ".join(schema["description"].split())
+        components[prefix + name] = schema
+    return schemas
+
+
+def _operation(
+    one: Operation, api: Api, body: dict[str, Any] | None, answers: dict[int, dict[str, Any]]
+) -> dict[str, Any]:
+    path = one.path.replace("{id}", "one")
+    words = [word for word in path.replace(".", "_").split("/") if word]
+    described: dict[str, Any] = {
+        "operationId": "_".join([one.method, *words]),
+        "summary": one.summary,
+        "tags": [api.title],
+        "responses": {str(status): answer for status, answer in sorted(answers.items())},
+    }
+    parameters: list[dict[str, Any]] = [
+        {"name": query.name, "in": "query", "description": query.description, "schema": query.schema}
+        for query in one.query
+    ]
+    if one.id:
+        schema = {"type": "string", "minLength": 1}
+        parameters.append({"name": "id", "in": "path", "required": True, "description": one.id, "schema": schema})
+    if parameters:
+        described["parameters"] = parameters
+    if body is not None:
+        schema = {"allOf": [body, {"required": list(one.required)}]} if one.required else body
+        content = {"schema": schema, "examples": {"first": {"value": one.example}}}
+        described["requestBody"] = {"required": True, "content": {_JSON: content}}
+    if one.public:
+        described["security"] = []
+    return described
+
+
+def _answers(
+    one: Operation, answer: dict[str, Any] | None, format: ErrorFormat, errors: dict[str, Any]
+) -> dict[int, dict[str, Any]]:
+    content: dict[str, Any] = {}
+    if one.text:
+        content = {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}
+    elif answer is not None:
+        content = {_JSON: {"schema": answer}}
+    if one.events:
+        content["text/event-stream"] = {"schema": _event(one.events)}
+    found = {200: _answer("Success", content)}
+    if one.upgrade:
+        found = {101: _answer("The events of responses follow, one a frame"), 426: _answer(REASONS[426], errors)}
+    if one.cached:
+        found[304] = _answer(REASONS[304])
+    if one.unavailable:
+        found[503] = _answer("Failure", content)
+    if not one.public:
+        for status in format.statuses:
+            found[status] = _answer(REASONS.get(status) or HTTPStatus(status).phrase, errors)
+    return found
+
+
+def _event(names: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": "One of the stream's server-sent events; `data` is JSON, or `[DONE]` at the end of some APIs.",
+        "properties": {"event": {"type": "string", "pattern": names}, "data": {"type": "string"}},
+        "required": ["data"],
+    }
+
+
+def _answer(description: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
+    answer = {"description": description, "headers": {"request-id": {"$ref": "#/components/headers/request-id"}}}
+    return {**answer, "content": content} if content else answer

@@ -1,0 +1,159 @@
+"""Request fields that decide how tokens are chosen.
+
+`SamplingFields` is the one table of all APIs: each of its fields is copied to the field of `Sampling` with that name.
+To add a sampling parameter, add it to both; the worker's admission and its engines are the rest. `OpenAIFields` are
+the further fields of Chat Completions and Completions: OpenAI's, and those that vLLM and SGLang add.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, OutputFormat, Sampling
+from schemas.errors import Invalid
+from services.frontend.apis.shared.bounds import MAX_INTEGER, Integer, Limit, Share
+from services.frontend.apis.shared.hints import Nvext
+from services.frontend.apis.shared.openai.wording import unsupported
+
+_Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
+
+_MAX_BIAS = 100.0
+_ID_DIGITS = 10
+_INT64 = 1 << 63
+_FORMLESS = ("guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf", "structural_tag")
+_KINDS = ("regex", "choice", "grammar", "structural_tag")
+
+
+class SamplingFields(Struct, kw_only=True):
+    """Sampling parameters that every API takes, under vLLM's names, with the bounds of OpenAI's API."""
+
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_INTEGER)] | None = None
+    min_p: Share | None = None
+    min_tokens: Limit | None = None
+    seed: int | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0.0)] | None = None
+    ignore_eos: bool | None = None
+    return_token_ids: bool | None = None
+
+
+def sampling_of(body: SamplingFields, **computed: Any) -> Sampling:
+    """The sampling of a request: its fields by name, then `computed`. None is the default of a field."""
+    named = {name: getattr(body, name) for name in SamplingFields.__struct_fields__} | computed
+    if body.seed is not None:
+        named["seed"] = _int64(body.seed)
+    return Sampling(**{name: value for name, value in named.items() if value is not None})
+
+
+class StreamOptions(Struct):
+    """Extra content of a stream."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class OpenAIFields(SamplingFields, kw_only=True):
+    """Fields of both requests. `stop` also takes token ids, as Dynamo does.
+
+    Structured output is also taken in vLLM's (`guided_*`, `structured_outputs`) and SGLang's spelling (`json_schema`).
+    """
+
+    model: str = ""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    max_tokens: Limit | None = None
+    stop: str | list[str | Integer] | None = None
+    logit_bias: dict[str, float] | None = None
+    stop_token_ids: list[Integer] | None = None
+    include_stop_str_in_output: bool | None = None
+    user: Any = None
+    prompt_cache_key: Any = None
+    service_tier: Any = None
+    priority: Integer | None = None
+    cache_salt: str | None = None
+    nvext: Nvext | None = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: dict[str, Any] | None = None
+    regex: Any = None
+    ebnf: Any = None
+    structural_tag: Any = None
+    json_schema: Any = None
+
+
+def openai_sampling(body: OpenAIFields, *, max_tokens: int | None, logprobs: int | None) -> Sampling:
+    """The sampling of a Chat Completions or Completions request. Raises Invalid for an empty stop string.
+
+    Biases of keys other than token ids are dropped (the SDK's own tests send one), biases beyond ±100 are clamped.
+    """
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    strings = [stop for stop in stops if isinstance(stop, str)]
+    if "" in strings:
+        raise Invalid("Invalid 'stop': a stop sequence may not be empty.", param="stop", code="invalid_value")
+    return sampling_of(
+        body,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        stop=strings,
+        stop_token_ids=[*(body.stop_token_ids or []), *(stop for stop in stops if isinstance(stop, int))],
+        include_stop=body.include_stop_str_in_output,
+        logit_bias={
+            int(token): min(max(bias, -_MAX_BIAS), _MAX_BIAS)
+            for token, bias in (body.logit_bias or {}).items()
+            if token.isascii() and token.isdigit() and len(token) <= _ID_DIGITS
+        },
+    )
+
+
+def for_choice(conversation: Conversation, choice: int) -> Conversation:
+    """The conversation with a seed of its own for this choice, if it has a seed."""
+    sampling = conversation.sampling
+    if sampling.seed is None or not choice:
+        return conversation
+    return replace(conversation, sampling=replace(sampling, seed=_int64(sampling.seed + choice)))
+
+
+def _int64(seed: int) -> int:
+    """The seed within the signed 64 bits that every engine takes."""
+    return (seed + _INT64) % (2 * _INT64) - _INT64
+
+
+def guided_format(body: OpenAIFields) -> OutputFormat | None:
+    """The output format in vLLM's or SGLang's fields; None if there is none.
+
+    Raises Invalid for an invalid schema, and for formats other than JSON, which cannot be guaranteed here.
+    """
+    outputs = body.structured_outputs or {}
+    for name in _FORMLESS:
+        if getattr(body, name) is not None:
+            raise unsupported(name)
+    for name in _KINDS:
+        if outputs.get(name) is not None:
+            raise unsupported(f"structured_outputs.{name}")
+    for place, schema in (
+        ("guided_json", body.guided_json),
+        ("json_schema", body.json_schema),
+        ("structured_outputs.json", outputs.get("json")),
+    ):
+        if schema is not None:
+            return OutputFormat("json_schema", schema=_schema(schema, place))
+    return OutputFormat("json_object") if outputs.get("json_object") else None
+
+
+def _schema(given: Any, place: str) -> dict[str, Any]:
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Invalid(f"Invalid schema for '{place}': {error}", param=place, code="invalid_value") from None
+    if not isinstance(given, dict):
+        raise Invalid(f"Invalid schema for '{place}': expected an object.", param=place, code="invalid_value")
+    return given

@@ -1,0 +1,117 @@
+"""Error formats that several APIs share: OpenAI's, and one that the clients of every API can read."""
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from schemas.errors import ErrorInfo, ErrorKind
+from services.frontend.apis.messages import errors as messages
+from services.frontend.http.errors import ErrorFormat, ErrorReply, json_error
+
+OPENAI_KINDS: dict[ErrorKind, tuple[int, str, str | None]] = {
+    ErrorKind.INVALID: (400, "invalid_request_error", None),
+    ErrorKind.CONTEXT_OVERFLOW: (400, "invalid_request_error", "context_length_exceeded"),
+    ErrorKind.UNAUTHORIZED: (401, "invalid_request_error", "invalid_api_key"),
+    ErrorKind.FORBIDDEN: (403, "permission_error", None),
+    ErrorKind.NOT_FOUND: (404, "invalid_request_error", None),
+    ErrorKind.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
+    ErrorKind.RATE_LIMITED: (429, "rate_limit_error", "rate_limit_exceeded"),
+    ErrorKind.OVERLOADED: (503, "server_error", "server_is_overloaded"),
+    ErrorKind.UNAVAILABLE: (503, "server_error", None),
+    ErrorKind.TIMED_OUT: (504, "server_error", None),
+    ErrorKind.ENGINE: (500, "server_error", None),
+}
+"""Status, type and code of every kind of error in the OpenAI APIs."""
+
+
+class OpenAIErrorDetail(Struct):
+    """The kind and the text of an error."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(Struct):
+    """An error in the format of the OpenAI APIs."""
+
+    error: OpenAIErrorDetail
+
+
+class SharedErrorDetail(Struct):
+    """The kind and the text of an error, with the members of both families of APIs."""
+
+    type: str
+    message: str
+    param: str | None
+    code: str | None
+
+
+class SharedError(Struct):
+    """An error that clients of every API can read."""
+
+    type: Literal["error"]
+    error: SharedErrorDetail
+    request_id: str
+
+
+_PARAMS = {"stop_sequences": "stop", "format": "response_format"}
+"""Fields that the pipeline names as Messages does."""
+_MODEL = "model: "
+_REQUIRED = ": Field required"
+
+
+def openai_error(info: ErrorInfo) -> dict[str, Any]:
+    """The members of an error object of the OpenAI APIs in a response or in a stream."""
+    info = _openai_wording(info)
+    _, kind, code = OPENAI_KINDS[info.kind]
+    param = _PARAMS.get(info.param or "", info.param)
+    return {"message": info.message, "type": kind, "param": param, "code": info.code or code}
+
+
+def openai_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
+    """The error of the OpenAI APIs."""
+    return json_error(info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info)})
+
+
+def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
+    """The error for clients of any API: Anthropic's format with the members that OpenAI's clients read."""
+    own_status, kind = messages.KINDS[info.kind]
+    code = info.code or OPENAI_KINDS[info.kind][2]
+    error = {"type": kind, "message": info.message, "param": info.param, "code": code}
+    return json_error(info, status or own_status, {"type": "error", "error": error, "request_id": request_id})
+
+
+def _openai_wording(info: ErrorInfo) -> ErrorInfo:
+    """The error with the texts that clients of OpenAI's APIs parse, in place of Anthropic's."""
+    if info.kind is ErrorKind.CONTEXT_OVERFLOW and info.details is not None:
+        return _overflow(info, info.details)
+    if info.kind is ErrorKind.NOT_FOUND and info.message.startswith(_MODEL):
+        name = info.message.removeprefix(_MODEL)
+        message = f"The model `{name}` does not exist or you do not have access to it."
+        return ErrorInfo(info.kind, message, "model", "model_not_found")
+    if info.kind is ErrorKind.INVALID and info.message.endswith(_REQUIRED):
+        name = info.message.removesuffix(_REQUIRED)
+        return ErrorInfo(info.kind, f"Missing required parameter: '{name}'.", name, "missing_required_parameter")
+    return info
+
+
+def _overflow(info: ErrorInfo, details: dict[str, Any]) -> ErrorInfo:
+    window, prompt = details.get("context_window"), details.get("prompt_tokens")
+    if window is None or prompt is None:
+        return info
+    answer = details.get("max_tokens")
+    if answer is None:
+        answer = window - details.get("max_prompt_tokens", window)
+    message = (
+        f"This model's maximum context length is {window} tokens. However, you requested {prompt + answer} tokens "
+        f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages or "
+        "completion."
+    )
+    return ErrorInfo(info.kind, message, info.param, info.code)
+
+
+STATUSES = frozenset({408, *(status for status, _, _ in OPENAI_KINDS.values())})
+OPENAI = ErrorFormat("openai", OpenAIError, STATUSES, openai_reply)
+SHARED = ErrorFormat("shared", SharedError, messages.STATUSES, union_reply)

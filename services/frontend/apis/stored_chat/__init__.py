@@ -1,1 +1,0 @@
-"""Stored chat completions: `store: true`, and the paths that list, show, change and delete them."""

@@ -1,0 +1,40 @@
+"""The HTTP form of errors: each API has one, and so have requests outside all APIs."""
+
+import math
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from schemas.errors import ErrorInfo
+
+
+class ErrorReply(Struct, frozen=True):
+    """An error as an HTTP response of the dialect."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def json_error(info: ErrorInfo, status: int, document: object) -> ErrorReply:
+    """An error as a JSON document, with the time to wait in a header."""
+    headers = {"content-type": "application/json"}
+    if info.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
+    return ErrorReply(status, headers, msgspec.json.encode(document))
+
+
+ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
+"""Makes the response of an error. Arguments: the error, the request id, a status that overrides the error's own."""
+
+
+class ErrorFormat(Struct, frozen=True):
+    """How the clients of an API read errors."""
+
+    name: Literal["anthropic", "openai", "shared"]
+    schema: type
+    """Type of the body."""
+    statuses: frozenset[int]
+    reply: ErrorShape

@@ -1,0 +1,29 @@
+"""Reads request headers, and holds those that every response has."""
+
+from collections.abc import Mapping, Sequence
+
+from aiohttp import web
+
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+"""Set on every response that does not set them itself: no MIME sniffing, no caching."""
+
+
+def first_header(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """The first of these headers that is not empty; the session, where clients send it in one of several."""
+    return next((headers[name] for name in names if headers.get(name)), None)
+
+
+def header_flag(headers: Mapping[str, str], name: str, default: bool) -> bool:
+    """The switch in a header."""
+    return default if name not in headers else headers[name].lower() in ("1", "true")
+
+
+def with_valid_headers(request: web.Request) -> web.Request:
+    """Replaces header bytes that are not UTF-8. They are surrogates here, which neither JSON nor the bus takes."""
+    if all(map(str.isascii, request.headers.values())):
+        return request
+    headers = [(name, value.encode(errors="replace").decode()) for name, value in request.headers.items()]
+    return request.clone(headers=headers)

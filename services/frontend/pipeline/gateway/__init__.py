@@ -1,1 +1,0 @@
-"""Every call of the other stages: placed, watched, and checked against the caller's rights."""

@@ -1,0 +1,336 @@
+"""Runs hosted tools between two turns of the model, as a `TurnGateway` in front of another one.
+
+    client ← sink ← HostedAnswer ← turn 1: text, call of web_search, Finish
+                         │         provider: results
+                         └──────── turn 2, with the call and its results in its prompt: text, Finish
+
+The sink gets one answer: blocks are numbered on, the calls are blocks of kind `hosted`, `HostedResults` comes between
+the turns, and one Finish has the usage of all. A conversation without hosted tools passes through unchanged.
+"""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from schemas.control import ModelCard
+from schemas.conversation import Call, Conversation, HostedTool, Part, Reasoning, Result, Text, ToolChoice, Turn
+from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Failed,
+    Finish,
+    FinishReason,
+    HostedResult,
+    HostedResults,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
+from services.frontend.turns.blocks import blocks_of
+from services.frontend.turns.hosted.contract import Provider, ProviderError
+from services.frontend.turns.hosted.metrics import HostedMetrics
+from services.frontend.turns.hosted.policy import refusal, shown
+from services.frontend.turns.hosted.tools import add_results, hosted_argument, result_part
+from services.frontend.turns.interfaces import CancelReason, ContinuedAnswer, OpenTurn, TurnGateway, TurnSink
+from services.runtime.config import FrontendConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
+
+
+class HostedGateway:
+    """A `TurnGateway` with hosted tools."""
+
+    def __init__(
+        self,
+        gateway: TurnGateway,
+        provider: Provider,
+        config: FrontendConfig,
+        metrics: HostedMetrics,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.gateway = gateway
+        self.metrics = metrics
+        self.provider = provider
+        self.config = config
+        self.log = log
+        self.count, self.tokenize, self.detokenize = gateway.count, gateway.tokenize, gateway.detokenize
+        self.models, self.resolve = gateway.models, gateway.resolve
+        self.readiness, self.live = gateway.readiness, gateway.live
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> OpenTurn:
+        """See `TurnGateway.open`."""
+        hosted = {tool.name: tool.hosted for tool in conversation.tools if tool.hosted is not None}
+        if not hosted:
+            return await self.gateway.open(conversation, sink, turn_id=turn_id)
+        if conversation.sampling.return_token_ids:
+            message = "return_token_ids: the answer of a tool that this server runs is several turns, with ids of none"
+            raise Invalid(message, param="return_token_ids")
+        answer = HostedAnswer(self, conversation, hosted, sink, turn_id)
+        await answer.open()
+        return answer
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts what happens between two turns."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def drain(self, drain_turns: Callable[[], Awaitable[None]]) -> None:
+        """Returns when no answer is open. `drain_turns`: the same for turns of the model. Cancelled, it ends those
+        between two turns, each with an error."""
+        await drain_turns()
+        try:
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+                await drain_turns()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def context(self, _app: object) -> AsyncIterator[None]:
+        """Closes the provider when the application ends (`Application.cleanup_ctx`)."""
+        yield
+        await self.provider.close()
+
+
+class HostedAnswer(ContinuedAnswer):
+    """One answer of several turns: an `OpenTurn` for its client, and the `TurnSink` of each turn."""
+
+    card: ModelCard
+    prepared: Prepared
+
+    def __init__(
+        self, gateway: HostedGateway, conversation: Conversation, hosted: dict[str, HostedTool], sink: TurnSink, id: str
+    ) -> None:
+        self.id = id
+        self._gateway = gateway
+        self._conversation = conversation
+        self._hosted = hosted
+        self._sink = sink
+        self._turn: OpenTurn | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._over = False
+        self._waiting: list[HostedResult] = []
+        """Results of an earlier answer's calls, until the first event."""
+        self._round = 0
+        self._usage = Usage()
+        """Of the turns that have ended."""
+        self._blocks = 0
+        """Their blocks."""
+        self._uses: Counter[str] = Counter()
+        self._events: list[TurnEvent] = []
+        """Of the turn at work."""
+
+    async def open(self) -> None:
+        """Opens the first turn; calls that an earlier answer left to this one run before. Raises TurnwireError."""
+        turns = self._conversation.turns
+        calls = unanswered(turns, self._hosted)
+        if calls:
+            self._waiting = await self._run(calls)
+            self._conversation = replace(self._conversation, turns=add_results(turns, map(result_part, self._waiting)))
+        self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=self.id)
+        self.card, self.prepared = self._turn.card, self._turn.prepared
+
+    def cancel(self, reason: CancelReason) -> None:
+        """See `OpenTurn.cancel`."""
+        self._over = True
+        if self._task is not None:
+            self._task.cancel()
+        if self._turn is not None:
+            self._turn.cancel(reason)
+
+    def opened(self, prepared: Prepared) -> None:
+        """See `TurnSink.opened`: the client's answer is opened once."""
+        if not self._round:
+            self._sink.opened(prepared)
+
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
+        """See `TurnSink.push`."""
+        if self._over or not events:
+            return
+        self._events += events
+        tokens += self._usage.output  # of the turns before this one
+        if len(events) == 1 and type(events[0]) is Delta and not self._blocks and not self._waiting:
+            self._sink.push(events, tokens)
+            return
+        out: list[TurnEvent] = []
+        if self._waiting and not isinstance(events[0], Failed):
+            out.append(HostedResults(self._waiting, self.id))
+            self._waiting = []
+        for event in events:
+            if isinstance(event, Finish):
+                out += self._finish(event)
+            elif not isinstance(event, Dispatch) or event.name not in self._hosted:
+                out.append(self._shown(event))
+        if out:
+            self._sink.push(out, tokens)
+
+    def _shown(self, event: TurnEvent) -> TurnEvent:
+        """An event of the turn at work as one of the answer."""
+        if isinstance(event, BlockStart) and event.kind == "tool_use" and event.name in self._hosted:
+            event = replace(event, kind="hosted")
+        if self._blocks and isinstance(event, BlockStart | Delta | Dispatch | BlockStop):
+            event = replace(event, block=event.block + self._blocks)
+        return event
+
+    def _finish(self, finish: Finish) -> Sequence[Finish]:
+        """Returns the end of the answer, or starts what follows the turn."""
+        turn = self._ended_turn()
+        self._events = []
+        self._usage += finish.usage
+        self._blocks += finish.blocks
+        later = turn.client_calls and any(self._hosted[call.name].deferred for call in turn.calls)
+        if finish.reason is not FinishReason.STOP or not turn.calls or later:
+            return [self._end(finish)]
+        self._task = self._gateway.spawn(self._continue(finish, turn))
+        return ()
+
+    def _ended_turn(self) -> "_EndedTurn":
+        turn = _EndedTurn([], [])
+        for start, text, stop in blocks_of(self._events):
+            if stop is None:
+                continue
+            if start.kind == "reasoning":
+                turn.parts.append(Reasoning(text or None, stop.seal))
+            elif start.kind == "text":
+                turn.parts += [Text(text)] if text else []
+            elif start.name not in self._hosted:
+                turn.client_calls = turn.client_calls or stop.complete
+            elif stop.complete:
+                call = Call(start.call_id or f"{self.id}.{start.block}", start.name or "", text or "{}")
+                turn.parts.append(call)
+                turn.calls.append(call)
+        return turn
+
+    def _end(self, finish: Finish, reason: FinishReason | None = None) -> Finish:
+        return replace(finish, reason=reason or finish.reason, blocks=self._blocks, usage=self._usage)
+
+    async def _continue(self, finish: Finish, turn: "_EndedTurn") -> None:
+        """Runs the turn's calls, then opens the next turn. Every way out but cancellation by the client ends in a
+        terminal event or in a turn that will send one."""
+        try:
+            last = await self._next(finish, turn)
+        except ContextOverflow:
+            last = self._end(finish, FinishReason.CONTEXT)
+        except TurnwireError as error:
+            last = Failed(error.info)
+        except asyncio.CancelledError:
+            if not self._over:  # the process ends
+                self._push_last(Failed(EngineFailed("this server was shut down").info))
+            raise
+        except Exception:
+            self._gateway.log.exception("hosted.answer_failed", turn=self.id)
+            last = Failed(EngineFailed("internal error").info)
+        if last is not None:
+            self._push_last(last)
+
+    def _push_last(self, event: TurnEvent) -> None:
+        if not self._over:
+            self._over = True
+            self._sink.push([event])
+
+    async def _next(self, finish: Finish, turn: "_EndedTurn") -> TurnEvent | None:
+        """Returns the event that ends the answer; None where another turn follows."""
+        results = await self._run(turn.calls)
+        self._round += 1
+        self.continues = True
+        turn_id = next_turn_id(self.id, self._round)
+        self._sink.push([HostedResults(results, turn_id)])
+        if turn.client_calls:
+            return self._end(finish)
+        last = self._round >= self._gateway.config.web_max_rounds
+        if last and any(self._hosted[call.name].deferred for call in turn.calls):
+            return self._end(finish, FinishReason.PAUSE)
+        conversation, sampling = self._conversation, self._conversation.sampling
+        if sampling.max_tokens is not None:
+            left = sampling.max_tokens - finish.usage.output
+            if left <= 0:
+                return self._end(finish, FinishReason.LENGTH)
+            sampling = replace(sampling, max_tokens=left)
+        choice = conversation.tool_choice
+        if last:
+            choice = ToolChoice("none")
+        elif choice.mode in ("any", "tool"):  # it is met
+            choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
+        turns = add_results([*conversation.turns, Turn("assistant", turn.parts)], map(result_part, results))
+        self._conversation = replace(conversation, turns=turns, sampling=sampling, tool_choice=choice)
+        self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=turn_id)
+        return None
+
+    async def _run(self, calls: Sequence[Call]) -> list[HostedResult]:
+        return await asyncio.gather(*(self._call(call) for call in calls))
+
+    async def _call(self, call: Call) -> HostedResult:
+        tool, config = self._hosted[call.name], self._gateway.config
+        argument = hosted_argument(tool.kind, call.arguments)
+        result = HostedResult(call.call_id, call.name, tool.kind, call.arguments)
+        self._uses[call.name] += 1
+        allowed = config.web_max_calls if tool.max_uses is None else tool.max_uses
+        if self._uses[call.name] > allowed or self._uses.total() > config.web_max_calls:
+            code: str | None = "max_uses_exceeded"
+        else:
+            code = refusal(tool, argument, self._conversation, allow_private=config.web_allow_private)
+        if code is not None:
+            self._gateway.metrics.ended(tool.kind, code, None)
+            return replace(result, error=code)
+        loop = asyncio.get_running_loop()
+        started, outcome = loop.time(), "cancelled"
+        try:
+            result = await self._provided(result, tool, argument)
+            outcome = result.error or "ok"
+        finally:
+            self._gateway.metrics.ended(tool.kind, outcome, loop.time() - started)
+        return result
+
+    async def _provided(self, result: HostedResult, tool: HostedTool, argument: str) -> HostedResult:
+        """The result with what the provider returns."""
+        config, log = self._gateway.config, self._gateway.log
+        try:
+            async with asyncio.timeout(config.web_timeout_s):
+                sources = await self._gateway.provider.run(tool, argument)
+        except (ProviderError, TimeoutError, OSError, ValueError) as error:
+            log.warning("hosted.call_failed", turn=self.id, tool=tool.kind, error=str(error) or type(error).__name__)
+            return replace(result, error=error.code if isinstance(error, ProviderError) else "unavailable")
+        sources = shown(tool, sources, config.web_max_chars)
+        if tool.kind == "web_fetch":
+            sources = [replace(source, url=argument, age=None) for source in sources[:1]]
+            if not sources:
+                return replace(result, error="url_not_accessible")
+        return replace(result, sources=sources)
+
+
+@dataclass
+class _EndedTurn:
+    """What the model wrote in a turn."""
+
+    parts: list[Part]
+    """For the next turn's prompt."""
+    calls: list[Call]
+    """Complete calls of hosted tools."""
+    client_calls: bool = False
+    """There are complete calls of the client's tools."""
+
+
+def unanswered(turns: Sequence[Turn], hosted: dict[str, HostedTool]) -> list[Call]:
+    """The calls of hosted tools in the model's last turn that have no result, where results or nothing follow it."""
+    at = max((index for index, turn in enumerate(turns) if turn.role == "assistant"), default=len(turns))
+    behind = turns[at + 1].parts if at + 1 < len(turns) and turns[at + 1].role == "tool" else []
+    if at == len(turns) or (not behind and at + 1 < len(turns)):
+        return []
+    done = {part.call_id for part in behind if isinstance(part, Result)}
+    calls = [part for part in turns[at].parts if isinstance(part, Call)]
+    return [call for call in calls if call.name in hosted and call.call_id not in done]
+
+
+def next_turn_id(id: str, number: int) -> str:
+    """The id of a further turn of an answer: 24 hexadecimal digits, as of a first one."""
+    return hashlib.blake2b(f"{id}/{number}".encode(), digest_size=12).hexdigest()

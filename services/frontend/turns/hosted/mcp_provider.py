@@ -1,0 +1,111 @@
+"""A provider that is an MCP server over streamable HTTP: one of its tools searches, another one may fetch.
+
+Needs `turnwire[mcp]`. Each call is a session of its own, so that a server may restart between two.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import msgspec
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import TextContent
+
+from schemas.conversation import HostedTool
+from schemas.events import WebSource
+from services.frontend.turns.hosted.contract import ProviderError
+from services.runtime.config import read_secret
+
+_URL = re.compile(r"https?://[^\s<>\"'()\[\]{}]+[^\s<>\"'()\[\]{}.,;:!?]")
+_MAX_LINKS = 20
+_MAX_TITLE = 100
+_TEXTS = ("text", "content", "snippet", "description", "markdown")
+_AGES = ("age", "page_age", "published", "date")
+
+
+class McpProvider:
+    """A `Provider`. `tools`: the names of the server's tools by the kinds of hosted tools."""
+
+    def __init__(self, url: str, key_file: str | None, tools: dict[str, str]) -> None:
+        self._url = url
+        self._key_file = key_file
+        self._tools = tools
+
+    async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
+        """See `Provider.run`."""
+        key = None if self._key_file is None else read_secret(self._key_file)
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        arguments = {"query" if tool.kind == "web_search" else "url": argument}
+        try:
+            async with (
+                httpx2.AsyncClient(headers=headers, timeout=None, trust_env=False) as http,
+                Client(streamable_http_client(self._url, http_client=http)) as client,
+            ):
+                result = await client.call_tool(self._tools[tool.kind], arguments)
+        except* (MCPError, httpx2.HTTPError) as group:
+            raise ProviderError("unavailable", "; ".join(map(str, leaves(group)))) from group
+        texts = [part.text for part in result.content if isinstance(part, TextContent)]
+        if result.is_error:
+            code = "url_not_accessible" if tool.kind == "web_fetch" else "unavailable"
+            raise ProviderError(code, "\n".join(texts)[:1000])
+        if tool.kind == "web_fetch":
+            return [WebSource(argument, title_of(texts), "\n".join(texts))]
+        found = listed(result.structured_content) or [source for text in texts for source in listed(decoded(text))]
+        if found or not texts:
+            return found
+        if tool.allowed_domains or tool.blocked_domains:
+            raise ProviderError("unavailable", "its results are plain text, which cannot be limited to domains")
+        return from_text("\n".join(texts))
+
+    async def close(self) -> None:
+        """See `Provider.close`."""
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The exceptions in a group."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error
+
+
+def decoded(text: str) -> Any:
+    """The value of JSON text; None for other text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def listed(value: Any) -> list[WebSource]:
+    """The results in a JSON value: a list of objects with URLs, the first list among an object's members, or an object
+    with a URL itself."""
+    if isinstance(value, dict):
+        if isinstance(value.get("url"), str):
+            return [_source(value)]
+        value = next((inner for inner in value.values() if isinstance(inner, list)), [])
+    if not isinstance(value, list):
+        return []
+    return [_source(item) for item in value if isinstance(item, dict) and isinstance(item.get("url"), str)]
+
+
+def from_text(text: str) -> list[WebSource]:
+    """Plain text as the first result, which has all of it; further results name its other links."""
+    links = list(dict.fromkeys(_URL.findall(text)))[:_MAX_LINKS] or [""]
+    return [WebSource(links[0], title_of([text]), text), *(WebSource(link, link) for link in links[1:])]
+
+
+def title_of(texts: list[str]) -> str:
+    """The first line that is not blank."""
+    lines = (line.strip(" #\t") for text in texts for line in text.splitlines())
+    return next((line[:_MAX_TITLE] for line in lines if line), "")
+
+
+def _source(item: dict[str, Any]) -> WebSource:
+    def first(names: tuple[str, ...]) -> str:
+        return next((item[name] for name in names if isinstance(item.get(name), str)), "")
+
+    return WebSource(item["url"], first(("title", "name")), first(_TEXTS), first(_AGES) or None)

@@ -1,0 +1,123 @@
+"""Replaces the PDFs of a conversation by their text, which a process of its own reads (`pdf_process`).
+
+Agents send every document again with every request, so texts are kept, by a hash of the data: the first reading takes
+a process, each further one only the hash. The same data always has the same text, which keeps the prefix of a session.
+"""
+
+import asyncio
+import hashlib
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from cachetools import LRUCache
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Media, Part, Result, ResultPart, Text, Turn
+from services.frontend.turns.media.pdf_document import PdfContent, PdfDocument, PdfSource
+from services.runtime.observability.telemetry import FilteringBoundLogger
+
+MAX_CHARS = 1024 * 1024
+"""Of a document's text: some 250,000 tokens."""
+CPU_S = 10
+"""A page takes 2 ms."""
+WALL_S = 30.0
+"""For a process that waits for CPUs."""
+MEMORY_BYTES = 1024 * 1024 * 1024
+PROCESSES = 2
+"""Documents that are read at once."""
+CACHE_BYTES = 64 * 1024 * 1024
+THREAD_FROM_BYTES = 512 * 1024
+"""Larger data is hashed in a thread."""
+_ENTRY_BYTES = 256
+_PROGRAM = str(Path(__file__).with_name("pdf_process.py"))
+_OVER_LIMIT = PdfContent(problem="not readable within this server's limits")
+_ERROR_CHARS = 2000
+P = TypeVar("P", bound=Part | ResultPart)
+
+
+class PdfReader:
+    """Reads PDFs, and keeps what it has read."""
+
+    def __init__(
+        self,
+        log: FilteringBoundLogger,
+        max_pages: int,
+        *,
+        cpu_s: int = CPU_S,
+        wall_s: float = WALL_S,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        """`max_pages`: pages of a document that are read. The other limits are those of one process."""
+        self._log = log
+        self._arguments = tuple(map(str, (max_pages, MAX_CHARS, cpu_s, memory_bytes)))
+        self._wall_s = wall_s
+        self._known: LRUCache[bytes, PdfContent] = LRUCache(CACHE_BYTES, lambda kept: _ENTRY_BYTES + len(kept.text))
+        self._slots = asyncio.Semaphore(PROCESSES)
+
+    async def read(self, conversation: Conversation) -> Conversation:
+        """The conversation with text in the place of each PDF; a PDF without text becomes `Media` with a `problem`."""
+        return replace(conversation, turns=[await self._turn(turn) for turn in conversation.turns])
+
+    async def _turn(self, turn: Turn) -> Turn:
+        if not any(isinstance(part, PdfDocument | Result) for part in turn.parts):
+            return turn
+        parts = [
+            replace(part, parts=[await self._part(inner) for inner in part.parts])
+            if isinstance(part, Result)
+            else await self._part(part)
+            for part in turn.parts
+        ]
+        return replace(turn, parts=parts)
+
+    async def _part(self, part: P) -> P | Text | Media:
+        if not isinstance(part, PdfDocument):
+            return part
+        content = await self._content(part.source)
+        if content.problem:
+            return Media(part.kind, part.media_type, part.size_bytes, title=part.title, problem=content.problem)
+        return Text(part.source.head + content.text)
+
+    async def _content(self, source: PdfSource) -> PdfContent:
+        if source.content is None:
+            data = source.data
+            key = await asyncio.to_thread(_key, data) if len(data) > THREAD_FROM_BYTES else _key(data)
+            content = self._known.get(key)
+            if content is None:
+                async with self._slots:
+                    content = self._known.get(key) or await self._run(data)
+                self._known[key] = content
+            source.content, source.data = content, ""
+        return source.content
+
+    async def _run(self, data: str) -> PdfContent:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            _PROGRAM,
+            *self._arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(self._wall_s):
+                out, err = await process.communicate(data.encode())
+        except TimeoutError:
+            self._log.warning("pdf.timeout", base64_bytes=len(data))
+            return _OVER_LIMIT
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            error = err.decode(errors="replace")[-_ERROR_CHARS:]
+            self._log.warning("pdf.process_failed", status=process.returncode, base64_bytes=len(data), error=error)
+            return _OVER_LIMIT
+        return msgspec.json.decode(out, type=PdfContent)
+
+
+def _key(data: str) -> bytes:
+    # A collision would show one tenant's document to another: not one of the fast hashes.
+    return hashlib.sha256(data.encode()).digest()

@@ -1,0 +1,145 @@
+"""Sends requests to preprocessors: chooses one, encodes the request, and tries others when it does not answer."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from schemas import subjects
+from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
+from schemas.events import Prepared
+from schemas.frames import TextReply
+from services.frontend.turns.open_turn import BusTurn
+from services.frontend.turns.stage_wait import StageWait
+from services.runtime.config import FrontendConfig
+from services.runtime.process import Process
+
+PREPARE_TIMEOUT_S = 60.0
+"""A prompt that is not ready by then is tried elsewhere."""
+TEXT_TIMEOUT_S = 10.0
+PAUSE_S = 0.5
+"""Before a preprocessor is tried again: after an outage, processes come back one by one."""
+LATE_HEARTBEATS = 1.5
+"""A process whose last heartbeat is older than this many intervals is chosen last."""
+
+_decode_text = msgspec.json.Decoder(TextReply).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class PreprocessorClient:
+    """One frontend's client of all preprocessors."""
+
+    def __init__(self, process: Process, config: FrontendConfig, stages: StageWait) -> None:
+        self._process = process
+        self._config = config
+        self._stages = stages
+        self._preparing: Counter[str] = Counter()
+        """Turns of this frontend that each preprocessor is preparing."""
+
+    def choose(self, model: str, tried: Sequence[str]) -> str:
+        """Returns the least busy preprocessor, of those with a recent heartbeat that were not tried yet.
+
+        Raises:
+            Unavailable: there is none at all.
+        """
+        registry = self._process.registry
+        able = registry.able("preprocessor", model)
+        if not able:
+            raise Unavailable("no preprocessor serves this model at the moment", retry_after_s=RETRY_AFTER_S)
+        now = asyncio.get_running_loop().time()
+        late = LATE_HEARTBEATS * self._config.bus.beat_interval_s
+        return min(
+            able,
+            key=lambda peer: (
+                peer.id in tried,
+                registry.age("preprocessor", peer.id, now) > late,
+                self._preparing[peer.id],
+                random.random(),
+            ),
+        ).id
+
+    async def next(self, model: str, tried: Sequence[str]) -> str:
+        """As `choose`; waits a moment before one is tried again."""
+        chosen = self.choose(model, tried)
+        if chosen in tried:
+            await asyncio.sleep(PAUSE_S)
+        return chosen
+
+    async def prepare(self, turn: BusTurn) -> Prepared:
+        """Sends the turn's current attempt to `turn.preprocessor`; returns once a worker has it.
+
+        Raises:
+            TimedOut, Unavailable: another one may succeed.
+            TurnwireError: it was refused.
+        """
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Prepared] = loop.create_future()
+        preprocessor = turn.preprocessor
+        timer: asyncio.TimerHandle | None = None
+
+        def fail(error: TurnwireError) -> None:
+            if not outcome.done():
+                outcome.set_exception(error)
+
+        def accepted(answer: bytes | TurnwireError) -> None:
+            # May come after the outcome, or never.
+            nonlocal timer
+            if isinstance(answer, TurnwireError):
+                fail(answer)
+            elif not outcome.done():
+                timer = loop.call_later(PREPARE_TIMEOUT_S, too_late)
+
+        def too_late() -> None:
+            turn.failures += 1
+            fail(TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s"))
+
+        forget = self._process.bus.ask(
+            subjects.turn(turn.card.name, preprocessor),
+            _encode(turn.request(self._process.id)),
+            self._config.accept_timeout_s,
+            accepted,
+        )
+        turn.outcome = outcome
+        self._preparing[preprocessor] += 1
+        try:
+            return await outcome
+        finally:
+            forget()
+            if timer is not None:
+                timer.cancel()
+            self._preparing[preprocessor] -= 1
+            if not self._preparing[preprocessor]:
+                del self._preparing[preprocessor]
+            if turn.outcome is outcome:
+                turn.outcome = None
+
+    async def ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
+        """Returns the reply to a request about text and tokens. Raises TurnwireError.
+
+        As a new turn, it waits for `wait_s` where no preprocessor can be reached.
+        """
+        data, loop = _encode(request), asyncio.get_running_loop()
+        until = loop.time() + self._config.wait_s
+        tried: list[str] = []
+        late = 0
+        while True:
+            await self._stages.able(model, until, ("preprocessor",))
+            tried.append(await self.next(model, tried))
+            try:
+                answer = await self._process.bus.request(subject(model, tried[-1]), data, TEXT_TIMEOUT_S)
+                break
+            except (TimedOut, Unavailable) as refusal:
+                late += isinstance(refusal, TimedOut)
+                if late >= self._config.attempts or loop.time() >= until:
+                    raise unreachable() from refusal
+        reply = _decode_text(answer)
+        if reply.error is not None:
+            raise raised(reply.error)
+        return reply
+
+
+def unreachable() -> Unavailable:
+    """The error of a request for which no process was found in time."""
+    return Unavailable("the services behind this server do not answer at the moment", retry_after_s=RETRY_AFTER_S)

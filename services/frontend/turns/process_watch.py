@@ -1,0 +1,72 @@
+"""Watches the workers and parsers of open turns, and reports turns that no process can continue.
+
+A worker gives a dead parser's turns to another parser, if need be when there is one again. A parser hands back the
+turns of a dead worker. A turn for which neither happens has lost both, or there is no successor.
+"""
+
+from collections.abc import Callable, Collection
+
+from schemas import subjects
+from schemas.control import Credit
+from services.frontend.turns.open_turn import BusTurn
+from services.runtime.process import Process
+
+BOTH_LOST = "the worker and the parser of this turn were lost"
+RESCUE_S = 2.0
+"""How long a worker has to send again what a dead parser had, once it has noticed that death. Then it is dead, too."""
+
+Report = Callable[[BusTurn, str], None]
+
+
+class ProcessWatch:
+    """Checks the processes of all turns that stream, before each heartbeat."""
+
+    def __init__(
+        self, process: Process, turns: Callable[[], Collection[BusTurn]], *, on_lost: Report, on_late: Report
+    ) -> None:
+        """
+        Args:
+            on_lost: (turn, reason): no process has its tokens any more.
+            on_late: (turn, reason): one of its processes was lost, and no successor came within `recovery_s`.
+        """
+        self._process = process
+        self._turns = turns
+        self._on_lost = on_lost
+        self._on_late = on_late
+        process.on_tick.append(self._tick)
+
+    def _tick(self, _now: float) -> None:
+        if not self._process.cut_off:
+            for turn in list(self._turns()):
+                if turn.streaming:
+                    self._check(turn)
+
+    def _check(self, turn: BusTurn) -> None:
+        registry, bus = self._process.registry, self._process.config.bus
+        has_worker = registry.get("worker", turn.worker) is not None
+        has_parser = registry.get("parser", turn.parser) is not None
+        if has_worker and has_parser:
+            turn.waited_s = 0.0
+            return
+        turn.waited_s += bus.beat_interval_s
+        if not has_worker and not has_parser:
+            if turn.parser_gone == turn.parser and turn.waited_s > bus.dead_after_s + RESCUE_S:
+                self._on_lost(turn, BOTH_LOST)
+                return
+            self._probe_parser(turn)
+        if turn.waited_s > bus.recovery_s:
+            lost = "parser" if has_worker else "worker"
+            self._on_late(
+                turn, f"the {lost} of this turn was lost, and no other continued it within {bus.recovery_s:g} s"
+            )
+
+    def _probe_parser(self, turn: BusTurn) -> None:
+        """Notes whether a parser without heartbeats is dead. One that is suspended may come back and hand the turn
+        back."""
+        parser = turn.parser
+
+        def gone() -> None:
+            turn.parser_gone = parser
+
+        credit = Credit(receiver="", seq=0, window=0)  # it grants nothing to anybody
+        self._process.probe(subjects.credit("parser", parser), credit, gone)

@@ -1,0 +1,235 @@
+"""Compares two recordings, and sorts out the differences that a file declares. Pure but for the files it reads."""
+
+import contextlib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from fnmatch import fnmatchcase
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from tests.compare import exchange
+from tests.compare.normal import Renamer, bus_message, headers, stream_events, token_ids
+
+Json = Any
+MISSING = "(missing)"
+_AROUND = 60
+_CACHED_TOLERANCE = 512
+"""In tokens."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place where a request's answer, or a session's bus messages, differ."""
+
+    label: str
+    id: str
+    path: str
+    base: str
+    now: str
+
+
+@dataclass
+class Declared:
+    """The differences that are intended."""
+
+    entries: list[dict[str, str]] = field(default_factory=list)
+    renamed: list[dict[str, str]] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+
+    @classmethod
+    def load(cls, file: Path) -> "Declared":
+        """Reads the file. Raises ValueError for an entry without path or reason."""
+        document = tomllib.loads(file.read_text()) if file.exists() else {}
+        found = cls(document.get("declared", []), document.get("renamed", []))
+        for entry, names in [(e, ("path", "reason")) for e in found.entries] + [
+            (r, ("from", "to", "reason")) for r in found.renamed
+        ]:
+            if not all(entry.get(name) for name in names):
+                raise ValueError(f"{file}: {entry} needs {', '.join(names)}")
+        return found
+
+    def has(self, one: Difference) -> bool:
+        """Whether an entry matches: patterns of label, path and request, expressions in what it was and is."""
+        for number, entry in enumerate(self.entries):
+            if (
+                fnmatchcase(one.path, entry["path"])
+                and fnmatchcase(one.label, entry.get("label", "*"))
+                and re.search(entry.get("base", ""), one.base, re.DOTALL)
+                and re.search(entry.get("now", ""), one.now, re.DOTALL)
+            ):
+                self.used.add(number)
+                return True
+        return False
+
+    def rename(self, message: Json) -> Json:
+        """A message of the base with today's names."""
+        for entry in self.renamed:
+            *steps, old = entry["from"].split(".")
+            for node in _nodes(message, steps):
+                if isinstance(node, dict) and old in node:
+                    node[entry["to"]] = node.pop(old)
+        return message
+
+
+def _nodes(node: Json, steps: list[str]) -> Iterator[Json]:
+    if isinstance(node, list):
+        for item in node:
+            yield from _nodes(item, steps)
+    elif not steps:
+        yield node
+    elif isinstance(node, dict):
+        yield from _nodes(node.get(steps[0]), steps[1:])
+
+
+def compare(base: Path, now: Path, declared: Declared) -> tuple[dict[str, list[int]], list[Difference]]:
+    """By label: requests compared, requests that differ; and the differences that are not declared."""
+    counts: dict[str, list[int]] = {}
+    found: list[Difference] = []
+    for kind, name in ((_http, "http.jsonl.gz"), (_bus, "bus.jsonl.gz")):
+        rows = {row.get("id") or row["mark"]: row for row in exchange.load(now / name)}
+        for old in exchange.load(base / name):
+            id = old.get("id") or old["mark"]
+            label = old.get("label") or "bus"
+            new = rows.pop(id, None)
+            if new is None:
+                differences = [Difference(label, id, "request", "sent", MISSING)]
+            else:
+                differences = [Difference(label, id, *rest) for rest in kind(old, new, declared)]
+            left = [one for one in differences if not declared.has(one)]
+            count = counts.setdefault(label, [0, 0])
+            count[0] += 1
+            count[1] += bool(left)
+            found += left
+        found += [Difference(row.get("label", "bus"), id, "request", MISSING, "sent") for id, row in rows.items()]
+    return counts, found
+
+
+def _http(old: Json, new: Json, _: Declared) -> Iterator[tuple[str, str, str]]:
+    names = Renamer(), Renamer()
+    sides = [(row, name, _reuse(row, name)) for row, name in zip((old, new), names, strict=True)]
+    if sides[0][2] != sides[1][2]:
+        yield from _texts("request", sides[0][2], sides[1][2])
+        return
+    yield from _trees("status", old["status"], new["status"])
+    bodies = [(_is_stream(row), row["answer"], name) for row, name, _ in sides]
+    answers = [stream_events(body, name) if stream else name.text(body) for stream, body, name in bodies]
+    yield from _trees("headers", *(dict(sorted(headers(row["headers"], name).items())) for row, name, _ in sides))
+    if isinstance(answers[0], list) and isinstance(answers[1], list):
+        yield from _streams(answers[0], answers[1])
+    else:
+        yield from _texts("body", str(answers[0]), str(answers[1]))
+
+
+def _reuse(row: Json, names: Renamer) -> str:
+    return f"{row['method']} {row['path']} {names.text(row['request'])}"
+
+
+def _is_stream(row: Json) -> bool:
+    return any(name.lower() == "content-type" and "event-stream" in value for name, value in row["headers"])
+
+
+def _streams(old: list[Any], new: list[Any]) -> Iterator[tuple[str, str, str]]:
+    if old == new:
+        return
+    for kind, a, b, c, d in SequenceMatcher(
+        None, [e.name for e in old], [e.name for e in new], autojunk=False
+    ).get_opcodes():
+        for left, right in zip_longest(old[a:b], new[c:d]):
+            if kind == "equal":
+                path = f"events.{left.name}"
+                yield from _trees(f"{path}.head", left.head, right.head)
+                yield from _texts(path, left.data, right.data)
+            else:
+                name = (left or right).name
+                yield f"events.{name}", left.data if left else MISSING, right.data if right else MISSING
+
+
+def _texts(path: str, old: str, new: str) -> Iterator[tuple[str, str, str]]:
+    """Where two texts differ: in which members, if both are JSON; or else, or if only the spelling differs, around the
+    first different character."""
+    if old == new:
+        return
+    with contextlib.suppress(ValueError, RecursionError):
+        trees = json.loads(old), json.loads(new)
+        found = list(_trees(path, *trees))
+        if found or trees[0] != trees[1]:  # or else only the spelling differs
+            yield from found
+            return
+    at = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    start = max(0, at - _AROUND)
+    yield f"{path}.text", old[start : at + _AROUND], new[start : at + _AROUND]
+
+
+def _trees(path: str, old: Json, new: Json) -> Iterator[tuple[str, str, str]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(key for key in new if key not in old)]:
+            if key not in old or key not in new:
+                values = [_shown(side[key]) if key in side else MISSING for side in (old, new)]
+                yield f"{path}.{key}", values[0], values[1]
+            else:
+                yield from _trees(f"{path}.{key}", old[key], new[key])
+        common = [[key for key in a if key in b] for a, b in ((old, new), (new, old))]
+        if common[0] != common[1]:
+            yield f"{path}.order", _shown(common[0]), _shown(common[1])
+    elif isinstance(old, list) and isinstance(new, list):
+        if all(isinstance(item, int) for item in [*old, *new]) and old != new:
+            at = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+            parts = [f"{len(side)} numbers, from {at}: {side[at : at + 12]}" for side in (old, new)]
+            yield path, parts[0], parts[1]
+            return
+        for number, (a, b) in enumerate(zip_longest(old, new, fillvalue=MISSING)):
+            yield from _trees(f"{path}.{number}", a, b)
+    elif type(old) is not type(new) or (old != new and not _about_equal(path, old, new)):
+        yield path, _shown(old), _shown(new)
+
+
+def _about_equal(path: str, old: Json, new: Json) -> bool:
+    """A turn that its parser ends leaves the tokens in the cache that the engine wrote meanwhile."""
+    return path.endswith((".cached_tokens", ".cache_read_input_tokens")) and abs(old - new) <= _CACHED_TOLERANCE
+
+
+def _shown(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _bus(old: Json, new: Json, declared: Declared) -> Iterator[tuple[str, str, str]]:
+    sides = _session(old), _session(new)
+    for turn in sides[0]:
+        declared.rename(turn)
+    yield from _trees("turns", len(sides[0]), len(sides[1]))
+    for a, b in zip(*sides, strict=False):
+        for kind in ("turn", "generate", "ledger"):
+            yield from _trees(kind, a[kind], b[kind])
+
+
+def _session(row: Json) -> list[Json]:
+    names, found = Renamer(), []
+    for turn in row["turns"]:
+        generate = [
+            {**bus_message(text, names), **({"prompt": token_ids(ids)} if ids else {})}
+            for text, ids in turn["generate"]
+        ]
+        messages = {"turn": turn["turn"], "ledger": turn["ledger"]}
+        found.append(
+            {k: [bus_message(text, names) for text in v] for k, v in messages.items()} | {"generate": generate}
+        )
+    return found
+
+
+def summary(counts: dict[str, list[int]], found: Iterable[Difference], shown: int) -> str:
+    """A line for each label, and the first differences; of several in one place, one."""
+    lines = [f"{label:24} {total:6} compared {different:6} differ" for label, (total, different) in counts.items()]
+    places: dict[tuple[str, str], list[Difference]] = {}
+    for one in found:
+        places.setdefault((one.label, re.sub(r"\.\d+(?=\.|$)", ".*", one.path)), []).append(one)
+    for (label, path), same in list(places.items())[:shown]:
+        lines += [f"\n{label} {path}: {len(same)} times, first in {same[0].id} at {same[0].path}"]
+        lines += [f"  base: {same[0].base[:400]}", f"  now:  {same[0].now[:400]}"]
+    if len(places) > shown:
+        lines.append(f"\n{len(places) - shown} more places")
+    return "\n".join(lines)

@@ -1,0 +1,251 @@
+"""Tools that were read before: the same objects again, and never another answer than that of a fresh look."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.conversation import Conversation, Text, ToolSpec, Turn
+from schemas.errors import Invalid
+from services.frontend.apis.chat.request import Chat
+from services.frontend.apis.chat.request import parse as parse_chat
+from services.frontend.apis.chat.stream import Settings
+from services.frontend.apis.messages.request import Messages
+from services.frontend.apis.messages.request import parse as parse_messages
+from services.frontend.apis.responses.dialect import Responses
+from services.frontend.turns.conversation_limits import ConversationCheck, ConversationLimits
+from services.runtime import memo
+from services.runtime.memo import MIN_CHARS, MIN_SIZE, KnownParts, share_texts
+
+LONG = "Reads one file, from its first line to its last. " * 8
+
+
+def messages(tools: Any, **rest: Any) -> bytes:
+    said = [{"role": "user", "content": "Hi."}]
+    return json.dumps({"model": "m", "max_tokens": 9, "messages": said, "tools": tools, **rest}).encode()
+
+
+def tool(name: str, **rest: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    return {"name": name, "description": LONG, "input_schema": schema, **rest}
+
+
+def function(name: str, **rest: Any) -> dict[str, Any]:
+    return {"type": "function", "name": name, "description": LONG, "parameters": {"type": "object"}, **rest}
+
+
+def chat(tools: Any, **rest: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi."}], "tools": tools, **rest}).encode()
+
+
+def responses(tools: Any, **rest: Any) -> bytes:
+    return json.dumps({"model": "m", "input": "Hi.", "tools": tools, **rest}).encode()
+
+
+def wrapped(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": LONG, "parameters": {"type": "object"}}}
+
+
+def test_the_same_tools_are_the_same_objects() -> None:
+    for dialect, ask, offer in (
+        (Messages(), messages, tool),
+        (Chat(), chat, wrapped),
+        (Responses(), responses, function),
+    ):
+        first, again = (dialect.parse(ask([offer("read")], temperature=heat), {}) for heat in (0.1, 0.9))
+        (one,), (other,) = first.conversations[0].tools, again.conversations[0].tools
+        assert one is other
+        assert one.description == LONG
+        different = dialect.parse(ask([offer("write")]), {})
+        assert [spec.name for spec in different.conversations[0].tools] == ["write"]
+
+
+def test_a_known_list_of_tools_gives_what_a_fresh_one_does() -> None:
+    dialect = Messages()
+    body = messages([tool("read"), tool("find", defer_loading=True), {"type": "web_search_20250305", "name": "search"}])
+    fresh = parse_messages(body, {})
+    assert [dialect.parse(body, {}) for _ in range(3)] == [fresh] * 3
+    assert fresh.notes == ["web_search_20250305"]
+
+
+def test_what_the_conversation_changes_of_its_tools_is_its_own() -> None:
+    """`tool_addition` and `tool_removal` change one request's tools, not what is known of them."""
+    dialect = Messages()
+    definition = {"type": "tool_definition", "definition": tool("late")}
+    removed = {"type": "tool_reference", "name": "read"}
+    said = [
+        {"role": "user", "content": "Hi."},
+        {"role": "system", "content": [{"type": "tool_addition", "tool": definition}]},
+        {"role": "system", "content": [{"type": "tool_removal", "tool": removed}]},
+        {"role": "user", "content": "Go on."},
+    ]
+    changed = dialect.parse(messages([tool("read")], messages=said), {})
+    assert [spec.name for spec in changed.conversation.tools] == ["read", "late"]
+    assert [spec.name for spec in dialect.parse(messages([tool("read")]), {}).conversation.tools] == ["read"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        (Messages(), messages([tool("read"), {"name": "x", "input_schema": 3, "description": LONG}])),
+        (Messages(), messages({"name": LONG * 2})),
+        (Messages(), messages([tool("read"), tool("read")])),
+        (Chat(), chat([wrapped("read"), {"type": "function", "function": {"name": 3, "description": LONG}}])),
+        (Chat(), chat([wrapped("read"), {"type": "function", "description": LONG}])),
+        (Responses(), responses([function("read"), {"type": "function", "name": 3, "description": LONG}])),
+        (Responses(), responses([function("read"), function("read")])),
+    ],
+)
+def test_wrong_tools_are_refused_in_the_same_words_each_time(dialect: Any, body: bytes) -> None:
+    told = []
+    for _ in range(3):
+        with pytest.raises(Invalid) as refused:
+            dialect.parse(body, {})
+        told.append((str(refused.value), refused.value.info.param))
+    assert told[0] == told[1] == told[2]
+    assert "tools" in told[0][0] or "Tool names" in told[0][0]
+
+
+def test_the_place_of_a_wrong_tool_is_that_in_the_whole_body() -> None:
+    with pytest.raises(Invalid, match=r"tools\.1\.input_schema"):
+        parse_messages(messages([tool("read"), {"name": "x", "input_schema": 3}]), {})
+    with pytest.raises(Invalid, match=r"tools\[1\]\.function\.name"):
+        parse_chat(chat([wrapped("read"), {"type": "function", "function": {"name": 3}}]), {}, Settings())
+
+
+def test_half_a_surrogate_pair_in_a_tool_is_mended() -> None:
+    body = messages([tool("read")]).replace(b"Reads one", b"Reads \\ud83d one")
+    dialect = Messages()
+    for _ in range(2):
+        (spec,) = dialect.parse(body, {}).conversation.tools
+        assert spec.description.startswith("Reads \ufffd one file")
+
+
+def test_what_was_used_least_lately_goes_first() -> None:
+    known: KnownParts[bytes] = KnownParts(max_size=4 * MIN_SIZE)
+    made: list[bytes] = []
+
+    def make(data: bytes) -> bytes:
+        made.append(data[:1])
+        return data
+
+    parts = {letter: letter * MIN_SIZE for letter in (b"a", b"b", b"c", b"d", b"e")}
+    for letter in (b"a", b"b", b"c", b"d", b"a", b"e", b"a", b"b"):
+        assert known.get(parts[letter], make) == parts[letter]
+    assert made == [b"a", b"b", b"c", b"d", b"e", b"b"]
+    assert known.size == 4 * MIN_SIZE
+
+
+def test_what_is_too_large_or_too_small_is_not_kept() -> None:
+    known: KnownParts[bytes] = KnownParts(max_size=4 * MIN_SIZE)
+    for data in (b"x" * (MIN_SIZE - 1), b"x" * (MIN_SIZE + 1)):
+        assert known.get(data, bytes) == data
+    assert known.size == 0
+
+
+def test_what_could_not_be_made_is_tried_again() -> None:
+    known: KnownParts[int] = KnownParts()
+
+    def fail(_: bytes) -> int:
+        raise Invalid("no")
+
+    with pytest.raises(Invalid):
+        known.get(b"1" * MIN_SIZE, fail)
+    assert known.get(b"1" * MIN_SIZE, len) == MIN_SIZE
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        schema = {"a": schema}
+    return schema
+
+
+def test_a_tool_that_was_good_is_not_looked_through_again_and_another_is() -> None:
+    check = ConversationCheck(ConversationLimits(messages=9, tools=9, media=9, nesting=4))
+    good, bad = ToolSpec("good", schema=deep(4)), ToolSpec("bad", schema=deep(5))
+    turns = [Turn("user", [])]
+    for _ in range(2):
+        check(Conversation("m", turns, tools=[good]))
+        with pytest.raises(Invalid, match="'bad' is nested too deeply"):
+            check(Conversation("m", turns, tools=[good, bad]))
+    good.schema["a"]["a"]["a"]["a"] = {"a": {}}  # nobody does this: it shows that nobody looks
+    check(Conversation("m", turns, tools=[good]))
+    with pytest.raises(Invalid, match="nested too deeply"):
+        check(Conversation("m", turns, tools=[msgspec.structs.replace(good)]))
+
+
+def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> None:
+    dialect = Responses()
+    added = {"type": "additional_tools", "tools": [function("late")]}
+    items = [added, {"type": "message", "role": "user", "content": "Hi."}]
+    for names in (["read"], ["read", "late"], ["read"]):
+        body = responses([function("read")], input=items if "late" in names else "Hi.")
+        assert [spec.name for spec in dialect.parse(body, {}).conversation.tools] == names
+
+
+def test_of_parts_with_one_hash_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memo, "xxh3_64_intdigest", lambda _: 1)
+    known: KnownParts[bytes] = KnownParts()
+    for part in (b"a" * MIN_SIZE, b"b" * MIN_SIZE, b"a" * MIN_SIZE):
+        assert known.get(part, bytes.upper) == part.upper()
+    assert known.size == MIN_SIZE
+
+
+INSTRUCTIONS = "Be brief, be exact, and read a file before you change it. " * 200
+OTHER = INSTRUCTIONS[:3000] + "X" + INSTRUCTIONS[3001:]
+
+
+def shared(known: KnownParts[Any], *system: str, said: str = "Hi.") -> Conversation:
+    conversation = Conversation("m", [Turn("user", [Text(said)])], system=[Text("".join(list(t))) for t in system])
+    share_texts(conversation, known)
+    return conversation
+
+
+def test_requests_with_the_same_instructions_hold_one_text() -> None:
+    api = Messages()
+    blocks = [{"type": "text", "text": "You are an agent."}, {"type": "text", "text": INSTRUCTIONS}]
+    said = [[{"role": "user", "content": text}] for text in ("Hi.", INSTRUCTIONS + "?")]
+    first, second = (api.parse(messages([], system=blocks, messages=one), {}).conversation for one in said)
+    assert first.system[1] is second.system[1]
+    assert [first, second] == [
+        parse_messages(messages([], system=blocks, messages=one), {}).conversation for one in said
+    ]
+
+
+def test_instructions_that_are_messages_are_held_once_too() -> None:
+    api = Chat(Settings())
+
+    def ask(said: str) -> Conversation:
+        turns = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": said}]
+        return api.parse(chat([], messages=turns), {}).conversations[0]
+
+    first, second = ask("Hi."), ask("Bye.")
+    assert first.turns[0].parts[0] is second.turns[0].parts[0]
+    assert second.turns[1].parts == [Text("Bye.")]
+
+
+def test_texts_that_only_begin_and_end_alike_stay_what_they_are() -> None:
+    known: KnownParts[Any] = KnownParts()
+    for system in (INSTRUCTIONS, OTHER, INSTRUCTIONS, OTHER):
+        assert shared(known, system).system == [Text(system)]
+    assert known.size == len(INSTRUCTIONS) + len(OTHER)
+
+
+def test_short_texts_and_texts_too_large_are_left_alone() -> None:
+    known: KnownParts[Any] = KnownParts(4 * MIN_CHARS)
+    shared(known, "x" * (MIN_CHARS - 1), "y" * (MIN_CHARS + 1))
+    assert known.size == 0
+    shared(known, "z" * MIN_CHARS)
+    assert known.size == MIN_CHARS
+
+
+def test_the_least_recently_used_texts_go_first() -> None:
+    known: KnownParts[Any] = KnownParts(4 * MIN_CHARS)
+    kept = shared(known, "0" * MIN_CHARS).system[0]
+    for name in "12345":
+        shared(known, name * MIN_CHARS)
+        assert shared(known, "0" * MIN_CHARS).system[0] is kept
+        assert known.size <= 4 * MIN_CHARS
+    assert shared(known, "5" * MIN_CHARS, said="1" * MIN_CHARS).turns[0].parts == [Text("1" * MIN_CHARS)]

@@ -1,0 +1,110 @@
+"""Turns that search and read, served over HTTP with a provider."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from schemas.conversation import Turn
+from schemas.errors import TurnwireError
+from schemas.events import TurnEvent
+from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import (
+    MODEL,
+    FakeGateway,
+    Served,
+    Step,
+    call,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
+from tests.frontend.turns.hosted.provider_stub import ProviderStub, provider
+
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}
+LOOK = {"name": "look", "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}}}
+IDS = [f"toolu_{letter * 24}" for letter in "ABCDEFGH"]
+FOUND = (
+    "[1] Tides\nhttps://example.org/tides (1 day ago)\nHigh water is at noon.\n\n"
+    "[2] Moon\nhttps://docs.example.com/moon\nThe moon is full."
+)
+
+
+def search(block: int, query: str = "tides", id: str = IDS[0]) -> list[TurnEvent]:
+    return call(block, "web_search", json.dumps({"query": query}), call_id=id)
+
+
+def fetch(block: int, url: str, id: str = IDS[0]) -> list[TurnEvent]:
+    return call(block, "web_fetch", json.dumps({"url": url}), call_id=id)
+
+
+LAST: list[TurnEvent] = [*reasoning(0, "So it is noon."), *text(1, "At noon."), finish(2)]
+FIRST: list[TurnEvent] = [*reasoning(0, "I search."), *text(1, "Searching."), *search(2), finish(3)]
+
+
+class Rounds(FakeGateway):
+    """Plays one list of events for each turn that is opened; a TurnwireError refuses one."""
+
+    def __init__(self, *rounds: list[TurnEvent] | TurnwireError) -> None:
+        self.rounds = [*rounds]
+        super().__init__(self._next)
+
+    def _next(self) -> list[Step]:
+        events = self.rounds.pop(0)
+        if isinstance(events, TurnwireError):
+            raise events
+        half = len(events) // 2
+        return [events[:half], events[half:]] if half else [events]
+
+    @property
+    def turns_of_last(self) -> list[Turn]:
+        """The turns of the conversation that the model got last."""
+        return self.turns[-1].conversation.turns
+
+
+@asynccontextmanager
+async def hosted(gateway: FakeGateway, **settings: Any) -> AsyncIterator[tuple[Served, ProviderStub]]:
+    async with provider() as stub:
+        config = FrontendConfig(web_provider=stub.url, web_fetch=True, **settings)
+        async with serving(gateway, config) as served:
+            yield served, stub
+
+
+def body(*tools: dict[str, Any], messages: Sequence[Any] | None = None, **more: Any) -> dict[str, Any]:
+    asked = [{"role": "user", "content": "When is high water? See https://example.org/tides"}]
+    return {"model": MODEL, "max_tokens": 500, "tools": [*tools], "messages": [*(messages or asked)], **more}
+
+
+async def post(served: Served, path: str, request: dict[str, Any]) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as http, http.post(served.url + path, json=request) as response:
+        return response.status, await response.json()
+
+
+@asynccontextmanager
+async def streamed(served: Served, request: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The response of POST /v1/messages, as a stream."""
+    url, data = f"{served.url}/v1/messages", {**request, "stream": True}
+    async with aiohttp.ClientSession() as http, http.post(url, json=data) as response:
+        yield response
+
+
+async def message(served: Served, request: dict[str, Any]) -> Any:
+    status, answer = await post(served, "/v1/messages", request)
+    assert status == 200, answer
+    return answer
+
+
+def counted(served: Served) -> dict[str, float]:
+    """How many calls of web search ended how, and under `timed` how many the provider got."""
+    samples = [sample for metric in served.registry.collect() for sample in metric.samples]
+    found = {
+        sample.labels["outcome"]: sample.value
+        for sample in samples
+        if sample.name == "turnwire_hosted_calls_total" and sample.labels["tool"] == "web_search"
+    }
+    timed = [sample.value for sample in samples if sample.name == "turnwire_hosted_call_seconds_count"]
+    return {**found, "timed": sum(timed)}

@@ -1,0 +1,95 @@
+"""An MCP server as the provider, over streamable HTTP."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import uvicorn
+from mcp.server.mcpserver import MCPServer
+
+from schemas.conversation import HostedTool
+from schemas.events import WebSource
+from services.frontend.turns.hosted.contract import ProviderError
+from services.frontend.turns.hosted.mcp_provider import McpProvider, from_text, listed
+from services.frontend.turns.hosted.provider import provider_of
+from services.runtime.config import FrontendConfig
+from tests.frontend.frontend_fakes import serving
+from tests.frontend.turns.hosted.rounds import FIRST, LAST, SEARCH, Rounds, body, message
+
+TIDES = {"url": "https://example.org/tides", "title": "Tides", "content": "High water is at noon."}
+TEXT = "# Two pages\nTides: https://example.org/tides.\nMoon (https://example.com/moon)"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[str]:
+    """The URL of a server."""
+    app = MCPServer("web")
+
+    @app.tool()
+    def find(query: str) -> dict[str, Any]:
+        return {"results": [TIDES], "query": query}
+
+    @app.tool()
+    def find_text(query: str) -> str:
+        return TEXT
+
+    @app.tool()
+    def read(url: str) -> str:
+        if "missing" in url:
+            raise ValueError("no such page")
+        return f"# Page\nof {url}"
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    uvicorn_server = uvicorn.Server(uvicorn.Config(app.streamable_http_app(), log_level="error", lifespan="on"))
+    serving_task = asyncio.create_task(uvicorn_server.serve([listening]))
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+    uvicorn_server.should_exit = True
+    await serving_task
+
+
+def config(url: str, **settings: Any) -> FrontendConfig:
+    given = {"web_search_tool": "find", "web_fetch_tool": "read", **settings}
+    return FrontendConfig(web_provider=url, web_provider_protocol="mcp", web_fetch=True, **given)
+
+
+async def test_its_tools_search_and_fetch(server: str) -> None:
+    provider = provider_of(config(server))
+    assert isinstance(provider, McpProvider)
+    search, fetch = HostedTool("web_search", allowed_domains=["example.org"]), HostedTool("web_fetch")
+    assert await provider.run(search, "tides") == [WebSource(TIDES["url"], "Tides", TIDES["content"])]
+    page = await provider.run(fetch, "https://example.org/")
+    assert page == [WebSource("https://example.org/", "Page", "# Page\nof https://example.org/")]
+    with pytest.raises(ProviderError) as caught:
+        await provider.run(fetch, "https://example.org/missing")
+    assert caught.value.code == "url_not_accessible"
+    plain = provider_of(config(server, web_search_tool="find_text"))
+    assert await plain.run(HostedTool("web_search"), "tides") == [
+        WebSource("https://example.org/tides", "Two pages", TEXT),
+        WebSource("https://example.com/moon", "https://example.com/moon"),
+    ]
+    for tool in (plain.run(search, "tides"), provider_of(config(server, web_search_tool="no")).run(search, "tides")):
+        with pytest.raises(ProviderError) as caught:
+            await tool
+        assert caught.value.code == "unavailable"
+
+
+async def test_a_message_searches_with_it(server: str) -> None:
+    async with serving(Rounds(FIRST, LAST), config(server)) as served:
+        answer = await message(served, body(SEARCH))
+    assert [page["url"] for page in answer["content"][3]["content"]] == ["https://example.org/tides"]
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    async with serving(Rounds(FIRST, LAST), config("http://127.0.0.1:9/mcp")) as served:
+        answer = await message(served, body(SEARCH))
+    assert answer["content"][3]["content"]["error_code"] == "unavailable"
+
+
+def test_forms_of_results() -> None:
+    page = {"url": "https://e.org/", "name": "N", "snippet": "S", "published": "2026-01-01"}
+    source = WebSource("https://e.org/", "N", "S", "2026-01-01")
+    assert listed(page) == listed([page, 3, {"title": "no url"}]) == listed({"n": 1, "items": [page]}) == [source]
+    assert listed(None) == listed("text") == listed({"url": 3}) == []
+    assert from_text("nothing") == [WebSource("", "nothing", "nothing")]

@@ -1,0 +1,95 @@
+"""Which calls may run, and what of their results is shown."""
+
+import pytest
+
+from schemas.conversation import Conversation, HostedTool, Media, Result, Text, Turn
+from schemas.events import WebSource
+from services.frontend.turns.hosted.policy import permitted, refusal, shown
+
+SEARCH, FETCH = HostedTool("web_search"), HostedTool("web_fetch")
+PUBLIC = "https://example.org/a?b=c"
+
+
+def conversation(text: str) -> Conversation:
+    return Conversation("m", [Turn("user", [Text(f"Read {text} please.")])])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/",
+        "http://127.1/",
+        "http://2130706433/",
+        "http://0x7f.0.0.1/",
+        "http://10.1.2.3:8080/x",
+        "http://169.254.169.254/latest/meta-data",
+        "http://100.64.0.1/",
+        "http://[::1]/",
+        "http://[::ffff:10.0.0.1]/",
+        "http://[fd00::1]/",
+        "http://localhost:9000/",
+        "http://LOCALHOST./",
+        "http://metadata.google.internal/",
+        "http://printer.local/",
+        "http://user@192.168.0.1/",
+    ],
+)
+def test_private_addresses_are_refused_unless_allowed(url: str) -> None:
+    assert refusal(FETCH, url, conversation(url), allow_private=False) == "url_not_allowed"
+    assert refusal(FETCH, url, conversation(url), allow_private=True) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        (PUBLIC, None),
+        ("http://8.8.8.8/", None),
+        ("file:///etc/passwd", "invalid_tool_input"),
+        ("http://[broken/", "invalid_tool_input"),
+        ("example.org", "invalid_tool_input"),
+        ("", "invalid_tool_input"),
+        (PUBLIC + "x" * 2048, "url_too_long"),
+    ],
+)
+def test_other_urls(url: str, code: str | None) -> None:
+    assert refusal(FETCH, url, conversation(url), allow_private=False) == code
+
+
+def test_a_url_must_not_be_the_models_own() -> None:
+    found = Turn("tool", [Result("c", [Media("image"), Text(f"see {PUBLIC}")])])
+    own = Turn("assistant", [Text(f"I read {PUBLIC}")])
+    elsewhere = conversation("https://example.org/")
+    assert refusal(FETCH, PUBLIC, elsewhere, allow_private=False) == "url_not_in_prior_context"
+    for turn, code in ((own, "url_not_in_prior_context"), (found, None)):
+        assert refusal(FETCH, PUBLIC, Conversation("m", [turn]), allow_private=False) == code
+    assert refusal(FETCH, PUBLIC, Conversation("m", [], system=[Text(PUBLIC)]), allow_private=False) is None
+
+
+def test_queries() -> None:
+    assert refusal(SEARCH, "http://127.0.0.1/", conversation(""), allow_private=False) is None
+    assert refusal(SEARCH, "x" * 1001, conversation(""), allow_private=False) == "query_too_long"
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed", "blocked", "expected"),
+    [
+        ("https://a.example.com/x", ["example.com"], [], True),
+        ("https://badexample.com/x", ["example.com"], [], False),
+        ("https://example.com.evil.net/", ["example.com"], [], False),
+        ("https://example.com/blog/1", ["example.com/blog"], [], True),
+        ("https://example.com/shop", ["https://Example.com/blog"], [], False),
+        ("https://example.com/", [], ["example.com"], False),
+        ("https://example.org/", [], ["example.com"], True),
+        ("nonsense", ["example.com"], [], False),
+    ],
+)
+def test_domains(url: str, allowed: list[str], blocked: list[str], expected: bool) -> None:
+    tool = HostedTool("web_search", allowed_domains=allowed, blocked_domains=blocked)
+    assert permitted(tool, url) is expected
+
+
+def test_results_are_cut() -> None:
+    pages = [WebSource(f"https://e.org/{n}", "T", "x" * 50) for n in range(4)]
+    kept = shown(SEARCH, pages, 100)
+    assert [len(page.text) for page in kept] == [50, 18]
+    assert sum(len(page.url) + len(page.title) + len(page.text) for page in kept) == 100

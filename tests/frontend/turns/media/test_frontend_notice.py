@@ -1,0 +1,114 @@
+import pytest
+
+from schemas.conversation import Call, Conversation, OutputFormat, Part, Reasoning, Sampling, Text, Turn
+from schemas.errors import ErrorInfo, ErrorKind
+from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
+from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
+from tests.frontend.frontend_fakes import call, finish, reasoning, text
+
+IMAGES = notice({"image"})
+
+
+class Kept:
+    """A sink that keeps what it takes."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[TurnEvent]] = []
+        self.prepared: list[Prepared] = []
+
+    def opened(self, prepared: Prepared) -> None:
+        self.prepared.append(prepared)
+
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
+        assert events
+        self.batches.append(events)
+
+    @property
+    def events(self) -> list[TurnEvent]:
+        return [event for batch in self.batches for event in batch]
+
+
+def through(events: list[TurnEvent], *, singly: bool) -> list[TurnEvent]:
+    """The events behind a sink that adds a note."""
+    kept = Kept()
+    sink = NoticeSink(kept, IMAGES)
+    for batch in [[event] for event in events] if singly else [events]:
+        sink.push(batch)
+    return kept.events
+
+
+@pytest.mark.parametrize("singly", [True, False])
+def test_the_note_ends_the_text_of_a_turn_without_calls(singly: bool) -> None:
+    events = [*reasoning(0, "Hm."), *text(1, "I see."), finish(2)]
+    *before, stop, end = events
+    assert isinstance(stop, BlockStop)
+    assert through(events, singly=singly) == [
+        *before,
+        Delta(1, stop.length, IMAGES),
+        BlockStop(1, True, stop.length + len(IMAGES)),
+        end,
+    ]
+
+
+@pytest.mark.parametrize("singly", [True, False])
+@pytest.mark.parametrize(
+    "events",
+    [
+        [*text(0, "I look."), *call(1, "Read", "{}", call_id="c1"), finish(2)],
+        [*call(0, "Read", "{}", call_id="c1"), *text(1, "I look."), finish(2)],
+        [*text(0, "I see."), *reasoning(1, "Hm."), finish(2)],
+        [*text(0, "I se"), finish(1, FinishReason.LENGTH)],
+        [*text(0, "I se"), finish(1, FinishReason.STOP_STRING, "e")],
+        [*text(0, "I se"), Failed(ErrorInfo(ErrorKind.ENGINE, "gone"))],
+        [*reasoning(0, "Hm."), finish(1)],
+        [finish(0)],
+    ],
+    ids=["call", "text behind a call", "reasoning last", "cut", "stop string", "failed", "no text", "nothing"],
+)
+def test_every_other_turn_is_unchanged(events: list[TurnEvent], singly: bool) -> None:
+    assert through(events, singly=singly) == events
+
+
+def test_a_text_is_shown_while_its_end_is_held() -> None:
+    kept = Kept()
+    sink = NoticeSink(kept, IMAGES)
+    sink.opened(Prepared(1, 1))
+    start, *middle, stop = text(0, "I see.")
+    sink.push([start, *middle])
+    assert kept.events == [start, *middle]
+    sink.push([stop])
+    assert kept.events == [start, *middle]
+    sink.push([finish(1)])
+    assert [type(event) for event in kept.batches[-1]] == [Delta, BlockStop, Finish]
+    assert kept.prepared == [Prepared(1, 1)]
+    assert isinstance(start, BlockStart)
+
+
+@pytest.mark.parametrize(
+    "kinds", [{"image"}, {"document"}, {"audio"}, {"image", "document"}, {"image", "document", "audio"}]
+)
+def test_a_returned_note_is_removed_and_counts(kinds: set[str]) -> None:
+    made = Turn("assistant", [Reasoning("Hm."), Text("I see. "), Call("c", "Read", "{}")])
+    text = notice(kinds)  # type: ignore[arg-type]
+    back: list[Part] = [Reasoning("Hm."), Text("I see. " + text), Call("c", "Read", "{}")]
+    asked = Turn("user", [Text("What is it?" + text)])  # quoted by the user: stays
+    conversation = Conversation("m", [asked, Turn("assistant", back, ids=["msg_1"]), asked])
+    assert without_notices(conversation) == (
+        Conversation("m", [asked, Turn("assistant", made.parts, ids=["msg_1"]), asked]),
+        frozenset(kinds),
+    )
+    assert conversation.turns[1].parts == back  # others may hold it
+
+
+def test_a_conversation_without_a_note_stays_the_same_object() -> None:
+    conversation = Conversation("m", [Turn("user", [Text("Hi")]), Turn("assistant", [Text("[Note] hi")])])
+    found, kinds = without_notices(conversation)
+    assert found is conversation
+    assert not kinds
+
+
+def test_answers_for_programs_get_no_note() -> None:
+    assert wants_notice(Conversation("m", []))
+    assert not wants_notice(Conversation("m", [], format=OutputFormat("json_object")))
+    assert not wants_notice(Conversation("m", [], sampling=Sampling(logprobs=0)))
+    assert not wants_notice(Conversation("m", [], sampling=Sampling(return_token_ids=True)))

@@ -1,0 +1,272 @@
+"""Event frames: every turn gets its own events, once and in order."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry
+
+from schemas import subjects
+from schemas.control import Cancel, FrontendNotice, Heartbeat, ModelCard, Replay
+from schemas.conversation import Client, Conversation
+from schemas.errors import DEADLINE_PASSED, ErrorInfo, ErrorKind, TimedOut
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Failed,
+    Finish,
+    FinishReason,
+    Interrupted,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
+from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
+from services.frontend.turns import bus_gateway
+from services.frontend.turns.bus_gateway import BusGateway
+from services.frontend.turns.open_turn import BusTurn
+from services.frontend.turns.shared_names import session_of
+from services.runtime.bus import Delivery
+from services.runtime.config import FrontendConfig
+from services.runtime.registry import Registry
+from tests.conftest import eventually
+
+FINISH = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
+
+
+class Bus:
+    """A bus on which a preprocessor accepts every request; the test plays the parser."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.requests: list[TurnRequest] = []
+        self.replies: list[bytes] = []
+
+    def ask(self, _subject: str, data: bytes, _timeout_s: float, known: Callable[[bytes], None]) -> Callable[[], None]:
+        self.requests.append(msgspec.json.decode(data, type=TurnRequest))
+        known(b"{}")
+        return lambda: None
+
+
+class Process:
+    """What the gateway uses of a process."""
+
+    id = "frontend-1"
+    tracer = None
+    draining = False
+    failure = None
+    cut_off = False
+
+    def __init__(self) -> None:
+        self.config = FrontendConfig()
+        self.log = structlog.get_logger()
+        self.metrics = CollectorRegistry()
+        self.registry = Registry(3.5)
+        for stage in ("preprocessor", "worker", "parser"):
+            self.registry.receive(Heartbeat(stage, f"{stage}-1", models=[ModelCard("m")]), 0.0)
+        self.bus = Bus()
+        self.published: list[msgspec.Struct] = []
+        self.handlers: dict[str, Callable[[Delivery], None]] = {}
+        self.tasks: list[asyncio.Task[None]] = []
+        self.on_tick: list[Callable[[float], None]] = []
+        self.on_attached: list[Callable[[], None]] = []
+        self.on_reconnect: list[Callable[[], None]] = []
+
+    async def subscribe(self, subject: str, handler: Callable[[Delivery], None]) -> None:
+        self.handlers[subject] = handler
+
+    def publish(self, _subject: str, message: msgspec.Struct) -> bool:
+        self.published.append(message)
+        return True
+
+    def spawn(self, work: Coroutine[Any, Any, None], _name: str) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+        return self.tasks[-1]
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.events: list[TurnEvent] = []
+        self.raises = False
+        self.prepared: list[Prepared] = []
+
+    def opened(self, prepared: Prepared) -> None:
+        assert not self.events
+        self.prepared.append(prepared)
+
+    def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
+        if self.raises:
+            self.raises = False
+            raise ZeroDivisionError
+        self.events += events
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Delta))
+
+
+class Stage:
+    """A gateway with open turns, and a parser that sends to it."""
+
+    def __init__(self) -> None:
+        self.process = Process()
+        process: Any = self.process
+        self.gateway = BusGateway(process, self.process.config)
+        self._seq = 0
+
+    async def begin(self, turn_id: str) -> tuple[Sink, asyncio.Task[BusTurn]]:
+        """Requests a turn; the preprocessor has it."""
+        sink, before = Sink(), len(self.process.bus.requests)
+        opening = asyncio.create_task(self.gateway.open(Conversation("m", []), sink, turn_id=turn_id))
+        await eventually(lambda: len(self.process.bus.requests) > before)
+        return sink, opening
+
+    async def open(self, turn_id: str) -> Sink:
+        """Opens a turn, whose first block has begun."""
+        sink, opening = await self.begin(turn_id)
+        self.send((turn_id, [Prepared(1, 9, "worker-1", "parser-1"), BlockStart(0, "text")]))
+        await opening
+        return sink
+
+    def send(self, *entries: tuple[str, list[TurnEvent]], attempt: int = 1) -> None:
+        self._seq += 1
+        frame = EventFrame("parser-1", self._seq, [EventEntry(turn, attempt, events) for turn, events in entries])
+        bus: Any = self.process.bus
+        self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+
+    def replays(self) -> list[Replay]:
+        return [message for message in self.process.published if isinstance(message, Replay)]
+
+    def cancels(self) -> list[tuple[str, int]]:
+        return [(message.turn, message.attempt) for message in self.process.published if isinstance(message, Cancel)]
+
+
+@pytest.fixture
+async def stage() -> Stage:
+    stage = Stage()
+    await stage.gateway.start()
+    return stage
+
+
+async def test_each_turn_gets_its_own_deltas_in_order(stage: Stage) -> None:
+    one, two = await stage.open("a"), await stage.open("b")
+    for at, letter in enumerate("hello"):
+        stage.send(("a", [Delta(0, at, letter)]), ("b", [Delta(0, at, letter.upper())]))
+    assert (one.text, two.text) == ("hello", "HELLO")
+    stage.send(("a", [BlockStop(0, length=5), FINISH]))
+    assert one.events[-1] == FINISH
+    assert stage.gateway.running == 1
+
+
+async def test_a_sink_is_called_once_and_first_when_its_turn_is_prepared(stage: Stage) -> None:
+    sink = await stage.open("a")
+    assert [prepared.worker for prepared in sink.prepared] == ["worker-1"]
+    stage.send(("a", [Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))]))
+    await eventually(lambda: len(stage.process.bus.requests) == 2)
+    again = stage.process.bus.requests[-1]
+    assert (again.attempt, again.resume, again.avoid) == (2, pack_ids([7]), ["worker-1"])
+    stage.send(("a", [Prepared(1, 9, "worker-2", "parser-1"), Delta(0, 0, "x")]), attempt=2)
+    assert sink.text == "x"
+    assert len(sink.prepared) == 1
+    await asyncio.gather(*stage.process.tasks)
+
+
+async def test_what_the_sink_has_is_dropped_also_in_part(stage: Stage) -> None:
+    sink = await stage.open("a")
+    stage.send(("a", [Delta(0, 0, "hel")]))
+    stage.send(("a", [Delta(0, 0, "hel")]))
+    stage.send(("a", [Delta(0, 1, "ello")]))
+    stage.send(("a", [Delta(0, 5, "!")]))
+    assert sink.text == "hello!"
+    assert stage.replays() == []
+
+
+async def test_a_gap_is_replayed(stage: Stage) -> None:
+    sink = await stage.open("a")
+    stage.send(("a", [Delta(0, 0, "he")]))
+    stage.send(("a", [Delta(0, 4, "o")]))
+    stage.send(("a", [Delta(1, 2, "x")]))
+    assert sink.text == "he"
+    (replay,) = stage.replays()
+    assert [(position.turn, position.block, position.offset) for position in replay.streams] == [("a", 0, 2)]
+    stage.send(("a", [Delta(0, 2, "llo")]))
+    assert sink.text == "hello"
+
+
+async def test_a_delta_of_no_open_block_is_dropped(stage: Stage) -> None:
+    sink = await stage.open("a")
+    stage.send(("a", [Delta(0, 0, "so"), BlockStop(0, length=2)]))
+    stage.send(("a", [Delta(0, 2, "late")]))
+    stage.send(("a", []))
+    assert sink.text == "so"
+
+
+async def test_events_of_another_attempt_are_ignored_and_their_attempt_is_cancelled_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_gateway, "CANCEL_AGAIN_S", 0.0)
+    stage = Stage()
+    await stage.gateway.start()
+    sink = await stage.open("a")
+    stage.send(("a", [Interrupted("worker-1", b"", ErrorInfo(ErrorKind.ENGINE, "died"))]))
+    await eventually(lambda: len(stage.process.bus.requests) == 2)
+    stage.send(("a", [Delta(0, 0, "old")]))
+    assert sink.text == ""
+    assert stage.cancels() == [("a", 1), ("a", 1)]
+
+
+async def test_a_cancellation_is_not_repeated_at_once(stage: Stage) -> None:
+    for _ in range(3):
+        stage.send(("gone", [Delta(0, 0, "x")]))
+    assert stage.cancels() == [("gone", 1)]
+
+
+async def test_before_its_turn_is_prepared_a_delta_is_a_gap(stage: Stage) -> None:
+    sink, opening = await stage.begin("a")
+    stage.send(("a", [Delta(0, 0, "early")]))
+    assert sink.text == ""
+    assert len(stage.replays()) == 1
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    assert stage.gateway.running == 0
+
+
+async def test_a_failure_of_one_turn_does_not_affect_the_others(stage: Stage) -> None:
+    one, two = await stage.open("a"), await stage.open("b")
+    one.raises = True
+    with structlog.testing.capture_logs():
+        stage.send(("a", [Delta(0, 0, "x")]), ("b", [Delta(0, 0, "y")]))
+    assert two.text == "y"
+    assert stage.gateway.running == 1
+    assert [type(event).__name__ for event in one.events] == ["BlockStart", "Failed"]
+
+
+async def test_a_request_that_came_too_late_is_not_tried_again(stage: Stage) -> None:
+    _, opening = await stage.begin("a")
+    error = ErrorInfo(ErrorKind.TIMED_OUT, "too late", code=DEADLINE_PASSED)
+    frame = EventFrame("preprocessor-1", 0, [EventEntry("a", 1, [Failed(error)])])
+    bus: Any = stage.process.bus
+    stage.process.handlers[subjects.events(stage.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+    with pytest.raises(TimedOut, match="too late"):
+        await asyncio.wait_for(opening, 60)
+    assert len(stage.process.bus.requests) == 1
+    assert stage.gateway.running == 0
+
+
+async def test_a_turn_for_an_alias_goes_to_another_model_where_its_own_drains(stage: Stage) -> None:
+    for name, draining in (("v1", True), ("v2", False)):
+        card = ModelCard(name, aliases=["coder"])
+        for kind in ("preprocessor", "worker", "parser"):
+            stage.process.registry.receive(Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0)
+    asked = Conversation("v1", [], client=Client(session="s", alias="coder"))
+    opening = asyncio.create_task(stage.gateway.open(asked, Sink(), turn_id="a"))
+    await eventually(lambda: len(stage.process.bus.requests) == 1)
+    assert stage.process.bus.requests[0].conversation.model == "v2"
+    stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
+    assert (await opening).card.name == "v2"
+    assert FrontendNotice("place", session_of(asked), "coder", "v2") in stage.process.published

@@ -1,0 +1,53 @@
+"""The catalog follows the heartbeats, although it is not made again for each request."""
+
+import pytest
+
+from schemas.control import Heartbeat, ModelCard
+from schemas.errors import NotFound, Unavailable
+from services.frontend.turns.catalog import ModelCatalog
+from services.runtime.registry import Registry
+
+DEAD_AFTER_S = 3.5
+
+
+def catalog(registry: Registry) -> ModelCatalog:
+    return ModelCatalog(registry, default_model=None, accept_any_model=False)
+
+
+def served(registry: Registry, name: str, *, max_model_len: int = 1000) -> None:
+    registry.receive(Heartbeat("preprocessor", "p1", models=[ModelCard(name, aliases=["a"], max_model_len=4096)]), 0.0)
+    registry.receive(Heartbeat("worker", "w1", models=[ModelCard(name, max_model_len=max_model_len)]), 0.0)
+
+
+def test_a_heartbeat_changes_the_catalog() -> None:
+    registry = Registry(DEAD_AFTER_S)
+    models = catalog(registry)
+    with pytest.raises(Unavailable) as starting:
+        models.resolve("m")
+    assert starting.value.info.retry_after_s
+    served(registry, "m")
+    assert models.resolve("a").max_model_len == 1000
+    assert models.models() is models.models()
+    served(registry, "m", max_model_len=500)
+    assert models.resolve("a").max_model_len == 500
+    registry.receive(Heartbeat("worker", "w2", models=[ModelCard("m", max_model_len=700)]), 0.0)
+    assert models.resolve("m").max_model_len == 700
+
+
+def test_a_process_that_leaves_or_dies_takes_its_model_away() -> None:
+    registry = Registry(DEAD_AFTER_S)
+    models = catalog(registry)
+    served(registry, "m")
+    assert models.resolve("m").name == "m"
+    registry.receive(Heartbeat("worker", "w1", leaving=True), 1.0)
+    registry.sweep(1.0)
+    with pytest.raises(Unavailable):
+        models.resolve("m")
+    served(registry, "m")
+    served(registry, "n")
+    with pytest.raises(NotFound):
+        models.resolve("m")
+    assert [card.name for card in models.models()] == ["n"]
+    for _ in range(2):  # the second one forgets the process
+        registry.sweep(DEAD_AFTER_S + 1)
+    assert models.models() == []

@@ -1,0 +1,139 @@
+"""Models that share an alias: new sessions by weight, each session with its model, and one entry in the list."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.control import FrontendNotice, Heartbeat, ModelCard, Stage
+from schemas.conversation import Client, Conversation, Text, Turn
+from services.frontend.apis.models.documents import listing, names
+from services.frontend.turns.catalog import ModelCatalog
+from services.frontend.turns.shared_names import SharedNames, session_of
+from services.runtime.registry import Registry
+
+
+def card(name: str, weight: float = 1.0) -> ModelCard:
+    return ModelCard(name, aliases=["coder"], weight=weight, max_model_len=1000)
+
+
+def session(number: int) -> Conversation:
+    return Conversation(model="coder", turns=[], client=Client(session=f"s{number}"))
+
+
+def choices(frontend: SharedNames, cards: list[ModelCard], count: int = 1000) -> list[str]:
+    return [frontend.choose("coder", cards, session(number)).name for number in range(count)]
+
+
+def new() -> SharedNames:
+    return SharedNames(lambda _: None)
+
+
+def test_new_sessions_follow_the_weights() -> None:
+    found = Counter(choices(new(), [card("v1", 9), card("v2", 1)]))
+    assert 50 < found["v2"] < 150
+    assert set(choices(new(), [card("v1", 0), card("v2", 0.1)])) == {"v2"}
+
+
+def test_frontends_agree_on_a_session_that_none_has_seen() -> None:
+    cards = [card("v1", 2), card("v2"), card("v3")]
+    assert choices(new(), cards) == choices(new(), cards[::-1])
+
+
+@given(st.floats(0, 10), st.floats(0, 10))
+def test_a_session_stays_whatever_the_weights_become(before: float, after: float) -> None:
+    frontend = new()
+    first = choices(frontend, [card("v1", before), card("v2")], 20)
+    assert choices(frontend, [card("v1", after), card("v2")], 20) == first
+
+
+def test_a_session_leaves_a_model_that_takes_no_turns_and_does_not_return() -> None:
+    frontend, both = new(), [card("v1"), card("v2")]
+    assert set(choices(frontend, both, 50)) == {"v1", "v2"}
+    assert set(choices(frontend, both[1:], 50)) == {"v2"}
+    assert set(choices(frontend, both, 50)) == {"v2"}
+
+
+def test_another_frontend_learns_where_a_session_is() -> None:
+    notices: list[FrontendNotice] = []
+    one, other = SharedNames(notices.append), new()
+    first = choices(one, [card("v1"), card("v2", 0)], 20)
+    choices(one, [card("v1"), card("v2", 0)], 20)
+    assert len(notices) == 20, "once a session"
+    for notice in notices:
+        other.apply(notice)
+    assert choices(other, [card("v1", 0), card("v2")], 20) == first == ["v1"] * 20
+
+
+def test_a_session_without_an_id_is_known_by_its_first_question() -> None:
+    def asked(*texts: str) -> str:
+        turns = [Turn("user", [Text(text)]) for text in texts]
+        return session_of(Conversation(model="coder", turns=turns))
+
+    assert asked("fix it") == asked("fix it", "and then?") != asked("explain it")
+    assert asked("\ud800"), "a lone surrogate"
+
+
+# -- in the catalog ---------------------------------------------------------------------------------------------------
+
+
+class Bus:
+    """The heartbeats of two versions."""
+
+    def __init__(self, **weights: float) -> None:
+        self.registry = Registry(3.5)
+        self.catalog = ModelCatalog(self.registry, default_model=None, accept_any_model=False)
+        for name, weight in weights.items():
+            self.beat(name, weight)
+
+    def beat(self, name: str, weight: float = 1.0, *, draining: bool = False, leaving: bool = False) -> None:
+        stages: tuple[Stage, ...] = ("preprocessor", "worker", "parser")
+        for stage in stages:
+            heartbeat = Heartbeat(
+                stage, f"{stage}-{name}", models=[card(name, weight)], draining=draining, leaving=leaving
+            )
+            self.registry.receive(heartbeat, 0.0)
+
+    def served(self, count: int = 40) -> set[str]:
+        return {self.catalog.resolve("coder", session(number)).name for number in range(count)}
+
+
+def test_an_alias_leads_to_each_model_and_a_name_to_its_own() -> None:
+    bus = Bus(v1=1, v2=1)
+    assert bus.served() == {"v1", "v2"}
+    assert {bus.catalog.resolve("v1", session(number)).name for number in range(40)} == {"v1"}
+    assert Bus(v1=1, v2=3).catalog.resolve("coder").name == "v2"
+
+
+@pytest.mark.parametrize("state", [{"draining": True}, {"leaving": True}])
+def test_a_version_that_drains_or_is_gone_gets_no_turn(state: dict[str, bool]) -> None:
+    bus = Bus(v1=1, v2=1)
+    bus.beat("v1", **state)
+    assert bus.served() == {"v2"}
+    bus.beat("v2", **state)
+    assert bus.served(1), "both are listed: the turn waits for one of them"
+
+
+def test_a_weight_is_the_mean_of_the_preprocessors() -> None:
+    bus = Bus(v1=0)
+    bus.registry.receive(Heartbeat("preprocessor", "another", models=[card("v1", 1)]), 0.0)
+    assert bus.catalog.resolve("v1").weight == 0.5
+
+
+def test_a_shared_alias_is_listed_once() -> None:
+    bus = Bus(v1=1, v2=3)
+    found = listing(names(bus.catalog.models()), {})["data"]
+    assert [(entry["id"], entry["root"]) for entry in found] == [("v1", "v1"), ("v2", "v2"), ("coder", "v2")]
+    even = Bus(v1=1, v2=1).catalog
+    shown = {entry["id"]: entry["root"] for entry in listing(names(even.models()), {})["data"]}
+    assert shown["coder"] == even.resolve("coder").name, "as the model is described alone"
+
+
+def test_sessions_of_a_single_version_stay_when_another_one_joins() -> None:
+    bus = Bus(v1=1)
+    assert bus.served() == {"v1"}
+    bus.beat("v1", 0)
+    bus.beat("v2", 1)
+    assert bus.served() == {"v1"}
+    assert bus.catalog.resolve("coder", session(99)).name == "v2"

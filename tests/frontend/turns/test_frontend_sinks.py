@@ -1,0 +1,155 @@
+"""Streams are flushed at the end of a tick: once each, all rendered before any is written, none affected by another."""
+
+import asyncio
+from unittest.mock import MagicMock
+
+import pytest
+import structlog
+from aiohttp import ClientSession
+
+from schemas.events import BlockStart, Delta
+from services.frontend.apis.messages.stream import MessagesStream
+from services.frontend.turns.sinks import Flusher
+from tests.frontend.frontend_fakes import FakeGateway, Step, finish, serving
+
+BODY = b'{"model":"acme/served-model","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
+ASK = b"POST /v1/messages HTTP/1.%d\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
+
+
+class Stream:
+    def __init__(self, name: str, said: list[str], broken: str = "") -> None:
+        self.name, self.said, self.broken = name, said, broken
+
+    def render(self, now: float) -> None:
+        self._do("render")
+
+    def send(self, now: float) -> None:
+        self._do("send")
+
+    def _do(self, what: str) -> None:
+        if self.broken == what:
+            raise ZeroDivisionError
+        self.said.append(f"{what} {self.name}")
+
+
+async def flushed(*broken: str) -> list[str]:
+    said: list[str] = []
+    flusher = Flusher(structlog.get_logger())
+    for name, what in zip("abc", broken, strict=True):
+        flusher.add(Stream(name, said, what))
+    assert said == []
+    await asyncio.sleep(0)
+    return said
+
+
+async def test_all_are_rendered_before_any_is_written() -> None:
+    assert await flushed("", "", "") == ["render a", "render b", "render c", "send a", "send b", "send c"]
+
+
+async def test_trouble_of_one_is_not_that_of_others() -> None:
+    with structlog.testing.capture_logs() as lines:
+        said = await flushed("", "render", "send")
+    assert said == ["render a", "render c", "send a", "send b"]
+    assert [line["event"] for line in lines] == ["stream.render_failed", "stream.send_failed"]
+
+
+async def test_what_comes_behind_a_flush_waits_for_the_next() -> None:
+    said: list[str] = []
+    flusher = Flusher(structlog.get_logger())
+    first, second = Stream("a", said), Stream("b", said)
+    flusher.add(first)
+    await asyncio.sleep(0)
+    flusher.add(second)
+    flusher.add(first)
+    assert said == ["render a", "send a"]
+    await asyncio.sleep(0)
+    assert said[2:] == ["render b", "render a", "send b", "send a"]
+
+
+def pieces(count: int) -> Step:
+    """A batch of one tick, as of `count` frames."""
+    return [BlockStart(0, "text"), *(Delta(0, at, "x") for at in range(count))]
+
+
+async def test_deltas_of_a_tick_are_one_event_whichever_frames_they_came_in() -> None:
+    gate = asyncio.Event()
+    gateway = FakeGateway(lambda: [pieces(1), gate])
+    async with serving(gateway) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(ASK % (1, len(BODY), BODY))
+        await reader.readuntil(b'"x"}}\n\n')
+        sink = gateway.turns[0].sink
+        sink.push([Delta(0, 1, "y")])
+        sink.push([Delta(0, 2, "z"), Delta(0, 3, "\n")])
+        sink.push([Delta(0, 4, '"'), finish(1)])
+        rest = await reader.readuntil(b"\r\n0\r\n\r\n")
+        writer.close()
+    assert b'"text":"yz\\n\\""}}\n\n' in rest
+    assert rest.count(b"content_block_delta") == 2  # its name and its type
+
+
+async def test_head_and_first_events_are_one_segment_and_so_are_last_events_and_end() -> None:
+    gate = asyncio.Event()
+    gateway = FakeGateway(lambda: [pieces(2), gate, [finish(1)]])
+    gateway.opened_after = 1
+    async with serving(gateway) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(ASK % (1, len(BODY), BODY))
+        first = await reader.read(1 << 16)
+        assert first.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert first.lower().count(b"transfer-encoding: chunked\r\n") == 1
+        body = first.partition(b"\r\n\r\n")[2]
+        size, _, chunk = body.partition(b"\r\n")
+        assert len(chunk) == int(size, 16) + 2, "one chunk, whole"
+        assert b"message_start" in chunk
+        assert b'"xx"' in chunk
+        gate.set()
+        last = await reader.read(1 << 16)
+        assert last.endswith(b'{"type":"message_stop"}\n\n\r\n0\r\n\r\n')
+        writer.write(ASK % (1, len(BODY), BODY))
+        assert (await reader.readuntil(b"\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+        writer.close()
+
+
+async def test_a_client_of_http_1_0_gets_bytes_without_chunks_until_the_connection_is_closed() -> None:
+    gate = asyncio.Event()
+    gateway = FakeGateway(lambda: [pieces(2), gate, [finish(1)]])
+    async with serving(gateway) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(ASK % (0, len(BODY), BODY))
+        gate.set()
+        answer = await reader.read()
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 200 OK")
+    assert b"chunked" not in head.lower()
+    assert b"keep-alive" not in head.lower()
+    assert body.startswith(b"event: message_start\n")
+    assert body.endswith(b'{"type":"message_stop"}\n\n')
+
+
+async def test_a_stream_whose_error_cannot_be_written_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail = MagicMock(side_effect=MemoryError)
+    gate = asyncio.Event()
+    async with serving(FakeGateway(lambda: [pieces(2), gate, [finish(1)]])) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(ASK % (1, len(BODY), BODY))
+        first = await reader.read(1 << 16)
+        monkeypatch.setattr(MessagesStream, "events", fail)
+        monkeypatch.setattr(MessagesStream, "error", fail)
+        gate.set()
+        rest = await reader.read()
+        writer.close()
+    assert b"message_start" in first
+    assert b"0\r\n\r\n" not in rest, "the body has no end"
+    assert [line["event"] for line in served.lines].count("stream.render_failed") == 1
+
+
+async def test_an_answer_that_cannot_be_stored_still_gets_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"model": "acme/served-model", "input": "hi", "stream": True, "store": True}
+    async with serving(FakeGateway(lambda: [pieces(2), [finish(1)]])) as served, ClientSession() as client:
+        monkeypatch.setattr(served.responses.store, "put", MagicMock(side_effect=MemoryError))
+        async with client.post(f"{served.url}/v1/responses", json=body) as response:
+            answer = await response.text()
+    assert answer.count('"type":"response.completed"') == 1
+    assert [line["event"] for line in served.lines].count("turn.end_failed") == 1

@@ -1,0 +1,135 @@
+"""A bus whose messages are made by hand."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Raw, json
+
+from schemas.conversation import Call, Client, Conversation, Part, Reasoning, Result, Sampling, Text, ToolSpec, Turn
+from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
+from schemas.frames import (
+    EventEntry,
+    EventFrame,
+    GenerateRequest,
+    ParseContext,
+    TokenEntry,
+    TokenFrame,
+    TurnRequest,
+    pack_ids,
+)
+from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.turns import InspectedTurn
+
+TOOLS = [ToolSpec("Bash", "Runs a command."), ToolSpec("Read", "Reads a file.")]
+
+
+class Bus:
+    """Sends turns to a fold. A second passes with each message."""
+
+    def __init__(self, fold: Fold) -> None:
+        self.fold = fold
+        self.now = 1000.0
+        self.count = 0
+
+    def send(self, message: Any, receiver: str = "") -> None:
+        self.now += 1
+        self.fold.take(message, self.now, receiver)
+
+    def events(self, turn: str, *events: TurnEvent, attempt: int = 1) -> None:
+        self.send(EventFrame("parser-1", 1, [EventEntry(turn, attempt, list(events))]))
+
+    def begin(
+        self,
+        conversation: Conversation,
+        prompt: Sequence[int],
+        *,
+        worker: str = "worker-1",
+        reused: int = 0,
+        recall: str = "first",
+    ) -> str:
+        """Everything up to the first token."""
+        self.count += 1
+        turn = f"turn{self.count:04}"
+        context = ParseContext(conversation.model, "qwen3_coder", "frontend-1", len(prompt), 99)
+        self.send(TurnRequest(turn, "frontend-1", conversation))
+        self.send(
+            GenerateRequest(
+                turn,
+                1,
+                conversation.model,
+                pack_ids(prompt),
+                "parser-1",
+                "frontend-1",
+                Sampling(),
+                [],
+                Raw(json.encode(context)),
+                reused=reused,
+                recall=recall,
+            ),
+            worker,
+        )
+        self.events(turn, Prepared(len(prompt), 99, worker, "parser-1"))
+        return turn
+
+    def write(self, turn: str, ids: Sequence[int], *parts: Part, cached: int | None = None) -> None:
+        """The answer, in one frame of tokens and a frame for each block."""
+        self.send(TokenFrame("worker-1", 2, [TokenEntry(turn, 1, 0, list(ids), cached=cached)]))
+        for block, part in enumerate(parts):
+            self.events(turn, *block_events(block, part))
+
+    def finish(self, turn: str, blocks: int, *, cached: int = 0, output: int = 0) -> None:
+        prompt = self.fold.turns[turn].prompt
+        self.events(turn, Finish(FinishReason.STOP, blocks, Usage(prompt, cached, output)))
+
+    def turn(
+        self,
+        conversation: Conversation,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        *parts: Part,
+        cached: int = 0,
+        **more: Any,
+    ) -> InspectedTurn:
+        """A whole turn."""
+        turn = self.begin(conversation, prompt, **more)
+        self.write(turn, output, *parts, cached=cached)
+        self.finish(turn, len(parts), cached=cached, output=len(output) + 1)
+        return self.fold.turns[turn]
+
+
+def block_events(block: int, part: Part) -> list[TurnEvent]:
+    match part:
+        case Reasoning(text=text):
+            return [
+                BlockStart(block, "reasoning"),
+                Delta(block, 0, text or ""),
+                BlockStop(block, length=len(text or "")),
+            ]
+        case Text(text=text):
+            return [BlockStart(block, "text"), Delta(block, 0, text), BlockStop(block, length=len(text))]
+        case Call():
+            return [
+                BlockStart(block, "tool_use", part.name, part.call_id),
+                Delta(block, 0, part.arguments),
+                Dispatch(block, part.call_id, part.name, part.arguments),
+                BlockStop(block, length=len(part.arguments)),
+            ]
+    raise AssertionError(part)
+
+
+def asked(*turns: Turn, session: str | None = "s", tools: list[ToolSpec] = TOOLS, **more: Any) -> Conversation:
+    """A request."""
+    more = {"system": [Text("You are an agent.")], **more}
+    return Conversation("m", list(turns), tools=tools, client=Client(session, "claude-cli/2.1 (x)"), **more)
+
+
+def user(text: str) -> Turn:
+    return Turn("user", [Text(text)])
+
+
+def answer(*parts: Part) -> Turn:
+    return Turn("assistant", list(parts))
+
+
+def result(call: Call, text: str) -> Turn:
+    return Turn("tool", [Result(call.call_id, [Text(text)])])

@@ -1,0 +1,273 @@
+"""The inspector's page in a real browser: over a running `turnwire up`, over a recording, and with many turns.
+
+INSPECTOR_SCREENSHOTS=docs/inspector makes the pictures of docs/inspector.md again.
+"""
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from schemas.conversation import Text
+from schemas.events import BlockStart, Delta
+from schemas.frames import EventEntry, EventFrame
+from services.frontend.http.cors import AllowedHosts
+from tests.tools.inspector.by_hand import Bus, answer, asked, user
+from tests.tools.inspector.walk import TURNS, play
+from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.server import InspectorServer
+
+webdriver = pytest.importorskip("selenium.webdriver")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+SCREENSHOTS = os.environ.get("INSPECTOR_SCREENSHOTS")
+LIMIT_S = 240.0
+"""Generous: starting everything on a loaded machine takes a minute."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="no chromium with chromedriver on this machine"),
+]
+
+
+class Browser:
+    """A page in Chromium."""
+
+    def __init__(self) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+        self.driver.set_window_size(1160, 900)
+
+    def open(self, url: str) -> None:
+        self.driver.get(url)
+
+    def script(self, text: str, *values: Any) -> Any:
+        return self.driver.execute_script(f"return {text}", *values)
+
+    def text(self, selector: str) -> str:
+        """The text of an element; "" where there is none."""
+        return str(self.script("document.querySelector(arguments[0])?.textContent ?? ''", selector))
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Polls until a condition is true; returns its value."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            if value := condition():
+                return value
+            time.sleep(0.05)
+        raise AssertionError(f"not within {LIMIT_S} s; the page has: {self.text('body')[:2000]}")
+
+    def shows(self, selector: str, text: str) -> str:
+        """Waits until an element has a text; returns all of it."""
+        self.until(lambda: text in self.text(selector))
+        return self.text(selector)
+
+    def press(self, keys: str) -> None:
+        webdriver.ActionChains(self.driver).send_keys(keys).perform()
+
+    def keep(self, name: str) -> None:
+        if SCREENSHOTS:
+            Path(SCREENSHOTS).mkdir(parents=True, exist_ok=True)
+            frames = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+            self.driver.execute_async_script(frames)  # what was changed is painted
+            self.driver.save_screenshot(f"{SCREENSHOTS}/{name}.png")
+
+    def errors(self) -> list[str]:
+        """What the browser complained of: scripts that fail, and what the policy forbids."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+    def foreign(self) -> list[str]:
+        """Requests to anywhere else."""
+        names = "performance.getEntriesByType('resource').map(one => one.name)"
+        return [name for name in self.script(names) if not name.startswith(self.script("location.origin"))]
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    opened = Browser()
+    yield opened
+    opened.driver.quit()
+
+
+@contextmanager
+def running(state: Path, name: str, *argv: str, ready: str) -> Iterator[str]:
+    """A command of `turnwire`; gives its output up to a line that contains `ready`. The instances of the machine are
+    out of its sight."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(state)}
+    log = state / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "services.cli.main", *argv],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+    try:
+        deadline = time.monotonic() + LIMIT_S
+        while ready not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield log.read_text()
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(LIMIT_S)
+        finally:
+            process.kill()
+
+
+def address_in(log: str) -> str:
+    return next(word for word in log.split() if word.startswith("http://127.0.0.1:"))
+
+
+def find_why_turn_seven_was_slow(browser: Browser, requests: list[str]) -> None:
+    """What docs/inspector.md describes: from a request id to the cause, with the keyboard."""
+    browser.until(lambda: browser.script("document.body.dataset.rows") == str(TURNS))
+    browser.press("/")
+    browser.press(f"req_{requests[-1]}\ue007")  # Enter
+    assert browser.shows("#cause", ".") == "System text 1 changed (a date or time)."
+    cost = browser.text("#cost")
+    again = int(cost.partition(" tokens were")[0].rpartition(" ")[2].replace(",", ""))
+    assert again > 30_000, cost
+    assert "tokens of turn 6 and its answer could not be reused" in cost
+    assert "about" in cost  # the estimate in seconds
+    changes = browser.text("#changes")
+    assert "Today's date is 2026-11-23." in changes
+    assert "Today's date is 2026-11-24." in changes
+    assert browser.script("document.querySelectorAll('.strip .encoded').length") == 1
+    assert "Bash" in browser.text("#deliveries")
+
+
+def test_one_finds_from_the_page_why_turn_seven_computed_its_prompt_again(browser: Browser, tmp_path: Path) -> None:
+    recording = tmp_path / "turns.jsonl"
+    ready = "is served at"
+    up = ("up", "--port", "0", "--prefill-tokens-per-s", "20000", "--token-delay-ms", "5", "--ready-file")
+    with running(tmp_path, "up", *up, str(tmp_path / "ready.json"), ready=ready):
+        url = (tmp_path / "ready.json").read_text().partition('"url":"')[2].partition('"')[0]
+        with (
+            running(tmp_path, "inspect", "inspect", "--port", "0", ready="listening on") as log,
+            running(tmp_path, "tap", "tap", "--record", str(recording), ready="listening on"),
+        ):
+            requests = play(url)
+            browser.open(address_in(log))
+            find_why_turn_seven_was_slow(browser, requests)
+            browser.keep("turn")
+            browser.shows(".was", "2026-11-23"[-2:])  # the tokenizer of the running instance was found
+
+            browser.script("document.querySelector('#blocks button').click()")
+            browser.until(lambda: browser.script("document.querySelectorAll('.chips span').length"))
+            browser.script("document.querySelector('#timeline').scrollIntoView()")
+            browser.keep("timeline")
+
+            browser.press("[")
+            browser.until(lambda: browser.script("document.querySelector('#detail').dataset.shown") == requests[-2])
+            assert browser.text("#cause").startswith("The prompt begins with all tokens of the previous prompt")
+            browser.press("s")
+            browser.until(lambda: browser.script("document.querySelectorAll('#chart a').length") == TURNS)
+            assert "System text 1 changed" in browser.text("#turns").replace("system", "System")
+            browser.keep("session")
+
+            theme = browser.script("getComputedStyle(document.documentElement).colorScheme")
+            browser.press("d")
+            assert browser.script("getComputedStyle(document.documentElement).colorScheme") != theme
+            assert (browser.errors(), browser.foreign()) == ([], [])
+            browser.open("about:blank")  # else it misses the server
+    with running(tmp_path, "recorded", "inspect", str(recording), "--port", "0", ready="http://") as log:
+        browser.open(address_in(log))
+        find_why_turn_seven_was_slow(browser, requests)
+        assert (browser.errors(), browser.foreign()) == ([], [])
+
+
+class Crowd:
+    """An inspector in this process, in a thread of its own."""
+
+    def __init__(self, fold: Fold, live: list[str]) -> None:
+        """`live`: turns with an open block."""
+        self.fold = fold
+        self._live = live
+        self.url = ""
+        self._started = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+        self._thread.start()
+        assert self._started.wait(LIMIT_S)
+
+    async def _run(self) -> None:
+        server = InspectorServer(self.fold, "a crowd", AllowedHosts([]), key=None, vocabulary=None)
+        runner = web.AppRunner(server.app(), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        self._stop = asyncio.Event()
+        writing = asyncio.create_task(self._write())
+        self._started.set()
+        await self._stop.wait()
+        writing.cancel()
+        await runner.cleanup()
+
+    async def _write(self) -> None:
+        """Every live stream gets a piece of text ten times a second."""
+        for step in itertools.count():
+            entries = [EventEntry(turn, 1, [Delta(0, 6 * step, f"{step:05} ")]) for turn in self._live]
+            self.fold.take(EventFrame("parser-1", step, entries), 2000.0 + step / 10)
+            await asyncio.sleep(0.1)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(LIMIT_S)
+        self._loop.close()
+
+
+@pytest.fixture
+def crowd() -> Iterator[Crowd]:
+    """A session of 200 turns, the last ones of 50,000 tokens, and 1,000 turns that write."""
+    fold = Fold()
+    bus = Bus(fold)
+    history, ids = [user("Q")], list(range(250))
+    for number in range(200):
+        text = f"Answer {number}."
+        bus.turn(asked(*history), ids, [7, 8], Text(text), cached=max(0, len(ids) - 256))
+        history += [answer(Text(text)), user(f"Question {number}")]
+        ids = [*ids, 7, 8, *range(number, number + 248)]
+    live = [bus.begin(asked(user(f"live {number}"), session=f"live-{number}"), range(99)) for number in range(1000)]
+    bus.send(EventFrame("parser-1", 1, [EventEntry(turn, 1, [BlockStart(0, "text")]) for turn in live]))
+    running = Crowd(fold, live)
+    yield running
+    running.close()
+
+
+def test_two_hundred_long_turns_and_a_thousand_live_ones_fit_on_the_page(browser: Browser, crowd: Crowd) -> None:
+    browser.open(crowd.url)
+    browser.until(lambda: browser.script("document.body.dataset.rows") == "1200")
+    assert browser.script("document.querySelectorAll('.row').length") < 100
+    browser.press("j")
+    browser.press("\ue007")
+    before = browser.until(lambda: browser.text("#blocks pre"))
+    browser.until(lambda: len(browser.text("#blocks pre")) > len(before))  # a live turn grows on the page
+    browser.press("t")
+    browser.shows("#rows", "1 turn ·")
+    browser.script("document.querySelector('#list').scrollTo(0, 1e9)")
+    browser.shows("#rows", "200 turns")
+    longest = next(iter(crowd.fold.turns))
+    browser.open(f"{crowd.url}#/session/{longest}")
+    browser.until(lambda: browser.script("document.querySelectorAll('#chart a').length") == 200)
+    browser.open(f"{crowd.url}#/turn/{crowd.fold.sessions[longest][-1]}")
+    assert browser.shows(".strip + .legend", "original tokens of earlier answers")
+    assert "The prompt begins with all tokens" in browser.text("#cause")
+    assert browser.errors() == []

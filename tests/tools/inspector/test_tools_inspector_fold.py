@@ -1,0 +1,189 @@
+"""Messages of a bus become turns and sessions, also where they are lost, repeated or of several attempts."""
+
+from msgspec import Raw
+
+from schemas.control import Cancel, Replay, StreamPosition
+from schemas.conversation import Call, Reasoning, Sampling, Text
+from schemas.errors import EngineFailed, Overloaded
+from schemas.events import BlockStart, Delta, Failed, Finish, FinishReason, Interrupted, Prepared, Usage
+from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, TurnRequest, pack_ids
+from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
+from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.views import turn_view
+
+LS = Call("toolu_1", "Bash", '{"command": "ls"}')
+
+
+def test_a_turn_has_its_times_counts_and_blocks(bus: Bus) -> None:
+    turn = bus.turn(asked(user("Q")), range(100), [7, 8, 9], Reasoning("I look."), Text("Now:"), LS, cached=64)
+    assert (turn.state, turn.finish, turn.client, turn.model) == ("finished", "stop", "claude-cli/2.1", "m")
+    assert (turn.prompt, turn.cached, turn.output, turn.calls) == (100, 64, 4, 1)
+    assert (turn.worker, turn.parser) == ("worker-1", "parser-1")
+    assert [block.kind for block in turn.blocks] == ["reasoning", "text", "tool_use"]
+    assert [block.text for block in turn.blocks] == ["I look.", "Now:", '{"command": "ls"}']
+    assert [mark.kind for mark in turn.marks] == [
+        *("received", "placed", "opened", "first", "block", "block", "dispatch", "block"),
+    ]
+    assert not any(mark.trouble for mark in turn.marks)
+    assert 0 < turn.placed_ms < turn.ttft_ms < turn.ms  # type: ignore[operator]
+    assert turn.ids.tolist() == [7, 8, 9]
+
+
+def test_repeats_are_dropped(bus: Bus) -> None:
+    turn = bus.begin(asked(user("Q")), range(9))
+    bus.write(turn, [1, 2], Text("Hello"))
+    bus.write(turn, [1, 2], Text("Hello"))
+    bus.send(TokenFrame("worker-1", 3, [TokenEntry(turn, 1, 1, [2, 3])]))
+    assert bus.fold.turns[turn].ids.tolist() == [1, 2, 3]
+    assert [block.text for block in bus.fold.turns[turn].blocks] == ["Hello"]
+
+
+def test_a_gap_is_marked(bus: Bus) -> None:
+    turn = bus.begin(asked(user("Q")), range(9))
+    bus.events(turn, BlockStart(0, "text"), Delta(0, 5, "lost before"))
+    bus.finish(turn, 1)
+    assert bus.fold.turns[turn].incomplete
+    assert bus.fold.turns[turn].state == "finished"
+
+
+def test_turns_of_a_session_follow_each_other(bus: Bus) -> None:
+    first = bus.turn(asked(user("Q")), range(9), [100], LS)
+    history = (user("Q"), answer(LS), result(LS, "a.txt"))
+    second = bus.turn(asked(*history), range(20), [101], Text("There is a.txt."))
+    third = bus.turn(asked(*history, answer(Text("There is a.txt. ")), user("More")), range(30), [102], Text("No."))
+    assert [turn.session for turn in (second, third)] == [first.id, first.id]
+    assert [turn.number for turn in (first, second, third)] == [1, 2, 3]
+    assert [turn.previous for turn in (first, second, third)] == ["", first.id, second.id]
+    assert bus.fold.sessions == {first.id: [first.id, second.id, third.id]}
+
+
+def test_without_a_session_id_the_history_decides(bus: Bus) -> None:
+    """Sessions may have answers that are alike, and then differ in their first question."""
+    one = bus.turn(asked(user("One"), session=None), range(9), [100], Text("Done."))
+    other = bus.turn(asked(user("Other"), session=None), range(9), [100], Text("Done."))
+    assert one.session != other.session
+    for question, first in (("One", one), ("Other", other)):
+        history = (user(question), answer(Text("Done.")), user("Again"))
+        assert bus.turn(asked(*history, session=None), range(20), [1], Text("x")).previous == first.id
+    again = bus.turn(asked(user("One"), session=None), range(9), [100], Text("Done."))
+    assert (again.previous, again.session) == ("", again.id)
+
+
+def test_a_helper_with_other_tools_is_a_session_of_its_own(bus: Bus) -> None:
+    main = bus.turn(asked(user("Q")), range(9), [100], Text("Done."))
+    title = bus.turn(asked(user("Q"), tools=[]), range(9), [100], Text("A title"))
+    retry = bus.turn(asked(user("Q")), range(9), [100], Text("Done."))
+    assert title.session == title.id
+    assert (retry.session, retry.previous) == (main.id, main.id)
+
+
+def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:
+    first = bus.turn(asked(user("Q")), range(9), [100], Text("One"))
+    history = (user("Q"), answer(Text("One")), user("Q2"))
+    second = bus.turn(asked(*history), range(20), [101], Text("Two"))
+    third = bus.turn(asked(*history, answer(Text("Changed")), user("Q3")), range(30), [102], Text("x"))
+    assert (third.session, third.previous) == (first.id, second.id)
+    fork = bus.turn(asked(user("Q"), answer(Text("One")), user("Another")), range(20), [103], Text("y"))
+    assert fork.previous == second.id  # the newest turn with this history; it has no answer to it
+    assert fork.session == first.id
+
+
+def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
+    turn = bus.begin(asked(user("Q")), range(9))
+    bus.write(turn, [1, 2])
+    bus.events(turn, *block_events(0, Text("Hel"))[:2])
+    bus.send(Replay("frontend-1", [StreamPosition(turn, 1, 3)]))
+    bus.events(turn, Prepared(9, 99, "worker-1", "parser-2"))
+    bus.events(turn, Interrupted("worker-1", pack_ids([1, 2]), EngineFailed("gone").info, 0, 3))
+    bus.send(TurnRequest(turn, "frontend-1", asked(user("Q")), 2, resume=pack_ids([1, 2]), avoid=["worker-1"]))
+    late = Prepared(9, 99, "worker-1", "parser-1")
+    request = GenerateRequest(turn, 2, "m", pack_ids(range(9)), "parser-3", "frontend-1", Sampling(), [], Raw(b"null"))
+    bus.send(request, "worker-2")
+    bus.events(turn, late, attempt=1)
+    for _ in range(2):
+        bus.events(turn, Prepared(9, 99, "worker-2", "parser-3"), attempt=2)
+    bus.events(turn, Delta(0, 3, "lo"), block_events(0, Text("Hello"))[2], attempt=2)
+    bus.finish(turn, 1, output=4)
+    found = bus.fold.turns[turn]
+    assert [mark.kind for mark in found.marks if mark.trouble] == ["replay", "takeover", "interrupted", "attempt"]
+    assert [(mark.kind, mark.text) for mark in found.marks[-4:]] == [
+        ("attempt", "attempt 2, continues behind 2 tokens, avoids worker-1"),
+        ("placed", "9 tokens, on worker-2"),
+        ("opened", "parser-3 has the stream of worker-2"),
+        ("block", "text, 5 characters"),
+    ]
+    assert (found.attempt, found.blocks[0].text, found.state) == (2, "Hello", "finished")
+
+
+def test_a_second_worker_in_one_attempt_was_tried_after_a_refusal(bus: Bus) -> None:
+    turn = bus.begin(asked(user("Q")), range(9))
+    bus.count -= 1
+    assert bus.begin(asked(user("Q")), range(9), worker="worker-2") == turn
+    assert [mark.text for mark in bus.fold.turns[turn].marks if mark.trouble] == [
+        "9 tokens, on worker-2, after a refusal"
+    ]
+
+
+def test_failures_and_cancellations_end_a_turn(bus: Bus) -> None:
+    failed, left, cut = (bus.begin(asked(user(name)), range(9)) for name in ("a", "b", "c"))
+    bus.events(failed, Failed(Overloaded("full").info))
+    bus.send(Cancel(left, 1, "hangup"))
+    bus.send(Cancel(cut, 1, "stop_string"))
+    turns = bus.fold.turns
+    assert (turns[failed].state, turns[failed].finish) == ("failed", "overloaded: full")
+    assert (turns[left].state, turns[left].finish) == ("cancelled", "hangup")
+    assert turns[cut].state == "placed"
+    bus.send(TurnRequest(failed, "frontend-1", asked(user("a")), 2))
+    assert (turns[failed].state, turns[failed].ms) == ("received", None)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    fold = Fold(max_turns=4, max_bytes=20_000)
+    bus = Bus(fold)
+    with fold.watching() as changed:
+        turns = [bus.turn(asked(user(f"Q{number}"), session=None), range(500), [1], Text("x")) for number in range(6)]
+    assert list(fold.turns) == [turn.id for turn in turns[2:]]
+    assert set(fold.sessions) == set(fold.turns) == set(changed)
+    followed = asked(user("Q3"), answer(Text("x")), user("More"), session=None)
+    found = bus.turn(followed, [*range(500), 1, 2], [3], Text("y"))
+    assert found.previous == turns[3].id
+    assert found.difference is not None
+    assert found.difference.cause == "unknown"  # its prompt is no longer there
+    for number in range(3):
+        bus.turn(asked(user(f"other {number}"), session=None), range(500), [1], Text("x"))
+    view = turn_view(fold, found)
+    assert (view.previous, view.cost is not None) == (None, True)
+
+
+def test_messages_of_unknown_turns_are_left_out(fold: Fold) -> None:
+    bus = Bus(fold)
+    bus.events("unknown", BlockStart(0, "text"))
+    bus.send(TokenFrame("worker-1", 1, [TokenEntry("unknown", 1, 0, [1])]))
+    bus.send(Cancel("unknown", 1, "hangup"))
+    bus.send(Replay("frontend-1", [StreamPosition("unknown", 1)]))
+    assert not fold.turns
+
+
+def test_an_end_counts_for_the_prefill_rate(bus: Bus) -> None:
+    for number in range(3):
+        bus.turn(asked(user(str(number))), range(1000), [1], Text("x"), cached=500)
+    turn = bus.begin(asked(user("failed")), range(1000))
+    bus.events(turn, Finish(FinishReason.ERROR, 0, Usage(1000)))
+    # A message a second: two of them from the placement to the first token, for 500 tokens.
+    assert bus.fold.rates["m"].ms_per_token == 4.0
+
+
+def test_the_text_of_answers_is_bounded() -> None:
+    fold = Fold(max_bytes=20_000)
+    bus = Bus(fold)
+    turns = [bus.turn(asked(user(f"Q{at}"), session=None), range(9), [1], Text("x" * 9000)) for at in range(5)]
+    assert list(fold.turns) == [turn.id for turn in turns[-3:]]  # two and the one that made it too much
+
+
+def test_the_parse_context_is_kept_with_the_prompt(bus: Bus) -> None:
+    turn = bus.turn(asked(user("Q")), range(9), [1], Text("x"))
+    context = bus.fold.context(turn)
+    assert context is not None
+    assert (context.family, context.prompt_tokens, turn.max_tokens) == ("qwen3_coder", 9, 99)
+    turn.id = "unknown"
+    assert bus.fold.context(turn) is None

@@ -1,0 +1,144 @@
+"""Recordings of `turnwire tap` give the turns that the bus gave."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.conversation import Call, Text
+from schemas.frames import EventFrame, GenerateRequest, TokenFrame, TurnRequest, encode_generate
+from services.cli.main import main
+from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
+from turnwire_tools.inspector.command import Flags, required_key
+from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.recording import read
+from turnwire_tools.inspector.turns import Row
+from turnwire_tools.inspector.views import TurnView, turn_view
+from turnwire_tools.tap.messages import line_of
+from turnwire_tools.tap.recorder import Recorder
+
+LS = Call("toolu_1", "Bash", '{"command": "ls"}')
+SUBJECTS: dict[Any, str] = {
+    TurnRequest: subjects.turn("m", "preprocessor-1"),
+    TokenFrame: subjects.tokens("parser-1"),
+    EventFrame: subjects.events("frontend-1"),
+}
+
+
+class Recording(Bus):
+    """A bus with a tap on it."""
+
+    def __init__(self, fold: Fold, *, redact: bool = False) -> None:
+        super().__init__(fold)
+        self.recorder = Recorder(redact=redact)
+        self.turns, self.messages = Recorder.head(), b""
+
+    def send(self, message: Any, receiver: str = "") -> None:
+        super().send(message, receiver)
+        subject = subjects.generate("m", receiver) if isinstance(message, GenerateRequest) else SUBJECTS[type(message)]
+        data = encode_generate(message) if isinstance(message, GenerateRequest) else msgspec.json.encode(message)
+        self.messages += msgspec.json.encode(line_of(self.now, subject, data)) + b"\n"
+        self.turns += b"".join(self.recorder.take(message, self.now, receiver))
+
+
+def session(bus: Bus) -> list[TurnView]:
+    """Two turns; the second one's instructions changed."""
+    first = bus.turn(asked(user("Question"), session=None), range(1000, 1200), [1, 2, 3], Text("I look."), LS)
+    history = (user("Question"), answer(Text("I look."), LS), result(LS, "a.txt"))
+    now = asked(*history, session=None, system=[Text("New.")])
+    second = bus.turn(now, range(5000, 5300), [4], Text("Done."), reused=7, recall="moved", cached=16)
+    return views(bus.fold, first.id, second.id)
+
+
+def views(fold: Fold, *names: str) -> list[TurnView]:
+    return [turn_view(fold, fold.turns[name]) for name in names]
+
+
+def played(text: bytes) -> Fold:
+    fold = Fold()
+    for at, receiver, message in read("file", text.decode()):
+        fold.take(message, at, receiver)
+    return fold
+
+
+def test_whole_messages_give_the_same_turns(fold: Fold) -> None:
+    bus = Recording(fold)
+    live = session(bus)
+    assert views(played(bus.messages), *fold.turns) == live
+
+
+def test_recorded_turns_give_the_same_turns_without_their_client(fold: Fold) -> None:
+    bus = Recording(fold)
+    live = session(bus)
+    replayed = views(played(bus.turns), *fold.turns)
+    for one, other in zip(live, replayed, strict=True):
+        for name in ("difference", "segments", "blocks", "worker", "recall", "reused", "finish", "cost"):
+            assert getattr(one, name) == getattr(other, name), name
+        for name in Row.__struct_fields__:
+            assert getattr(other, name) == ("" if name == "client" else getattr(one, name)), name
+    assert replayed[1].difference is not None
+    assert replayed[1].difference.reason == "system text 1 changed"
+
+
+def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
+    bus = Recording(fold, redact=True)
+    session(bus)
+    first, second = views(played(bus.turns), *fold.turns)
+    assert (first.prompt, first.tokens, second.prompt, second.session) == (200, False, 300, first.id)
+    assert second.difference is not None
+    assert (second.difference.cause, second.difference.at) == ("system", None)
+    assert b"Question" not in bus.turns
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"subject": "tw.v1.turn.m.p"}', ":1: not a line of `turnwire tap --json`"),
+        ('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {"turn": 1}}', ":1: not a line of"),
+        ('{"replay": 1}\n{"user": "Q"}', ":2: not recorded by `turnwire tap --record`"),
+        ("nonsense", ":1: "),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file.jsonl"
+    file.write_text(text)
+    assert main(["inspect", str(file), "--port", "0"]) == 2
+    assert f"turnwire inspect: {file}{problem}" in capsys.readouterr().err
+
+
+def test_a_port_in_use_has_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["inspect", "--port", str(port)]) == 1
+    assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in capsys.readouterr().err
+
+
+def test_a_short_key_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "key"
+    key.write_text("short\n")
+    file = tmp_path / "turns.jsonl"
+    bus = Recording(Fold())
+    session(bus)
+    file.write_bytes(bus.turns)
+    assert main(["inspect", str(file), "--port", "0", "--key-file", str(key)]) == 2
+    assert "less than 16 characters" in capsys.readouterr().err
+
+
+def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) -> None:
+    assert [required_key(Flags(host=host)) for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost")] == [None] * 4
+    keys = {required_key(Flags(host=host)) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org")}
+    assert len(keys - {None}) == 4  # a new one each time
+    file = tmp_path / "key"
+    file.write_text("a-key-of-sixteen-characters\n")
+    assert required_key(Flags(key_file=file)) == "a-key-of-sixteen-characters"
+
+
+def test_there_is_room_for_something(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--memory-mb", "--max-turns"):
+        with pytest.raises(SystemExit) as ended:
+            main(["inspect", flag, "0"])
+        assert ended.value.code == 2
+        assert flag in capsys.readouterr().err

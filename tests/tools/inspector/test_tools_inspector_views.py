@@ -1,0 +1,112 @@
+"""What the page shows of turns and sessions."""
+
+from schemas.conversation import Call, Text
+from tests.tools.inspector.by_hand import Bus, answer, asked, result, user
+from turnwire_tools.inspector.prefill import PrefillRate
+from turnwire_tools.inspector.views import (
+    Segment,
+    rows_of,
+    search,
+    segments_of,
+    session_view,
+    turn_view,
+)
+
+LS = Call("toolu_1", "Bash", '{"command": "ls"}')
+HISTORY = (user("Q"), answer(LS), result(LS, "a.txt"))
+
+
+def test_a_prompt_is_cut_into_cached_original_and_encoded(bus: Bus) -> None:
+    bus.turn(asked(user("Q")), range(1000, 1200), [1, 2, 3, 4], LS)
+    ids = [*range(1000, 1200), 1, 2, 3, 4, *range(2000, 2300)]
+    turn = bus.turn(asked(*HISTORY), ids, [5], Text("x"), cached=192, reused=204, recall="reused")
+    assert segments_of(turn, bus.fold.ancestors(turn)) == [
+        Segment(0, 192, True, "ledger"),
+        Segment(192, 200, False, "ledger"),
+        Segment(200, 204, False, "ledger", 1),
+        Segment(204, 504, False, "encoded"),
+    ]
+    other = bus.turn(asked(user("Other")), range(10), [1], recall="")
+    assert segments_of(other, ()) == [Segment(0, 10, False, "")]
+
+
+def test_answers_behind_a_difference_are_not_in_the_prompt(bus: Bus) -> None:
+    bus.turn(asked(user("Q")), range(1000, 1200), [1, 2, 3, 4], LS)
+    changed = [*range(1000, 1100), *range(3000, 3200)]
+    turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), changed, [5], Text("x"))
+    third = bus.turn(
+        asked(*HISTORY, answer(Text("x")), user("More"), system=[Text("New.")]), [*changed, 5, 6], [7], Text("y")
+    )
+    assert third.previous == turn.id
+    assert [one.answer for one in segments_of(third, bus.fold.ancestors(third)) if one.answer] == [2]
+
+
+def test_a_difference_costs_tokens_and_time(bus: Bus) -> None:
+    bus.turn(asked(user("Q")), range(1000, 3000), [1, 2, 3, 4], LS)
+    ids = [*range(1000, 1200), *range(5000, 7000)]
+    turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), ids, [5], Text("x"), cached=192)
+    view = turn_view(bus.fold, turn)
+    assert view.cost is not None
+    assert (view.cost.changed, view.cost.lost, view.again) == (1804, 0, 1804)
+    assert view.cost.ms_per_token == bus.fold.rates["m"].ms_per_token
+    assert (view.previous is not None, view.tokens, view.max_tokens) == (True, True, 99)
+
+
+def test_what_another_session_left_in_the_cache_costs_nothing(bus: Bus) -> None:
+    bus.turn(asked(user("Q")), range(1000, 3000), [1, 2, 3, 4], LS)
+    ids = [*range(1000, 1200), *range(5000, 7000)]
+    turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), ids, [5], Text("x"), cached=2176)
+    view = turn_view(bus.fold, turn)
+    assert view.cost is not None
+    assert (view.cost.changed, view.again) == (24, 24)
+
+
+def test_a_prompt_on_another_worker_is_lost(bus: Bus) -> None:
+    bus.turn(asked(user("Q")), range(1000, 3000), [1, 2, 3, 4], LS)
+    ids = [*range(1000, 3000), 1, 2, 3, 4, 5, 6]
+    turn = bus.turn(asked(*HISTORY), ids, [5], Text("x"), worker="worker-2", cached=0)
+    cost = turn_view(bus.fold, turn).cost
+    assert cost is not None
+    assert (cost.changed, cost.lost) == (0, 2004)
+    assert cost.lost_reason == "the turn went to worker-2, the previous one to worker-1"
+
+
+def test_a_block_has_the_moments_at_which_its_call_could_run(bus: Bus) -> None:
+    turn = bus.turn(asked(user("Q")), range(9), [1], LS, Text("and then"))
+    # A message a second: the call, the text, the end.
+    call, text = turn.blocks
+    assert (call.name, call.dispatch_ms, text.start_ms, turn.ms) == ("Bash", 4000.0, 5000.0, 6000.0)
+
+
+def test_rows_are_found_by_request_id(bus: Bus) -> None:
+    turns = [bus.turn(asked(user(str(at))), range(9), [1], Text("x")) for at in range(3)]
+    assert [row.id for row in search(bus.fold, f"req_{turns[1].id}")] == [turns[1].id]
+    assert [row.id for row in search(bus.fold, "turn00")] == [turn.id for turn in reversed(turns)]
+    assert search(bus.fold, "tur") == search(bus.fold, "turn9") == []
+    assert len(search(bus.fold, "turn", limit=2)) == 2
+    (row,) = rows_of(bus.fold, [turns[0].id, "gone"])
+    assert (row.prompt, row.cached, row.output, row.calls, row.ttft_ms, row.trouble) == (9, 0, 2, 0, 3000.0, False)
+
+
+def test_a_session_has_its_turns_and_reasons(bus: Bus) -> None:
+    first = bus.turn(asked(user("Q")), range(1000, 3000), [1, 2], LS)
+    second = bus.turn(asked(*HISTORY, system=[Text("New.")]), range(5000, 7000), [5], Text("x"))
+    for name in (first.id, second.id):
+        view = session_view(bus.fold, name)
+        assert view is not None
+        assert [row.number for row in view.turns] == [1, 2]
+        assert view.reasons == {second.id: "system text 1 changed"}
+    assert session_view(bus.fold, "unknown") is None
+
+
+def test_the_prefill_rate_leaves_out_fixed_costs() -> None:
+    rate = PrefillRate()
+    assert rate.ms_per_token is None
+    rate.add(10, 5.0)  # too few tokens
+    assert rate.ms_per_token is None
+    rate.add(1000, 0.2)
+    assert rate.ms_per_token == 0.2
+    for tokens in range(1000, 9000, 1000):
+        rate.add(tokens, 0.1 + tokens / 10_000)
+    assert rate.ms_per_token is not None
+    assert abs(rate.ms_per_token - 0.1) < 0.005

@@ -1,0 +1,396 @@
+"""The scripted agent over prompts as harnesses make them: what it writes is parsed back by the family's own parser."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.conversation import OutputFormat
+from services.families import family
+from tests.tools.agent_sessions import (
+    CLAUDE,
+    CLINE,
+    CODEX,
+    FOLLOW,
+    LOOP,
+    OPENCLAW,
+    OPENCODE,
+    PARALLEL,
+    PATCHING,
+    REMINDER,
+    SHELL,
+    UNKNOWN,
+    Session,
+    tool,
+)
+from turnwire_tools.script.agent import act
+from turnwire_tools.script.agent_prompt import read_prompt
+
+
+@pytest.fixture(scope="session")
+def template(demo_dir: Path) -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.AutoTokenizer.from_pretrained(demo_dir)
+
+
+def test_claude_code_does_its_loop(template: Any) -> None:
+    session = Session(template, CLAUDE).user(REMINDER + LOOP)
+    # Claude Code puts its environment into a system message behind the request.
+    session.messages.append(
+        {"role": "system", "content": "# Environment\n - Primary working directory: /work\n - `ls`"}
+    )
+    reasoning, text, calls = session.turn()
+    assert reasoning.strip()
+    assert text == ""
+    assert calls == [("Bash", {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"})]
+    reasoning, text, calls = session.results("(Bash completed with no output)").turn()
+    assert (text, calls) == ("DONE", [])
+    assert reasoning.strip()
+    assert session.user(FOLLOW).turn()[2][0][1]["command"] == "echo 2 > follow.txt"
+    assert session.results("").turn()[1:] == ("DONE", [])
+
+
+@pytest.mark.parametrize("kind", ["qwen3_coder", "nemotron_v3", "hermes"])
+@pytest.mark.parametrize(
+    ("tools", "name", "argument"),
+    [
+        (CLAUDE, "Bash", "command"),
+        (CODEX, "exec_command", "cmd"),
+        (OPENCODE, "bash", "command"),
+        (OPENCLAW, "exec", "command"),
+    ],
+    ids=["claude-code", "codex", "opencode", "openclaw"],
+)
+def test_three_calls_in_one_turn(template: Any, tools: list[Any], name: str, argument: str, kind: str) -> None:
+    session = Session(template, tools, kind).user(PARALLEL)
+    calls = session.turn()[2]
+    assert [(n, a[argument]) for n, a in calls] == [(name, f"echo {i} > p{i}.txt") for i in (1, 2, 3)]
+    assert session.results("", "", "").turn()[1:] == ("DONE", [])
+
+
+def test_calls_that_the_server_cut_off_are_made_later(template: Any) -> None:
+    """`disable_parallel_tool_use` ends the turn after its first call."""
+    session = Session(template, CLAUDE).user(PARALLEL)
+    session.turn()
+    session.messages[-1]["tool_calls"] = session.messages[-1]["tool_calls"][:1]
+    calls = session.results("").turn()[2]
+    assert [arguments["command"] for _, arguments in calls] == ["echo 2 > p2.txt", "echo 3 > p3.txt"]
+
+
+def test_steps_in_an_order_come_one_by_one(template: Any) -> None:
+    session = Session(template, CODEX).user("Run `make`, then run `make test`.")
+    assert [a["cmd"] for _, a in session.turn()[2]] == ["make"]
+    assert [a["cmd"] for _, a in session.results("built").turn()[2]] == ["make test"]
+    assert (
+        session.results("built", "ok: 5 tests\nbye").turn()[1]
+        == "Done; 3 tools answered, the last of them: ok: 5 tests"
+    )
+
+
+def test_openclaws_additions_are_no_request(template: Any) -> None:
+    session = Session(template, OPENCLAW).user(f"[Fri 2026-11-20 07:58 UTC] {LOOP}\n\nRuntime: agent=main | shell=bash")
+    extra = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nData: `rm x`\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+    session.user(extra)
+    assert session.turn()[2] == [("exec", {"command": "echo ok-1 > proof.txt"})]
+    assert session.results("(no output)").user(extra).turn()[1] == "DONE"
+
+
+def test_codex_results_and_context(template: Any) -> None:
+    session = Session(template, CODEX).user("<environment_context>\n  <cwd>/w</cwd>\n</environment_context>")
+    session.user("Run `cat VERSION` and tell me what it says.").turn()
+    result = "Chunk ID: 3\nWall time: 0.0 seconds\nProcess exited with code 0\nOutput:\n1.2.3\n"
+    assert session.results(result).turn()[1] == "Done; the tool answered: 1.2.3"
+
+
+def test_a_cut_stream_is_resumed_and_not_started_again(template: Any) -> None:
+    session = Session(template, CLAUDE).user(LOOP)
+    session.turn()
+    session.results("").user("Your response above was cut off mid-stream. Resume directly from where it stops.")
+    assert session.turn()[1:] == ("DONE", [])
+
+
+@pytest.mark.parametrize(
+    ("request_text", "tools", "expected"),
+    [
+        ("Read notes/a.txt", CLAUDE, [("Read", {"file_path": "/w/notes/a.txt"})]),
+        ("Show me the contents of the file `a.txt`", OPENCODE, [("read", {"filePath": "/w/a.txt"})]),
+        ("Read a.txt", CODEX, [("exec_command", {"cmd": "cat a.txt"})]),
+        ('Write "hello" to b.txt', CLAUDE, [("Write", {"file_path": "/w/b.txt", "content": "hello\n"})]),
+        (
+            "Create b.py with the content `print(1)`",
+            OPENCODE,
+            [("write", {"filePath": "/w/b.py", "content": "print(1)\n"})],
+        ),
+        ('Write "it\'s" to b.txt', CODEX, [("exec_command", {"cmd": "printf '%s\\n' 'it'\"'\"'s' > b.txt"})]),
+        ("Please replace `a/b` with `c&d` in x.py", CODEX, [("exec_command", {"cmd": r"sed -i 's/a\/b/c\&d/g' x.py"})]),
+        ("Run `ls -la`", SHELL, [("shell", {"command": ["bash", "-lc", "ls -la"]})]),
+        ("Run `ls -la`", CLINE, [("run_commands", {"commands": ["ls -la"]})]),
+        ("Read a.txt", CLINE, [("read_files", {"files": [{"path": "/w/a.txt"}]})]),
+        ('Write "hello" to b.txt', CLINE, [("editor", {"path": "/w/b.txt", "new_text": "hello\n"})]),
+        ("Run `ls`", UNKNOWN, [("launch", {"cmd": "ls", "script_line": 0})]),
+        ("Read a.txt", UNKNOWN, [("view_source", {"target_file": "/w/a.txt"})]),
+        ('Write "hello" to b.txt', UNKNOWN, [("store", {"filename": "/w/b.txt", "contents": "hello\n"})]),
+        (
+            "Run this:\n```bash\nmake &&\n  make test\n```",
+            CLAUDE,
+            [("Bash", {"command": "make &&\n  make test", "description": "Run the requested command"})],
+        ),
+        ("What does `foo_bar` do?", CLAUDE, []),
+    ],
+)
+def test_requests_in_plain_words(template: Any, request_text: str, tools: list[Any], expected: list[Any]) -> None:
+    session = Session(template, tools)
+    session.messages[0]["content"] += "\nYour working directory: /w\n"
+    assert session.user(request_text).turn()[2] == expected
+
+
+def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
+    session = Session(template, CLAUDE).user('Replace "1" with "2" in /w/x.py and answer with the word OK')
+    assert session.turn()[2] == [("Read", {"file_path": "/w/x.py"})]
+    edit = {"file_path": "/w/x.py", "old_string": "1", "new_string": "2"}
+    assert session.results("1\tx = 1").turn()[2] == [("Edit", edit)]
+    assert session.results("1\tx = 1", "updated").turn()[1] == "OK"
+    other = Session(template, OPENCLAW).user("change 'a' to 'b' in /w/x.py")
+    other.turn()
+    assert other.results("a").turn()[2] == [("edit", {"path": "/w/x.py", "edits": [{"oldText": "a", "newText": "b"}]})]
+
+
+@pytest.mark.parametrize(
+    ("tools", "edit"),
+    [
+        (CLINE, ("editor", {"path": "/w/x.py", "old_text": "a", "new_text": "b"})),
+        (UNKNOWN, ("alter", {"file": "/w/x.py", "search": "a", "replace": "b"})),
+    ],
+)
+def test_an_edit_with_tools_of_any_shape(template: Any, tools: list[Any], edit: Any) -> None:
+    session = Session(template, tools).user("change 'a' to 'b' in /w/x.py")
+    session.turn()
+    assert session.results("a").turn()[2] == [edit]
+
+
+def test_work_ends_with_the_tool_for_that(template: Any) -> None:
+    """A client that asks again until it is called."""
+    finish = tool("submit_and_exit", ("summary", "verified"), summary="string", verified="boolean")
+    session = Session(template, [*CLINE, finish]).user(LOOP)
+    assert session.turn()[2] == [("run_commands", {"commands": ["echo ok-1 > proof.txt"]})]
+    assert session.results("").turn()[2] == [("submit_and_exit", {"summary": "DONE", "verified": False})]
+    assert session.results("", "submitted").turn()[1:] == ("DONE", [])
+    idle = Session(template, [*CLINE, finish]).user("How are you?")
+    assert idle.turn()[2][0][0] == "submit_and_exit"
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ("use this *file listing* format", "x.txt\n```\none b\ntwo\n```"),
+        (
+            "All changes use *SEARCH/REPLACE block*s",
+            "x.txt\n```\n<<<<<<< SEARCH\none a\n=======\none b\n>>>>>>> REPLACE\n```",
+        ),
+        ("similar to a unified diff like `diff -U0`", "```diff\n--- x.txt\n+++ x.txt\n@@ ... @@\n-one a\n+one b\n```"),
+    ],
+)
+def test_a_client_without_tools_gets_edits_in_its_format(template: Any, rules: str, expected: str) -> None:
+    """aider, which shows the file in a message."""
+    session = Session(template, [])
+    session.messages[0]["content"] = rules
+    session.user("I have *added these files*.\n\nx.txt\n```\none a\ntwo\n```\n")
+    session.messages.append({"role": "assistant", "content": "Ok."})
+    session.user("Replace `a` with `b` in x.txt, then answer with the word OK.\n\npath/name.js\n```\n// code\n```")
+    assert session.turn()[1] == f"{expected}\n\nOK"
+
+
+def test_a_patch_is_made_of_the_lines_that_were_read(template: Any) -> None:
+    session = Session(template, PATCHING).user('Replace "one" with "two" in /w/a/x.py and answer with the word OK')
+    session.messages[0]["content"] += "\n<cwd>/w</cwd>"
+    assert session.turn()[2] == [("exec_command", {"cmd": "cat /w/a/x.py"})]
+    read = "Chunk ID: 3\nProcess exited with code 0\nOutput:\nzero\n  Output: one, one\none\n"
+    patch = "*** Begin Patch\n*** Update File: a/x.py\n@@\n-  Output: one, one\n+  Output: two, two\n*** End Patch"
+    assert session.results(read).turn()[2] == [("apply_patch", {"input": patch})]
+    assert session.results(read, "Success.").turn()[1] == "OK"
+
+
+def test_a_file_is_added_by_a_patch(template: Any) -> None:
+    call = Session(template, PATCHING).user("Write `print(1)` to b/c.py").turn()[2]
+    patch = "*** Begin Patch\n*** Add File: b/c.py\n+print(1)\n*** End Patch"
+    assert call == [("apply_patch", {"input": patch})]
+
+
+def test_an_empty_output_is_none(template: Any) -> None:
+    session = Session(template, CODEX).user("Run `true`")
+    session.turn()
+    said = session.results("Chunk ID: 3\nProcess exited with code 0\nOutput:\n").turn()[1]
+    assert said == "Done; the tool answered: (no output)"
+
+
+def test_required_arguments_without_a_word_get_the_least_value(template: Any) -> None:
+    odd = tool(
+        "run_command",
+        ("command", "risk", "count", "flags", "confirm"),
+        command="string",
+        risk={"type": "string", "enum": ["low", "high"]},
+        count={"type": "integer", "minimum": 1},
+        flags={"type": "array", "items": {"type": "string"}},
+        confirm="boolean",
+    )
+    call = Session(template, [odd]).user("Run `ls`").turn()[2][0]
+    assert call == ("run_command", {"command": "ls", "risk": "low", "count": 1, "flags": [], "confirm": False})
+
+
+def test_thinking_that_is_switched_off_stays_off(template: Any) -> None:
+    session = Session(template, CLAUDE, enable_thinking=False).user(LOOP)
+    assert session.prompt().endswith("</think>\n\n")
+    reasoning, _, calls = session.turn()
+    assert (reasoning, len(calls)) == ("", 1)
+
+
+@pytest.mark.parametrize("forced", ["Bash", "Agent"])
+def test_a_call_that_was_opened_for_it_is_completed(template: Any, forced: str) -> None:
+    session = Session(template, CLAUDE).user(LOOP)
+    prompt = session.prompt() + "\n</think>\n\n" + session.family.style.call_prefix(forced)
+    whole = session.family.style.call_prefix(forced) + act(prompt, session.family)
+    argument = {"command": "echo ok-1 > proof.txt", "description": "Run the requested command"}
+    assert whole == session.family.style.write_call(forced, argument if forced == "Bash" else {"prompt": ""})
+
+
+def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
+    session = Session(template, CLAUDE).user(LOOP)
+    session.turn()
+    session.results("").user(
+        "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nWrite an <analysis> and a <summary>. Run `ls`."
+    )
+    _, text, calls = session.turn()
+    assert calls == []
+    assert text.startswith("<analysis>")
+    assert text.endswith("</summary>")
+    assert "`" not in text
+    for asked in (
+        "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary.",
+        "Summarize the conversation so far for a model that goes on with it and sees nothing else of it.",
+    ):
+        codex = Session(template, CODEX).user(LOOP).user(asked)
+        assert "The user asked last: Use your shell tool" in codex.turn()[1]
+
+
+def test_a_compaction_is_told_what_the_user_asked_for(template: Any) -> None:
+    """Claude Code puts its reminders in front of that, and drops what does not fit."""
+    asks = "CRITICAL: Respond with TEXT ONLY. Write an <analysis> and a <summary>."
+    session = Session(template, CLAUDE).user(REMINDER + LOOP)
+    session.turn()
+    summary = session.results("").user(asks).turn()[1]
+    assert "The user asked last: Use your shell tool" in summary
+    goes_on = f"This session is being continued from a previous conversation.\n{summary}"
+    assert Session(template, CLAUDE).user(REMINDER + goes_on).turn()[1:] == ("DONE", [])
+    told = 'Here is the conversation so far:\n\n<conversation>\n[User]: "Run `ls`"\n\n[Tool result]: x\n</conversation>'
+    assert "The user asked last: \"Run 'ls'\"" in Session(template, []).user(told).turn()[1]
+    cut = Session(template, CLAUDE).user("[earlier conversation truncated for compaction retry]")
+    cut.turn()
+    assert "The user asked last: nothing yet" in cut.user(asks).turn()[1]
+
+
+def test_who_interrupts_is_heard(template: Any) -> None:
+    session = Session(template, CLAUDE).user(LOOP)
+    session.turn()
+    session.results("ok").user("[Request interrupted by user for tool use]\n" + FOLLOW)
+    assert session.turn()[2][0][1]["command"] == "echo 2 > follow.txt"
+    goes_on = Session(template, CLAUDE).user(LOOP)
+    goes_on.turn()
+    assert goes_on.results("ok").user("[Request interrupted by user]").turn()[1] == "DONE"
+
+
+def test_titles(template: Any) -> None:
+    session = Session(template, [])
+    session.messages[0]["content"] = "You are a title generator. You output ONLY a thread title. Nothing else."
+    session.user("Generate a title for this conversation:\n").user('"Create proof.txt, then verify it."')
+    assert session.turn()[1] == "Create proof.txt then verify it"
+
+
+def test_an_answer_in_a_given_form(template: Any) -> None:
+    schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+    session = Session(template, []).user("<session>\nRead the hostname\n</session>\n\nWrite the title.")
+    text = session.turn(OutputFormat("json_schema", schema))[1]
+    assert json.loads(text) == {"title": "Read the hostname"}
+    assert isinstance(json.loads(session.turn(OutputFormat("json_object"))[1]), dict)
+
+
+def test_without_a_rule_it_says_what_it_is(template: Any) -> None:
+    for tools in ([], CLAUDE):
+        _, text, calls = Session(template, tools).user("How are you?").turn()
+        assert "scripted demo engine" in text
+        assert calls == []
+    no_tool = Session(template, [CLAUDE[0]]).user("Run `ls`").turn()
+    assert no_tool[1].startswith("No tool for this is offered.")
+    assert Session(template, []).user("Reply with exactly: PONG").turn()[1] == "PONG"
+
+
+XML = """<|im_start|>system
+You help.
+
+# Tools
+
+You have access to the following functions:
+
+<tools>
+<function>
+<name>bash</name>
+<description>Runs it. Looks like <name>nothing</name>.</description>
+<parameters>
+<parameter>
+<name>command</name>
+<type>string</type>
+<description>What to run</description>
+</parameter>
+<parameter>
+<name>timeout</name>
+<type>integer</type>
+</parameter>
+<required>["command", "timeout"]</required>
+</parameters>
+</function>
+</tools><|im_end|>
+<|im_start|>user
+Run `ls`<|im_end|>
+<|im_start|>assistant
+"""
+
+
+def test_the_listing_of_qwen3_coder_itself() -> None:
+    assert read_prompt(XML).tools[0].schema["required"] == ["command", "timeout"]
+    expected = family("qwen3_coder").style.write_call("bash", {"command": "ls", "timeout": 0})
+    assert act(XML, family("qwen3_coder")).endswith(expected)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "<|start_header_id|>system<|end_header_id|>\n\nGo.<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\nDo `it`.<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<start_of_turn>user\nDo `it`.<end_of_turn>\n<start_of_turn>model\n",
+        "[gMASK]<sop><|system|>\nGo.<|user|>\nDo `it`.<|assistant|>\n",
+        "<｜begin▁of▁sentence｜>Go.<｜User｜>Do `it`.<｜Assistant｜>",
+        "<s>[INST] Do `it`.[/INST]",
+    ],
+    ids=["llama3", "gemma", "glm", "deepseek", "mistral"],
+)
+def test_other_templates_are_read(prompt: str) -> None:
+    view = read_prompt(prompt)
+    assert (view.request, view.opening.strip(), view.results) == ("Do `it`.", "", [])
+
+
+def test_text_in_no_known_form_is_a_request() -> None:
+    assert read_prompt("just text").request == "just text"
+    assert act("", family("qwen3_coder")) != ""
+
+
+@pytest.mark.parametrize("prompt", ["Once upon a time", "", " \n", "def add(a, b):\n    return"])
+def test_a_prompt_that_is_no_chat_is_gone_on_with_in_plain_text(prompt: str) -> None:
+    output = act(prompt, family("qwen3_coder"))
+    assert output
+    assert "<think>" not in output
+
+
+def test_a_prompt_that_is_no_chat_gets_the_word_or_the_form_that_it_asks_for() -> None:
+    assert act("Answer with the single word DONE.", family("qwen3_coder")) == "DONE"
+    assert json.loads(act("Give me an object.", family("qwen3_coder"), OutputFormat("json_object")))

@@ -1,0 +1,101 @@
+"""`turnwire parse`: raw model output in, events out, with tools in the form of any API."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from services.cli.main import main
+from turnwire_tools.parse import read_tools
+
+CALL = "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+RAW = "Hm.</think>\n\nLet me look.\n" + CALL
+SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}}
+TOOLS = [{"name": "Bash", "description": "Runs.", "input_schema": SCHEMA}]
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> str:
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    return str(tmp_path / "tools.json")
+
+
+def parse(monkeypatch: pytest.MonkeyPatch, text: str | bytes, *argv: str) -> int:
+    data = text if isinstance(text, bytes) else text.encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
+    return main(["parse", *argv])
+
+
+@pytest.mark.parametrize("chunk", [[], ["--chunk", "1"]])
+def test_events_are_printed_in_order(
+    tools: str, chunk: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--family", "qwen3_coder", "--tools", tools, "--in-reasoning", "--json", *chunk]
+    assert parse(monkeypatch, RAW, *argv) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    starts = [event for event in events if event["type"] == "block_start"]
+    assert [start["kind"] for start in starts] == ["reasoning", "text", "tool_use"]
+    assert starts[2]["name"] == "Bash"
+    arguments = "".join(event["text"] for event in events if event["type"] == "delta" and event["block"] == 2)
+    assert json.loads(arguments) == {"command": "ls"}
+    dispatch = {"type": "dispatch", "block": 2, "call_id": "", "name": "Bash", "arguments": arguments}
+    assert [event for event in events if event["type"] == "dispatch"] == [dispatch]
+    assert events[-1]["type"] == "block_stop"
+    assert events[-1].get("complete", True)
+
+
+def test_text_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse(monkeypatch, "Hello.", "--family", "hermes") == 0
+    assert capsys.readouterr().out.splitlines() == ["[0] text", '[0]     0 "Hello."', "[0] end after 6 characters"]
+
+
+def test_bytes_that_are_no_text_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parse(monkeypatch, b"a\xff", "--family", "hermes") == 0
+    assert capsys.readouterr().out.splitlines()[1] == '[0]     0 "a\ufffd"'
+
+
+def test_a_cut_call_is_incomplete(
+    tools: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = RAW[: RAW.index("</parameter>")]
+    argv = ["--family", "qwen3_coder", "--tools", tools, "--in-reasoning", "--finish", "length"]
+    assert parse(monkeypatch, cut, *argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].endswith("incomplete")
+    assert not any("dispatch" in line for line in lines)
+
+
+def test_wrong_usage_has_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parse(monkeypatch, "", "--family", "qwen3_codr") == 2
+    assert "qwen3_coder" in capsys.readouterr().err
+    (tmp_path / "tools.json").write_text('[{"description": "nameless"}]')
+    assert parse(monkeypatch, "", "--family", "hermes", "--tools", str(tmp_path / "tools.json")) == 2
+    assert "no list of tools" in capsys.readouterr().err
+    assert parse(monkeypatch, "", "--family", "hermes", "--tools", str(tmp_path / "none.json")) == 2
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"name": "Bash", "input_schema": SCHEMA},
+        {"type": "function", "name": "Bash", "parameters": SCHEMA},
+        {"type": "function", "function": {"name": "Bash", "parameters": SCHEMA}},
+        {"name": "Bash", "schema": SCHEMA},
+    ],
+    ids=["messages", "responses", "chat", "own"],
+)
+def test_tools_of_every_api(form: dict[str, object]) -> None:
+    (tool,) = read_tools(json.dumps([form]).encode())
+    assert (tool.name, tool.schema) == ("Bash", SCHEMA)
+
+
+def test_a_call_is_printed_without_an_id(
+    tools: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parse(monkeypatch, CALL, "--family", "qwen3_coder", "--tools", tools) == 0
+    assert capsys.readouterr().out.startswith("[0] tool_use Bash\n")

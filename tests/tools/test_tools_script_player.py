@@ -1,0 +1,130 @@
+"""Written output: its files and directives, and what one request gets to hear of it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from schemas.conversation import Sampling
+from schemas.errors import Invalid
+from schemas.events import FinishReason
+from turnwire_tools.script.player import (
+    Action,
+    Fill,
+    Playback,
+    PlayDirective,
+    compile_script,
+    find_directive,
+    parse_file,
+    parse_inline,
+    perform,
+)
+
+PROSE = [100, 101, 102]
+EOS, OTHER_EOS = 2, 3
+
+
+def encode(text: str) -> list[int]:
+    return [ord(c) for c in text]
+
+
+def play(script: Playback, *, stop_ids: Any = (EOS, OTHER_EOS), resumed: int = 0, **sampling: Any) -> Playback:
+    return perform(
+        script, Sampling(**{"max_tokens": 50, **sampling}), stop_ids, [EOS, OTHER_EOS], PROSE, resumed=resumed
+    )
+
+
+def test_the_last_directive_counts() -> None:
+    text = "[[play one]] and [[play long-arg n=512 delay=10 burst=4 id=x.1]]"
+    assert find_directive(text) == PlayDirective("long-arg", 512, 10.0, 4, "x.1")
+    assert find_directive("[[play one]]") == PlayDirective("one")
+    assert find_directive("no [[plays]] here") is None
+    with pytest.raises(Invalid, match="play directive"):
+        find_directive("[[play one n=many]]")
+
+
+def test_raw_files_and_json_files() -> None:
+    assert parse_file("hello.txt", '<think>\n"x"') == {"hello": ['<think>\n"x"']}
+    parts = ["a", {"fill": 3}, {"fill": "n"}, {"pause_ms": 20}, {"mark": "m"}, {"delay_ms": 2}]
+    script = ["a", Fill(3), Fill(), Action("pause", 20.0), Action("mark", text="m"), Action("delay", 2.0)]
+    assert parse_file("one.json", json.dumps(parts)) == {"one": script}
+    assert parse_file("many.json", json.dumps({"_about": "x", "a": ["1"], "b": ["2"]})) == {"a": ["1"], "b": ["2"]}
+
+
+@pytest.mark.parametrize("text", ["{", '[{"fill": 1, "mark": "x"}]', '[{"blink": 1}]', "[1]", "3"])
+def test_a_broken_file_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match=r"bad\.json"):
+        parse_file("bad.json", text)
+
+
+def test_directives_in_a_request() -> None:
+    text = "Hi[[pause 200]] you[[fill 5]][[delay 1.5]][[burst 2]][[mark m]]x[[fail no luck]][[die]][[silence]]"
+    assert parse_inline(text) == [
+        "Hi",
+        Action("pause", 200.0),
+        " you",
+        Fill(5),
+        Action("delay", 1.5),
+        Action("burst", 2.0),
+        Action("mark", text="m"),
+        "x",
+        Action("fail", text="no luck"),
+        Action("die"),
+        Action("silence"),
+    ]
+    assert parse_inline("[[unknown]] [x]") == ["[[unknown]] [x]"]
+    with pytest.raises(Invalid, match="needs a number"):
+        parse_inline("[[pause soon]]")
+
+
+def test_compiling_puts_cues_between_tokens() -> None:
+    compiled = compile_script(["ab", Action("mark", text="m"), Fill(4), Fill()], encode, PROSE, n=2)
+    assert compiled == Playback([97, 98, 100, 101, 102, 100, 100, 101], [(2, Action("mark", text="m"))])
+
+
+def test_the_script_ends_with_an_end_token() -> None:
+    assert play(Playback([7, 8], [])) == Playback([7, 8], [], FinishReason.STOP, EOS)
+    assert play(Playback([7, 8], []), stop_ids=[OTHER_EOS]).stop_id == OTHER_EOS
+
+
+def test_limits_and_stop_ids_inside() -> None:
+    script = Playback([7, 8, 9], [])
+    assert play(script, max_tokens=2) == Playback([7, 8], [], FinishReason.LENGTH)
+    assert play(script, max_tokens=3).finish is FinishReason.LENGTH
+    assert play(script, max_tokens=0) == Playback([], [], FinishReason.LENGTH)
+    assert play(script, stop_ids=[EOS, 8]) == Playback([7], [], FinishReason.STOP, 8)
+
+
+def test_without_end_tokens_prose_follows_up_to_the_limit() -> None:
+    assert play(Playback([7], []), stop_ids=[], max_tokens=5).ids == [7, 100, 101, 102, 100]
+
+
+def test_min_tokens_puts_the_end_off() -> None:
+    short = play(Playback([7], []), min_tokens=4, max_tokens=9)
+    assert short.ids[:1] == [7]
+    assert len(short.ids) == 9
+    early = play(Playback([7, 8, 9, 10], []), stop_ids=[EOS, 8], min_tokens=2)
+    assert (early.ids, early.stop_id) == ([7, 100, 9, 10], EOS)
+
+
+def test_prose_never_stops_a_turn() -> None:
+    assert play(Playback([7], []), stop_ids=[101], max_tokens=4).ids == [7, 100, 102, 100]
+
+
+def test_resuming_goes_on_behind_what_was_said() -> None:
+    cues = [
+        (0, Action("pause", 9.0)),
+        (1, Action("delay", 3.0)),
+        (2, Action("die")),
+        (3, Action("mark", text="m")),
+        (4, Action("fail")),
+    ]
+    script = Playback([7, 8, 9, 10], cues)
+    assert play(script).actions == cues
+    resumed = play(script, resumed=2)
+    assert resumed.ids == [9, 10]
+    assert resumed.actions == [(0, Action("delay", 3.0)), (1, Action("mark", text="m")), (2, Action("fail"))]
+
+
+def test_cues_behind_the_limit_do_not_happen() -> None:
+    assert play(Playback([7, 8, 9], [(3, Action("fail"))]), max_tokens=2).actions == []

@@ -1,0 +1,176 @@
+"""The tap as a process at a real nats-server: the messages that it shows, records and leaves out."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.control import Cancel, Heartbeat
+from schemas.conversation import Conversation, Text, Turn
+from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, TurnEvent, Usage
+from schemas.frames import EventEntry, EventFrame, TurnRequest
+from tests.conftest import MakeProcess, NatsServer
+from turnwire_tools.replay.replay_file import read
+from turnwire_tools.tap.messages import MessageLine, line_of
+from turnwire_tools.tap.turns import concerns
+
+
+@asynccontextmanager
+async def tap(url: str, *argv: str) -> AsyncIterator[Process]:
+    command = [sys.executable, "-m", "services.cli.main", "tap", "--nats-url", url, *argv]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    assert process.stderr is not None
+    assert b"listening on" in await process.stderr.readline()
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        await process.wait()
+
+
+async def line(process: Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().rstrip("\n")
+
+
+@pytest.fixture
+async def publish(make_process: MakeProcess) -> Callable[[str, msgspec.Struct], bool]:
+    return (await make_process("frontend", "f")).publish
+
+
+EVENTS = EventFrame(
+    "p1",
+    1,
+    [
+        EventEntry("turn-aaaa", 1, [BlockStart(0, "text")]),
+        EventEntry("turn-bbbb", 1, [BlockStart(0, "reasoning"), BlockStart(1, "tool_use", "Bash", "c1")]),
+    ],
+)
+BEAT = Heartbeat("parser", "p1")
+
+
+async def test_events_are_shown_and_upkeep_is_not(nats: NatsServer, publish: Callable[..., bool]) -> None:
+    async with tap(nats.url) as process:
+        publish(subjects.heartbeat("parser", "p1"), BEAT)
+        publish(subjects.events("f"), EVENTS)
+        first, second, third = [await line(process) for _ in range(3)]
+    assert first.split()[1:] == ["evt", "f", "turn-aaaa", "[0]", "text"]
+    assert second.endswith("turn-bbbb [0] reasoning")
+    assert third.endswith("turn-bbbb [1] tool_use Bash c1")
+    assert process.returncode == 0
+
+
+async def test_heartbeats_are_shown_where_their_subject_is_named(
+    nats: NatsServer, publish: Callable[..., bool]
+) -> None:
+    async with tap(nats.url, subjects.heartbeats()) as process:
+        publish(subjects.events("f"), EVENTS)
+        publish(subjects.heartbeat("parser", "p1"), BEAT)
+        assert (await line(process)).split()[1:4] == ["beat", "parser", "p1"]
+
+
+async def test_one_turn(nats: NatsServer, publish: Callable[..., bool]) -> None:
+    async with tap(nats.url, "--request", "bbbb") as process:
+        publish(subjects.events("f"), EVENTS)
+        publish(subjects.cancel("m"), Cancel("turn-aaaa", 1, "hangup"))
+        publish(subjects.cancel("m"), Cancel("turn-bbbb", 1, "timeout"))
+        shown = [await line(process) for _ in range(3)]
+    assert [text.split("turn-bbbb ")[1] for text in shown] == [
+        "[0] reasoning",
+        "[1] tool_use Bash c1",
+        "cancel up to attempt 1: timeout",
+    ]
+
+
+async def test_whole_messages_as_json(nats: NatsServer, publish: Callable[..., bool]) -> None:
+    async with tap(nats.url, "--json") as process:
+        publish(subjects.events("f"), EVENTS)
+        shown = msgspec.json.decode(await line(process), type=MessageLine)
+    assert shown.subject == subjects.events("f")
+    assert isinstance(shown.payload, msgspec.Raw)
+    assert msgspec.json.decode(shown.payload, type=EventFrame) == EVENTS
+
+
+def answer_frame(turn: str, text: str) -> EventFrame:
+    finish = Finish(FinishReason.STOP, 1, Usage(7, 0, 2))
+    events: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, text), BlockStop(0, length=len(text)), finish]
+    return EventFrame("p1", 0, [EventEntry(turn, 1, events)])
+
+
+async def test_turns_are_recorded_when_they_have_ended(
+    nats: NatsServer, publish: Callable[..., bool], tmp_path: Path
+) -> None:
+    file = tmp_path / "turns.jsonl"
+    async with tap(nats.url, "--record", str(file), "--request", "turn-one") as process:
+        conversation = Conversation("m", [Turn("user", [Text("Say hello.")])])
+        for turn_id in ("turn-one", "turn-two", "turn-one-b"):
+            publish(subjects.turn("m", "p"), TurnRequest(turn_id, "f", conversation))
+        publish(subjects.events("f"), answer_frame("turn-two", "not me"))
+        publish(subjects.events("f"), answer_frame("turn-one", "Hello."))
+        for _ in range(6):
+            await line(process)
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+    assert b"1 turns were not recorded" in err
+    assert file.stat().st_mode & 0o777 == 0o600
+    [turn] = read("turns", file.read_text()).turns
+    assert turn.conversation == conversation
+    assert (turn.expect, turn.end) == ([("text", "Hello.")], "stop")
+
+
+async def test_an_unreadable_message_is_reported_and_the_tap_continues(
+    nats: NatsServer, publish: Callable[..., bool]
+) -> None:
+    async with tap(nats.url) as process:
+        publish(subjects.turn("m", "pre"), Cancel("t", 1, "hangup"))
+        publish(subjects.cancel("m"), Cancel("turn-aaaa", 1, "hangup"))
+        assert "cannot be read: Object missing required field" in await line(process)
+        assert "turn-aaaa" in await line(process)
+
+
+async def test_ctrl_c_ends_a_tap_that_has_no_connection_yet() -> None:
+    connected = asyncio.Event()
+    silent = await asyncio.start_server(lambda _reader, _writer: connected.set(), "127.0.0.1", 0)
+    url = "nats://{}:{}".format(*silent.sockets[0].getsockname())
+    command = [sys.executable, "-m", "services.cli.main", "tap", "--nats-url", url, "--connect-timeout-s", "600"]
+    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE)
+    async with asyncio.timeout(60):
+        await connected.wait()
+        process.send_signal(signal.SIGINT)
+        assert (await process.communicate())[1] == b""
+    assert process.returncode == 1
+    silent.close()
+
+
+async def test_no_bus_is_one_line_and_status_1() -> None:
+    command = [sys.executable, "-m", "services.cli.main", "tap", "--nats-url", "nats://127.0.0.1:1"]
+    process = await asyncio.create_subprocess_exec(*command, "--connect-timeout-s", "0.3", stdout=PIPE, stderr=PIPE)
+    _, err = await process.communicate()
+    assert (process.returncode, err.decode()) == (1, "turnwire tap: no NATS server at nats://127.0.0.1:1\n")
+
+
+@pytest.mark.parametrize(
+    ("turn", "wanted", "expected"),
+    [
+        ("t1", "t1", True),
+        ("t1", "t", False),
+        ("turn-abcdef", "abcd", True),
+        ("abcdef12", "msg_abcdef12", True),
+        ("", "abcd", False),
+        ("turn-abcdef", "abce", False),
+    ],
+)
+def test_which_turn_is_meant(turn: str, wanted: str, expected: bool) -> None:
+    assert concerns(turn, wanted) is expected
+
+
+def test_bytes_that_are_not_json_become_base64() -> None:
+    assert line_of(1.0, "s", b"\xff\x00") == MessageLine(1.0, "s", payload_b64="/wA=")

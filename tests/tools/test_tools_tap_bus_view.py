@@ -1,0 +1,199 @@
+"""The lines in which the tap shows each message, from the bytes on their subjects."""
+
+import msgspec
+import pytest
+from msgspec import Raw, Struct
+
+from schemas import subjects
+from schemas.control import Cancel, Credit, Heartbeat, Load, ModelCard, Replay, StreamPosition
+from schemas.conversation import Conversation, Sampling, Text, ToolSpec, Turn
+from schemas.errors import EngineFailed, Overloaded
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Failed,
+    Finish,
+    FinishReason,
+    Interrupted,
+    Prepared,
+    TurnEvent,
+    Usage,
+)
+from schemas.frames import (
+    CountRequest,
+    DetokenizeRequest,
+    EventEntry,
+    EventFrame,
+    GenerateRequest,
+    TokenEntry,
+    TokenFinish,
+    TokenFrame,
+    TokenizeRequest,
+    TurnRequest,
+    pack_ids,
+)
+from schemas.kv import KvUpdate
+from schemas.ledger import LedgerContext, LedgerEntry
+from turnwire_tools.tap import bus_view, messages
+from turnwire_tools.tap.bus_view import Line
+
+CONVERSATION = Conversation("acme/m", [Turn("user", [Text("hi")])], tools=[ToolSpec("Bash")])
+PROMPT = list(range(1000, 1040))
+
+
+def lines_of(subject: str, message: Struct) -> list[Line]:
+    return bus_view.lines(subject, messages.decode(subject, msgspec.json.encode(message)))
+
+
+@pytest.mark.parametrize(
+    ("subject", "message", "line"),
+    [
+        (
+            subjects.turn("acme/m", "pre"),
+            TurnRequest("t1", "f1", CONVERSATION),
+            Line("turn", "acme/m pre", "t1", "1 messages, 1 tools, from f1"),
+        ),
+        (
+            subjects.turn("acme/m", "pre"),
+            TurnRequest("t1", "f1", CONVERSATION, attempt=2, resume=pack_ids([1, 2])),
+            Line("turn", "acme/m pre", "t1", "attempt 2: 1 messages, 1 tools, resumes after 2 tokens, from f1"),
+        ),
+        (
+            subjects.generate("acme/m", "w.1"),
+            GenerateRequest("t1", 1, "acme/m", pack_ids(PROMPT), "p1", "f1", Sampling(max_tokens=9), [2], Raw(b"{}")),
+            Line(
+                "gen",
+                "acme/m w.1",
+                "t1",
+                "prompt [1000 1001 1002 1003 1004 1005 … 1034 1035 1036 1037 1038 1039] (40 ids), "
+                "max_tokens 9, tokens to p1",
+            ),
+        ),
+        (subjects.count("m", "pre"), CountRequest(CONVERSATION), Line("count", "m pre", "", "count 1 messages")),
+        (
+            subjects.tokenize("m", "pre"),
+            TokenizeRequest(text="four"),
+            Line("tokenize", "m pre", "", "tokenize 4 characters"),
+        ),
+        (
+            subjects.detokenize("m", "pre"),
+            DetokenizeRequest(pack_ids([5, 6])),
+            Line("detokenize", "m pre", "", "detokenize [5 6]"),
+        ),
+        (
+            subjects.cancel("m"),
+            Cancel("t1", 1, "hangup"),
+            Line("cancel", "m", "t1", "cancel up to attempt 1: hangup"),
+        ),
+        (
+            subjects.credit("worker", "w1"),
+            Credit("p1", 7, 1024),
+            Line("credit", "worker w1", "", "p1 has handled #7, window 1024"),
+        ),
+        (
+            subjects.replay("worker", "w1"),
+            Replay("p1", all=True),
+            Line("replay", "worker w1", "", "p1 requests everything from 0"),
+        ),
+        (
+            subjects.heartbeat("worker", "w1"),
+            Heartbeat("worker", "w1", models=[ModelCard("m")], load=Load(1, 2, 8), draining=True),
+            Line("beat", "worker w1", "", "m: 1 running, 2 waiting, 8 slots draining"),
+        ),
+        (
+            subjects.heartbeat("worker", "w1"),
+            Heartbeat("worker", "w1", leaving=True),
+            Line("beat", "worker w1", "", "-: 0 running, 0 waiting leaving"),
+        ),
+    ],
+)
+def test_one_line_messages(subject: str, message: Struct, line: Line) -> None:
+    assert lines_of(subject, message) == [line]
+
+
+def test_a_token_frame_has_a_line_for_each_turn() -> None:
+    failed = TokenFinish(FinishReason.ERROR, error=EngineFailed("out of memory").info)
+    frame = TokenFrame(
+        "w1",
+        3,
+        [
+            TokenEntry("t1", 1, 0, [5, 6], context=Raw(b"{}"), cached=16),
+            TokenEntry("t2", 2, 7, finish=TokenFinish(FinishReason.STOP, stop_id=2)),
+            TokenEntry("t3", 1, 9, [1], finish=failed),
+        ],
+    )
+    assert lines_of(subjects.tokens("p1"), frame) == [
+        Line("tok", "p1", "t1", "#3 at 0 [5 6], 16 cached"),
+        Line("tok", "p1", "t2", "attempt 2: #3 at 7 [], finish: stop by 2"),
+        Line("tok", "p1", "t3", "#3 at 9 [1], finish: error (out of memory)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (Prepared(10, 90, "w1", "p1"), "prepared: 10 prompt tokens, 90 may follow, w1 → p1"),
+        (BlockStart(0, "reasoning"), "[0] reasoning"),
+        (BlockStart(1, "tool_use", "Bash", "call_1"), "[1] tool_use Bash call_1"),
+        (Delta(1, 12, 'a "b"\n'), '[1]    12 "a \\"b\\"\\n"'),
+        (Dispatch(1, "call_1", "Bash", '{\n"a": 1}'), '[1] dispatch Bash call_1 { "a": 1}'),
+        (BlockStop(1, length=18), "[1] end after 18 characters"),
+        (BlockStop(1, complete=False, length=3), "[1] end after 3 characters, incomplete"),
+        (
+            Finish(FinishReason.STOP, 2, Usage(10, 8, 5)),
+            "finish: stop, 2 blocks, 10 prompt (8 cached), 5 output tokens",
+        ),
+        (Failed(Overloaded("all busy").info), "failed: overloaded: all busy"),
+        (
+            Interrupted("w1", pack_ids([1, 2, 3]), EngineFailed("the engine died").info),
+            "interrupted after 3 tokens on w1: the engine died",
+        ),
+    ],
+)
+def test_events(event: TurnEvent, text: str) -> None:
+    frame = EventFrame("p1", 1, [EventEntry("t1", 1, [event])])
+    assert lines_of(subjects.events("f1"), frame) == [Line("evt", "f1", "t1", text)]
+
+
+def test_a_replay_names_the_position_in_each_stream() -> None:
+    replay = Replay("f1", [StreamPosition("t1", 1, 3, 2), StreamPosition("t2", 1)], all=True)
+    assert lines_of(subjects.replay("parser", "p1"), replay) == [
+        Line("replay", "parser p1", "t1", "f1 is at attempt 1, block 2, offset 3 and all others from 0"),
+        Line("replay", "parser p1", "t2", "f1 is at attempt 1, block 0, offset 0 and all others from 0"),
+    ]
+
+
+def test_subjects_without_a_type_show_their_json() -> None:
+    assert lines_of(subjects.kv_snapshot("m", "w1"), Credit("x", 1, 2)) == [
+        Line("kvall", "m w1", "", '{"receiver":"x","seq":1,"window":2}')
+    ]
+    assert messages.kind_of("elsewhere.tw.v1") == ""
+
+
+def test_blocks_and_the_ledger() -> None:
+    update = KvUpdate("w1", 3, stored=bytes(16), removed=bytes(8))
+    assert lines_of(subjects.kv("m", "w1"), update) == [
+        Line("kv", "m w1", "", "#3 of w1: 16 bytes of keys stored, 8 removed")
+    ]
+    entry = LedgerEntry("m", b"k", LedgerContext(b"s", 0, b"h"), pack_ids([1, 2, 3]), closed=False)
+    assert lines_of(subjects.ledger("m"), entry) == [Line("ledger", "m", "", "a turn of 3 tokens, cut off")]
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"{}", b'{"turn": 3}'])
+def test_bytes_that_do_not_fit_are_refused(data: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        messages.decode(subjects.turn("m", "pre"), data)
+
+
+def test_every_subject_word_is_known() -> None:
+    words = {
+        messages.kind_of(line.split()[0]) for line in (subjects.__doc__ or "").splitlines() if line.startswith("tw.")
+    }
+    assert words - set(messages.TYPES) == {"kvall", "resp"}, "those two are shown as they are"
+
+
+def test_the_number_of_a_frame_is_that_of_its_link() -> None:
+    assert bus_view.frame_number(23) == "#23"
+    assert bus_view.frame_number((1 << 32) + 23) == "#23 of generation 1"

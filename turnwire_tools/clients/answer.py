@@ -1,0 +1,116 @@
+"""An answer as a client receives it: blocks in order, whatever the API. Pure."""
+
+import json
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct, field
+
+from schemas.conversation import Call, Part, Reasoning, Text
+from schemas.events import BlockStart, Delta, TurnEvent
+from services.templates.tools import tool_name
+
+Api: TypeAlias = Literal["messages", "responses", "chat"]
+APIS: tuple[Api, ...] = get_args(Api)
+Kind: TypeAlias = Literal["reasoning", "text", "call", "cut call"]
+Story: TypeAlias = list[tuple[Kind, str]]
+"""The blocks of an answer, in order. The text of a call is its name, a space and its arguments as JSON in Python's
+spelling. `cut call`: a call with arguments that are not a JSON object, since it was cut off."""
+End: TypeAlias = Literal["stop", "calls", "length", "error", "refused"]
+BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
+
+
+class Block(Struct):
+    """One block."""
+
+    kind: BlockKind
+    text: str = ""
+    """The text, or the arguments of a call as they arrived."""
+    name: str = ""
+    call_id: str = ""
+    seal: str | None = None
+    custom: bool = False
+    """A freeform call: `text` is its raw input."""
+    namespace: str | None = None
+    complete: bool = False
+    """The client has received the end of the block and may act on it."""
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of a call as JSON text."""
+        return json.dumps({"input": self.text}) if self.custom else self.text or "{}"
+
+    @property
+    def full_name(self) -> str:
+        """The name of a call as the model wrote it."""
+        return tool_name(self.name, self.namespace)
+
+    def as_story(self) -> tuple[Kind, str]:
+        """The kind and text of the block in a story."""
+        if self.kind != "call":
+            return self.kind, self.text
+        try:
+            arguments = json.loads(self.arguments)
+        except ValueError:
+            return "cut call", f"{self.full_name} {self.text}"
+        kind: Kind = "call" if isinstance(arguments, dict) else "cut call"
+        return kind, f"{self.full_name} {json.dumps(arguments, ensure_ascii=False)}"
+
+    def as_part(self) -> Part:
+        """The block as a part of the conversation."""
+        if self.kind == "reasoning":
+            return Reasoning(self.text or None, self.seal)
+        if self.kind == "text":
+            return Text(self.text)
+        return Call(self.call_id, self.name, self.arguments, "custom" if self.custom else "function", self.namespace)
+
+
+class Answer(Struct):
+    """An answer so far."""
+
+    blocks: list[Block] = field(default_factory=list)
+    dispatched: list[str] = field(default_factory=list)
+    """The texts of the calls in dispatch events."""
+    end: End | None = None
+    problem: str | None = None
+    """The message of an error."""
+    usage: tuple[int, int] | None = None
+    """Tokens of prompt and output."""
+    after_end: list[str] = field(default_factory=list)
+    """Events after the reason to stop, other than token counts."""
+
+    @property
+    def story(self) -> Story:
+        """All blocks, in order."""
+        return [block.as_story() for block in self.blocks]
+
+    @property
+    def calls(self) -> list[str]:
+        """The texts of the calls that a client may run."""
+        return [text for kind, text in self.story if kind == "call"]
+
+    @property
+    def parts(self) -> list[Part]:
+        """What the client sends back as the assistant's turn."""
+        return [block.as_part() for block in self.blocks if block.as_story()[0] != "cut call"]
+
+    def add(self, block: Block) -> Block:
+        """Adds a block and returns it."""
+        self.blocks.append(block)
+        return block
+
+    def dispatch(self, call: Block) -> None:
+        """Adds the call of a dispatch event."""
+        self.dispatched.append(call.as_story()[1])
+
+
+def story_of(events: Iterable[TurnEvent]) -> Story:
+    """The blocks of a turn's events."""
+    blocks: list[Block] = []
+    for event in events:
+        if isinstance(event, BlockStart):
+            kind = event.kind if event.kind in ("reasoning", "text") else "call"
+            blocks.append(Block(kind, name=event.name or ""))
+        elif isinstance(event, Delta):
+            blocks[-1].text += event.text
+    return [block.as_story() for block in blocks]

@@ -1,0 +1,69 @@
+"""The parts that the clients of the three APIs share: fields of requests, media, and the events of a stream."""
+
+import json
+from abc import ABC, abstractmethod
+from typing import Any
+
+from schemas.conversation import Media, Sampling
+from turnwire_tools.clients.answer import Answer
+
+
+class Reader(ABC):
+    """Reads one answer of an API."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+
+    @abstractmethod
+    def event(self, name: str, data: Any) -> None:
+        """Takes an event of a stream: the name in its `event:` line, and its decoded data, None for `[DONE]`."""
+
+    @abstractmethod
+    def document(self, data: Any) -> None:
+        """Takes an answer in one piece."""
+
+
+def present(**fields: Any) -> dict[str, Any]:
+    """The fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def sampling_fields(sampling: Sampling, *, limit: str, stop: str = "stop") -> dict[str, Any]:
+    """The sampling of a request. `limit`, `stop`: what an API calls these two."""
+    names = {limit: sampling.max_tokens, stop: sampling.stop or None}
+    return present(**names, temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k)
+
+
+def filler(size_bytes: int | None) -> str:
+    """Base64 of so many zero bytes, for media whose content was not kept."""
+    whole, rest = divmod(size_bytes or 0, 3)
+    return "AAAA" * whole + ("", "AA==", "AAA=")[rest]
+
+
+def media_url(media: Media) -> str:
+    """The URL of media; a data URL with filler where there is none."""
+    return media.url or f"data:{media.media_type};base64,{filler(media.size_bytes)}"
+
+
+class SseParser:
+    """Splits an event stream into its events, whatever the chunks."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[tuple[str, Any]]:
+        """The name and decoded data of each event that this chunk completes. Comments are left out."""
+        *frames, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
+        events = []
+        for frame in frames:
+            name, data = "", []
+            for line in frame.decode().split("\n"):
+                key, _, value = line.partition(":")
+                if key == "event":
+                    name = value.strip()
+                elif key == "data":
+                    data.append(value.removeprefix(" "))
+            if data:
+                text = "\n".join(data)
+                events.append((name, None if text == "[DONE]" else json.loads(text)))
+        return events

@@ -1,0 +1,148 @@
+"""`turnwire inspect`: a web page that shows sessions and turns, of the bus or of recordings."""
+
+import asyncio
+import os
+import secrets
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from cyclopts import Parameter
+
+from schemas import subjects
+from schemas.errors import TurnwireError
+from services.cli.errors import UsageError
+from services.cli.files import read_text
+from services.cli.registry import Command
+from services.cli.running import bus_defaults, newest
+from services.cli.signals import run, status_of
+from services.cli.up.plan import reserve_ports
+from services.frontend.http.cors import AllowedHosts, is_loopback
+from services.parser.service import load_backend
+from services.runtime.bus import Delivery
+from services.runtime.config import BusConfig, Count, Port
+from services.runtime.config.loader import Sources, mask_passwords
+from services.tokenization.detokenizer import Vocabulary
+from turnwire_tools.inspector import recording
+from turnwire_tools.inspector.fold import MIB, Fold
+from turnwire_tools.inspector.server import InspectorServer
+from turnwire_tools.inspector.tokens import text_of
+from turnwire_tools.tap import messages
+from turnwire_tools.tap.follow import follow
+
+NICE = 10
+"""The pipeline's processes on this machine come first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of `turnwire inspect`."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Any other than a loopback address needs a key."""
+    port: Port = 8090
+    """Port to listen on; 0: a free one."""
+    key_file: Path | None = None
+    """File with the key that a browser has to present; default: none on a loopback address, else a new one."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names under which a browser may open the page, besides localhost and addresses."""
+    model: str | None = None
+    """Directory or hub id of the served model, whose tokenizer shows tokens as text; default: that of the running
+    `turnwire up`, or TURNWIRE_MODEL."""
+    max_turns: Count = 20_000
+    """Turns that are kept; the oldest are dropped."""
+    memory_mb: Count = 256
+    """Memory for prompts that the next ones are compared with, and again for answers."""
+
+
+def inspect(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+    """Serves a page that shows sessions and turns: time line, prompt, blocks, and what was computed again and why.
+
+    Without a file it follows the bus until Ctrl-C.
+
+    Args:
+        file: Recordings of `turnwire tap`, made with `--record` or `--json`.
+    """
+    return run(_serve(sources, file, flags))
+
+
+COMMAND = Command(inspect, (BusConfig,))
+
+
+async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int:
+    config = sources.load(BusConfig, bus_defaults(sources.env)).config
+    vocabulary = await asyncio.to_thread(_vocabulary, flags.model, sources.env)
+    decode = None if vocabulary is None else partial(text_of, vocabulary=vocabulary)
+    fold = Fold(max_turns=flags.max_turns, max_bytes=flags.memory_mb * MIB, decode=decode)
+    for path in files:
+        for at, receiver, message in recording.read(str(path), read_text(path)):
+            fold.take(message, at, receiver)
+    source = ", ".join(path.name for path in files) or mask_passwords(config.nats_url)
+    key = required_key(flags)
+    hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
+    server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
+    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, flags.host, *reserve_ports(flags.host, flags.port, 1))
+        await site.start()
+        print(f"turnwire inspect: {_address(runner, flags.host, key)}", flush=True)
+        if not files:
+            return await _follow(config, fold)
+        return await status_of(asyncio.get_running_loop().create_future())  # until Ctrl-C
+    finally:
+        await runner.cleanup()
+
+
+async def _follow(config: BusConfig, fold: Fold) -> int:
+    def take(delivery: Delivery) -> None:
+        kind = messages.kind_of(delivery.subject)
+        if kind not in messages.TURN_KINDS:
+            return
+        with suppress(msgspec.MsgspecError, ValueError):  # those that cannot be read are left out
+            decoded = messages.decode(delivery.subject, delivery.data)
+            fold.take(decoded, time.time(), messages.receiver_of(delivery.subject) if kind == "gen" else "")
+
+    with suppress(OSError):
+        os.nice(NICE)
+    # One subscription, which keeps the order of all messages.
+    return await follow(config, "inspect", [subjects.ALL], take)
+
+
+def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
+    """The served model's. Without a named one, a tokenizer that cannot be read is left out. Raises TurnwireError."""
+    instance = newest(env)
+    name = model or (instance.model_dir if instance is not None else "") or env.get("TURNWIRE_MODEL")
+    if not name:
+        return None
+    try:
+        return Vocabulary(load_backend(name, trust_remote_code=False))
+    except (TurnwireError, OSError, ValueError) as error:
+        if model is not None:
+            raise
+        print(f"turnwire inspect: tokens are shown without their text: {error}", file=sys.stderr)
+        return None
+
+
+def required_key(flags: Flags) -> str | None:
+    """The key that the server requires. Raises OSError or UsageError."""
+    if flags.key_file is not None:
+        key = read_text(flags.key_file).strip()
+        if len(key) < 16:
+            raise UsageError(f"{flags.key_file} has a key of less than 16 characters")
+        return key
+    return None if is_loopback(flags.host) else secrets.token_urlsafe(24)
+
+
+def _address(runner: web.AppRunner, host: str, key: str | None) -> str:
+    """What a user opens in a browser on this machine."""
+    port = runner.addresses[0][1]
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/" + (f"?key={key}" if key is not None else "")

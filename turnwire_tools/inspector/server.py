@@ -1,0 +1,154 @@
+"""Serves the inspector's page, its data as JSON, and changes as server-sent events.
+
+The page has no content of its own: all comes from `/api`. Each connection gets at most `ROWS_PER_TICK` rows a tick,
+however many turns change; rows that wait are sent once, as they are by then.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from schemas.errors import Forbidden
+from services.frontend.http.cors import AllowedHosts
+from services.tokenization.detokenizer import Vocabulary
+from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.tokens import tokens_of
+from turnwire_tools.inspector.turns import InspectedTurn
+from turnwire_tools.inspector.views import rows_of, search, session_view, turn_view
+
+TICK_S = 0.5
+ROWS_PER_TICK = 500
+PAGE = Path(__file__).parent / "page"
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
+    " 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_encode = msgspec.json.Encoder().encode
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class InspectorServer:
+    """The web server of one fold."""
+
+    def __init__(
+        self, fold: Fold, source: str, hosts: AllowedHosts, *, key: str | None, vocabulary: Vocabulary | None
+    ) -> None:
+        """`key`: what a browser has to present; None: nothing, for a loopback address."""
+        self._fold = fold
+        self._source = source
+        self._hosts = hosts
+        self._key = key
+        self._vocabulary = vocabulary
+        self._files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
+
+    def app(self) -> web.Application:
+        """The application."""
+        app = web.Application(middlewares=[self._guard])
+        app.add_routes(
+            [
+                web.get("/", self._page),
+                web.get("/page/{name}", self._page),
+                web.get("/api/stream", self._stream),
+                web.get("/api/search", self._search),
+                web.get("/api/turns/{id}", self._turn),
+                web.get("/api/turns/{id}/tokens", self._tokens),
+                web.get("/api/sessions/{id}", self._session),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        try:
+            self._hosts.check(request.host)
+            response = await handler(request) if self._admits(request) else self._refusal(request)
+        except Forbidden as error:
+            response = _problem(403, error.info.message)
+        except web.HTTPException as error:
+            response = _problem(error.status, error.reason)
+        if not response.prepared:
+            response.headers.update(HEADERS)
+        return response
+
+    def _admits(self, request: web.Request) -> bool:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        presented = bearer if scheme.lower() == "bearer" else request.cookies.get(_cookie(request), "")
+        return self._key is None or hmac.compare_digest(presented.encode(), self._key.encode())
+
+    def _refusal(self, request: web.Request) -> web.Response:
+        """Exchanges the key in the address, which `turnwire inspect` prints, for a cookie."""
+        presented = request.query.get("key", "")
+        if request.path != "/" or not hmac.compare_digest(presented.encode(), (self._key or "").encode()):
+            return _problem(401, "open the address that turnwire inspect printed, with its key")
+        response = web.Response(status=303, headers={"Location": "/"})
+        response.set_cookie(_cookie(request), presented, httponly=True, samesite="Strict", secure=request.secure)
+        return response
+
+    async def _page(self, request: web.Request) -> web.Response:
+        name = request.match_info.get("name", "index.html")
+        if name not in self._files:
+            raise web.HTTPNotFound(reason="there is no such file")
+        return web.Response(body=self._files[name], content_type=TYPES[Path(name).suffix], charset="utf-8")
+
+    async def _search(self, request: web.Request) -> web.Response:
+        return _json(search(self._fold, request.query.get("q", "")))
+
+    async def _turn(self, request: web.Request) -> web.Response:
+        return _json(turn_view(self._fold, self._named(request)))
+
+    async def _tokens(self, request: web.Request) -> web.Response:
+        turn = self._named(request)
+        return _json(tokens_of(turn, self._fold.context(turn), self._vocabulary))
+
+    def _named(self, request: web.Request) -> InspectedTurn:
+        """The turn that a path names. Raises HTTPNotFound."""
+        turn = self._fold.turns.get(request.match_info["id"])
+        if turn is None:
+            raise web.HTTPNotFound(reason="this turn is not known (any more)")
+        return turn
+
+    async def _session(self, request: web.Request) -> web.Response:
+        session = session_view(self._fold, request.match_info["id"])
+        if session is None:
+            raise web.HTTPNotFound(reason="this session is not known (any more)")
+        return _json(session)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """All turns, and then those that change; an event each tick shows that the connection lives."""
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        fold = self._fold
+        with fold.watching() as waiting, suppress(ConnectionResetError):
+            while True:
+                names = list(islice(waiting, ROWS_PER_TICK))
+                for name in names:
+                    del waiting[name]
+                head = {"source": self._source, "turns": len(fold.turns), "sessions": len(fold.sessions)}
+                event = b"event: head\ndata: %b\n\nevent: rows\ndata: %b\n\n"
+                await response.write(event % (_encode(head), _encode(rows_of(fold, names))))
+                await asyncio.sleep(TICK_S if len(names) < ROWS_PER_TICK else TICK_S / 5)
+        return response
+
+
+def _cookie(request: web.Request) -> str:
+    """Browsers share cookies among the ports of a host."""
+    return f"turnwire_inspect_{request.url.port}"
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=_encode(value), content_type="application/json")
+
+
+def _problem(status: int, message: str) -> web.Response:
+    return web.Response(status=status, body=_encode({"error": {"message": message}}), content_type="application/json")

@@ -1,0 +1,42 @@
+"""Makes text of token ids, with the tokenizer of the served model. Pure."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from schemas.events import FinishReason
+from schemas.frames import ParseContext, TokenFinish
+from services.tokenization.detokenizer import Vocabulary
+from turnwire_tools.inspector.turns import InspectedTurn
+from turnwire_tools.trajectories.blocks import blocks_of
+
+
+class TokenList(Struct, frozen=True):
+    """The output tokens of a turn."""
+
+    ids: list[int]
+    texts: list[str]
+    """One for each; empty without a tokenizer."""
+    blocks: list[tuple[int, int]]
+    """First and last index of each block's text, the last one excluded; empty without a tokenizer."""
+
+
+def tokens_of(turn: InspectedTurn, context: ParseContext | None, vocabulary: Vocabulary | None) -> TokenList:
+    """The output tokens of a turn. Propagates errors of the parser.
+
+    `context`: how the output is parsed; None: unknown, and so are the tokens of its blocks.
+    """
+    ids = turn.ids.tolist()
+    if vocabulary is None:
+        return TokenList(ids, [], [])
+    texts = [text_of([token], vocabulary) for token in ids]
+    if context is None:
+        return TokenList(ids, texts, [])
+    finish = TokenFinish(FinishReason(turn.finish) if turn.state == "finished" else FinishReason.LENGTH)
+    blocks = blocks_of(turn.id, context, ids, finish, vocabulary)
+    return TokenList(ids, texts, [(block.start, block.end) for block in blocks])
+
+
+def text_of(ids: Sequence[int], vocabulary: Vocabulary) -> str:
+    """The text of tokens, control tokens included; broken characters at the ends become U+FFFD."""
+    return b"".join(map(vocabulary.bytes_of, ids)).decode(errors="replace")

@@ -1,0 +1,150 @@
+"""Makes what the page shows: rows of the list, one turn, one session. Pure."""
+
+from collections.abc import Iterable
+from itertools import islice, pairwise
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from turnwire_tools.inspector.difference import computed_again
+from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.turns import InspectedTurn, Row, TurnDetails
+from turnwire_tools.tap.turns import concerns
+
+MAX_SEGMENTS = 600
+
+_View = TypeVar("_View", bound=Row)
+
+
+class Segment(Struct, frozen=True):
+    """A stretch of a prompt."""
+
+    start: int
+    end: int
+    cached: bool | None
+    """Whether the worker had it in its KV cache."""
+    source: str
+    """`ledger`: its ids are those of an earlier prompt or answer; `encoded`: of text that was encoded; "": unknown."""
+    answer: int | None = None
+    """It is the answer of the session's turn of this number, in its original tokens."""
+
+
+class Cost(Struct, frozen=True):
+    """What a turn computed that a previous turn had computed."""
+
+    changed: int
+    """Tokens computed again because of the difference to the previous prompt and answer."""
+    lost: int
+    """Tokens of the common beginning that the worker did not hold."""
+    lost_reason: str
+    ms_per_token: float | None
+    """Of this deployment's prefill, as observed."""
+    turns: int
+    """Turns from which that was estimated."""
+
+
+class TurnView(TurnDetails, kw_only=True):
+    """One turn in full."""
+
+    segments: list[Segment]
+    previous: Row | None
+    cost: Cost | None
+    tokens: bool
+    """Whether the output's tokens are known."""
+
+
+class SessionView(Struct, frozen=True):
+    """The turns of a session, oldest first."""
+
+    id: str
+    turns: list[Row]
+    reasons: dict[str, str]
+    """By turn: why its prompt does not extend the previous one."""
+
+
+def rows_of(fold: Fold, names: Iterable[str]) -> list[Row]:
+    """The rows of the turns that are kept."""
+    return [_view(Row, fold.turns[name]) for name in names if name in fold.turns]
+
+
+def turn_view(fold: Fold, turn: InspectedTurn) -> TurnView:
+    """All of a turn."""
+    previous = fold.turns.get(turn.previous)
+    return _view(
+        TurnView,
+        turn,
+        segments=segments_of(turn, fold.ancestors(turn)),
+        previous=None if previous is None else _view(Row, previous),
+        cost=_cost(fold, turn, previous),
+        tokens=bool(turn.ids),
+    )
+
+
+def session_view(fold: Fold, name: str) -> SessionView | None:
+    """A session by its own id or that of a turn in it; None where there is none."""
+    turn = fold.turns.get(name)
+    session = name if turn is None else turn.session
+    names = fold.sessions.get(session)
+    if names is None:
+        return None
+    differences = {name: fold.turns[name].difference for name in names}
+    reasons = {name: diff.reason for name, diff in differences.items() if diff is not None and diff.cause != "none"}
+    return SessionView(session, rows_of(fold, names), reasons)
+
+
+def search(fold: Fold, query: str, limit: int = 50) -> list[Row]:
+    """The newest turns that a query concerns; it may begin as an API's ids do (`req_`, `msg_`)."""
+    query = query.strip().rpartition("_")[2]
+    matching = (turn for turn in reversed(fold.turns.values()) if concerns(turn.id, query))
+    return [_view(Row, turn) for turn in islice(matching, limit)]
+
+
+def segments_of(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[Segment]:
+    """The prompt in stretches of one kind, from its start to its end."""
+    total, cached, reused = turn.prompt, turn.cached, turn.reused
+    answers = [answer for answer in _answers_kept(turn, ancestors) if answer[1] <= total][:MAX_SEGMENTS]
+    bounds = {0, total, *(at for start, end, _ in answers for at in (start, end))}
+    bounds |= {at for at in (cached, reused) if at is not None and at < total}
+    by_start = {start: (end, number) for start, end, number in answers}
+    segments: list[Segment] = []
+    answer_end, number = 0, 0
+    for start, end in pairwise(sorted(bounds)):
+        answer_end, number = by_start.get(start, (answer_end, number))
+        answer = number if start < answer_end else None
+        source = "" if reused is None else "ledger" if start < reused else "encoded"
+        segments.append(Segment(start, end, None if cached is None else start < cached, source, answer))
+    return segments
+
+
+def _view(kind: type[_View], turn: InspectedTurn, **more: Any) -> _View:
+    """The turn's fields that a view has, and `more`."""
+    fields = {name: getattr(turn, name) for name in kind.__struct_fields__ if name not in more}
+    return kind(**fields, **more)
+
+
+def _answers_kept(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[tuple[int, int, int]]:
+    """Start, end and number of the earlier answers whose own tokens the prompt has."""
+    answers, shared, later = [], turn.prompt, turn
+    for earlier in ancestors:
+        difference = later.difference
+        if difference is None or difference.at is None:
+            break
+        shared = min(shared, difference.at)
+        end = earlier.prompt + len(earlier.ids)
+        if earlier.ids and end <= shared:
+            answers.append((earlier.prompt, end, earlier.number))
+        later = earlier
+    return answers
+
+
+def _cost(fold: Fold, turn: InspectedTurn, previous: InspectedTurn | None) -> Cost | None:
+    if turn.difference is None:
+        return None
+    changed, lost = computed_again(turn)
+    reason = ""
+    if lost:
+        reason = f"{turn.worker} did not hold them any more, or never"
+        if previous is not None and turn.worker != previous.worker:
+            reason = f"the turn went to {turn.worker}, the previous one to {previous.worker}"
+    rate = fold.rates[turn.model]
+    return Cost(changed, lost, reason, rate.ms_per_token, len(rate))

@@ -1,0 +1,176 @@
+"""`turnwire replay FILE…`: plays recorded or written turns as a client of the HTTP APIs, and shows the answers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import aiohttp
+import msgspec
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from services.cli.connect.served import read_models
+from services.cli.errors import CommandError
+from services.cli.files import read_text
+from services.cli.registry import Command
+from services.cli.signals import run
+from services.parser.service import load_backend
+from services.runtime.config import Positive
+from services.runtime.config.loader import KEY_VARIABLE
+from services.tokenization.detokenizer import Vocabulary
+from turnwire_tools.clients.answer import Answer, Api
+from turnwire_tools.replay import replay_file
+from turnwire_tools.replay.gateway import ReplayGateway, serving
+from turnwire_tools.replay.player import OnEvent, Session, UserText
+from turnwire_tools.replay.replay_file import Fail, Gate, Output, Pause, Replay, Turn
+
+GATE_MS = 200
+"""Another server has no gates: it waits for this time at each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of `turnwire replay`."""
+
+    api: Literal["messages", "responses", "chat", "all"] = "all"
+    """The API to use; `all`: every API over which the file can be played."""
+    url: str | None = None
+    """Play against this server instead of one in this process."""
+    key: Annotated[str | None, Parameter(env_var=KEY_VARIABLE)] = None
+    """API key for the server."""
+    model: str | None = None
+    """With --url: name of a model that the server has; default: the first one."""
+    model_dir: str | None = None
+    """Directory or hub id: parse a recording's tokens again, with this tokenizer."""
+    speed: Positive | None = None
+    """Speed, as a multiple of the recorded one; default: without pauses."""
+    document: bool = False
+    """Request answers in one piece, not as streams."""
+    count: bool = False
+    """Ask the counting endpoint too (Messages, Responses); its count must be that of the answer's usage."""
+    events: bool = False
+    """Show every event when it arrives."""
+    quiet: bool = False
+    """Show only failures."""
+
+
+def replay(file: Path, /, *more: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+    """Plays recorded or written turns as a client of the HTTP APIs, and shows what the client receives.
+
+    Without --url, a frontend in this process plays the file's output: nothing else is needed. With --url, the requests
+    go to a server: its answers are those of the file if its worker runs with `--script-mode request`.
+
+    Args:
+        file: A file of turns.
+        more: Further files.
+    """
+    replays = [replay_file.read(str(path), read_text(path)) for path in (file, *more)]
+    try:
+        return run(_play_all(replays, flags))
+    except aiohttp.ClientError as error:
+        raise CommandError(error) from error
+
+
+COMMAND = Command(replay)
+
+
+async def _play_all(replays: Sequence[Replay], flags: Flags) -> int:
+    console = Console(highlight=False, soft_wrap=True)
+
+    def show_event(name: str, data: Any) -> None:
+        text = "[DONE]" if data is None else msgspec.json.encode(data).decode()
+        console.print(Text(f"    {name} {text}", style="dim"))
+
+    on_event = show_event if flags.events else lambda _name, _data: None
+    failed = False
+    for replay in replays:
+        for api in replay.apis if flags.api == "all" else [flags.api]:
+            title = f"{replay.name}  {api}"
+            if why := _left_out(replay, api, flags):
+                console.print(Text(f"{title}  left out: {why}", style="dim"))
+                continue
+            async with _session(replay, api, flags, on_event) as session:
+                if not flags.quiet:
+                    console.print(Text(title, style="bold"))
+                for turn in replay.turns:
+                    played = await session.turn(turn)
+                    failed |= bool(played.problems)
+                    if not flags.quiet:
+                        _show(played.answer, console)
+                    for problem in played.problems:
+                        console.print(Text(f"{title}  line {played.line}: {problem}", style="red"))
+    return int(failed)
+
+
+def _left_out(replay: Replay, api: Api, flags: Flags) -> str | None:
+    if api not in replay.apis:
+        return f"it is made for {', '.join(replay.apis)}"
+    return not_for_a_server(replay) if flags.url else None
+
+
+def _show(answer: Answer, console: Console) -> None:
+    for kind, text in answer.story:
+        console.print(Text(f"  {kind:<9} ", style="cyan").append(text, style="default"))
+    usage = f", {answer.usage[0]} prompt and {answer.usage[1]} output tokens" if answer.usage else ""
+    problem = f": {answer.problem}" if answer.problem else ""
+    console.print(Text(f"  {answer.end}{problem}{usage}", style="dim"))
+
+
+@contextlib.asynccontextmanager
+async def _session(replay: Replay, api: Api, flags: Flags, on_event: OnEvent) -> AsyncIterator[Session]:
+    async with aiohttp.ClientSession() as http:
+        open_session = partial(
+            Session, replay, api, http, stream=not flags.document, on_event=on_event, count=flags.count
+        )
+        if flags.url:
+            served = await asyncio.to_thread(read_models, flags.url, flags.key)
+            headers = {"authorization": f"Bearer {flags.key}"} if flags.key else {}
+            ask: UserText = lambda turn, text: text + directives(replay, turn)  # noqa: E731
+            yield open_session(served.url, model=served.choose(flags.model).id, ask=ask, headers=headers)
+            return
+        vocabulary = None
+        if flags.model_dir:
+            vocabulary = Vocabulary(await asyncio.to_thread(load_backend, flags.model_dir, trust_remote_code=False))
+        gateway = ReplayGateway(replay, vocabulary=vocabulary, speed=flags.speed)
+        async with serving(gateway) as url:
+            yield open_session(url, gateway=gateway)
+
+
+def directives(replay: Replay, turn: Turn) -> str:
+    """The output of the turn and of the tool loop after it, in the form that `--script-mode request` reads from a user
+    message: the n-th answer after the message is the n-th `[[say]]`."""
+    first = replay.turns.index(turn)
+    texts = []
+    for number, played in enumerate(replay.turns[first:]):
+        if number and played.results is None:
+            break
+        texts.append("\n[[say]]" + "".join(map(_directive, played.steps)) + "[[/say]]")
+    return "".join(texts)
+
+
+def _directive(step: replay_file.Step) -> str:
+    match step:
+        case Output(pieces):
+            return "".join(pieces)
+        case Gate():
+            return f"[[pause {GATE_MS}]]"
+        case Pause(ms):
+            return f"[[pause {ms:g}]]"
+        case Fail(message):
+            return f"[[fail {message}]]"
+    return ""
+
+
+def not_for_a_server(replay: Replay) -> str | None:
+    """Why no server can give the answers of a file, whatever its engine; None if one can."""
+    for turn in replay.turns:
+        if turn.finish != "stop" or turn.refuse is not None:
+            return "a server decides itself when it stops and what it refuses"
+        if turn.user is None and turn.results is None and any(isinstance(step, Output) for step in turn.steps):
+            return "its requests are complete and cannot carry the output"
+    return None

@@ -1,0 +1,200 @@
+"""Plays a file as a client of one API, and compares the answers with what the file expects."""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import KW_ONLY, dataclass, field
+from itertools import zip_longest
+from types import ModuleType
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from schemas.conversation import Call, Conversation, Part, Result, Text, Thinking
+from schemas.conversation import Turn as Message
+from turnwire_tools.clients import chat, messages, responses
+from turnwire_tools.clients.answer import Answer, Api, Story
+from turnwire_tools.clients.shared import Reader, SseParser
+from turnwire_tools.replay.gateway import GATE_TIMEOUT_S, MODEL, ClientProgress, ReplayGateway
+from turnwire_tools.replay.replay_file import Replay, ToolResult, Turn
+
+CLIENTS: Mapping[Api, ModuleType] = {"messages": messages, "responses": responses, "chat": chat}
+HEADERS = {
+    "content-type": "application/json",
+    "x-turnwire-tool-dispatch": "1",
+    "x-turnwire-reasoning-dispatch": "1",
+    "x-turnwire-reasoning-details": "1",
+}
+TIMEOUT_S = 120.0
+NOT_COUNTED = frozenset(
+    ("max_tokens", "stream", "stop_sequences", "temperature", "top_k", "top_p", "metadata", "context_management")
+)
+"""Fields of a request that the counting endpoints do not have."""
+
+OnEvent = Callable[[str, Any], None]
+"""Called with the name and data of each event of a stream."""
+UserText = Callable[[Turn, str], str]
+"""Returns the text of a user message, from the turn and its text in the file."""
+
+
+@dataclass
+class Played:
+    """One turn as the client received it."""
+
+    line: int
+    answer: Answer
+    problems: list[str]
+
+
+@dataclass
+class Session:
+    """A client of one API with a conversation of its own."""
+
+    replay: Replay
+    api: Api
+    http: aiohttp.ClientSession
+    url: str
+    _: KW_ONLY
+    model: str = MODEL
+    gateway: ReplayGateway | None = None
+    """Of the server in this process, for gates; None: another server."""
+    stream: bool = True
+    ask: UserText = lambda _turn, text: text
+    headers: Mapping[str, str] = field(default_factory=dict)
+    on_event: OnEvent = lambda _name, _data: None
+    gate_timeout_s: float = GATE_TIMEOUT_S
+    count: bool = False
+    """Ask the API's counting endpoint too, and compare the count with the answer's usage."""
+
+    def __post_init__(self) -> None:
+        """Begins the conversation."""
+        header = self.replay.header
+        self.conversation = Conversation(
+            self.model,
+            [],
+            system=[Text(header.system)] if header.system else [],
+            tools=self.replay.tools,
+            # Output that begins outside of reasoning needs a prompt that does not open it.
+            thinking=Thinking("disabled") if self.gateway is None and not header.in_reasoning else Thinking(),
+        )
+
+    async def play(self) -> list[Played]:
+        """Plays all turns. Raises aiohttp.ClientError where the server does not answer."""
+        return [await self.turn(turn) for turn in self.replay.turns]
+
+    async def turn(self, turn: Turn) -> Played:
+        """Plays the next turn."""
+        body = self._request(turn)
+        # Without a stream the client receives nothing before the end, and gates would never open.
+        progress = ClientProgress(self.gate_timeout_s) if self.stream and self.gateway is not None else None
+        if self.gateway is not None:
+            self.gateway.select(turn, progress)
+        client = CLIENTS[self.api]
+        reader: Reader = client.Reader()
+        answer = reader.answer
+        async with self._post(client.PATH, body) as response:
+            if response.status != 200:
+                answer.end = "refused"
+                answer.problem = f"{response.status}: {_error_message(await response.read())}"
+            elif response.content_type == "text/event-stream":
+                parser = SseParser()
+                async for chunk in response.content.iter_any():
+                    for name, data in parser.feed(chunk):
+                        self.on_event(name, data)
+                        reader.event(name, data)
+                    if progress is not None:
+                        progress.update(answer)
+            else:
+                reader.document(await response.json())
+        self._append(Message("assistant", answer.parts))
+        found = [*(progress.problems if progress is not None else []), *problems(turn, answer, streamed=self.stream)]
+        if self.count and client.COUNT_PATH is not None and answer.usage is not None:
+            found += await self._count(client.COUNT_PATH, body, answer.usage[0])
+        return Played(turn.line, answer, found)
+
+    def _post(self, path: str, body: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        headers, timeout = {**HEADERS, **self.headers}, aiohttp.ClientTimeout(TIMEOUT_S)
+        return self.http.post(self.url + path, data=body, headers=headers, timeout=timeout)
+
+    async def _count(self, path: str, body: bytes, prompt: int) -> list[str]:
+        """The differences between the counting endpoint and the answer's usage."""
+        counted_body = {name: value for name, value in json.loads(body).items() if name not in NOT_COUNTED}
+        async with self._post(path, msgspec.json.encode(counted_body)) as response:
+            if response.status != 200:
+                return [f"counting: {response.status}: {_error_message(await response.read())}"]
+            counted = (await response.json())["input_tokens"]
+        return [] if counted == prompt else [f"{counted} tokens are counted, the answer's usage has {prompt}"]
+
+    def _request(self, turn: Turn) -> bytes:
+        model = self.conversation.model
+        if turn.request is not None:
+            return msgspec.json.encode({"model": model, **turn.request, "stream": self.stream})
+        if turn.conversation is not None:
+            conversation = self.conversation = msgspec.structs.replace(turn.conversation, model=model)
+        else:
+            if turn.user is not None:
+                self._append(Message("user", [Text(self.ask(turn, turn.user))]))
+            else:
+                self._append(Message("tool", self._results(turn.results or [])))
+            conversation = msgspec.structs.replace(self.conversation, sampling=turn.sampling)
+        body: bytes = CLIENTS[self.api].request(conversation, stream=self.stream)
+        return body
+
+    def _results(self, results: list[str | ToolResult]) -> list[Part]:
+        """The results for the calls of the previous turn, in their order."""
+        calls = [part for part in self.conversation.turns[-1].parts if isinstance(part, Call)]
+        given = [ToolResult(result) if isinstance(result, str) else result for result in results]
+        return [
+            Result(call.call_id, [Text(result.text)], result.is_error, call.name)
+            for call, result in zip(calls, given, strict=False)
+        ]
+
+    def _append(self, message: Message) -> None:
+        if message.parts:
+            turns = [*self.conversation.turns, message]
+            self.conversation = msgspec.structs.replace(self.conversation, turns=turns)
+
+
+def problems(turn: Turn, answer: Answer, *, streamed: bool = True) -> list[str]:
+    """The errors of an answer, compared with the file and in itself."""
+    found = differences(turn.expect, answer.story) if turn.expect is not None else []
+    # An error before the first block is a status.
+    early = turn.end == "error" and answer.end == "refused" and not turn.expect
+    if turn.end is not None and answer.end != turn.end and not early:
+        why = f" ({answer.problem})" if answer.problem else ""
+        found.append(f"want the end {turn.end}, got {answer.end}{why}")
+    elif turn.end is None and answer.end in ("error", "refused"):
+        found.append(f"{answer.end}: {answer.problem}")
+    if answer.after_end:
+        found.append(f"events after the end: {', '.join(answer.after_end)}")
+    if answer.end is None:
+        found.append("the answer has no end")
+    if streamed and answer.end in ("stop", "calls", "length"):
+        if answer.usage is None:
+            found.append("the answer has no usage")
+        if answer.dispatched and answer.dispatched != answer.calls[: len(answer.dispatched)]:
+            found.append(f"dispatched are {answer.dispatched}, the calls are {answer.calls}")
+        if answer.end == "calls" and not all(block.complete for block in answer.blocks):
+            found.append("a block has no end")
+    return found
+
+
+def differences(expected: Story, received: Story) -> list[str]:
+    """The differences between two stories, block by block."""
+
+    def text(block: tuple[str, str] | None) -> str:
+        return "none" if block is None else f"{block[0]} {block[1]!r}"
+
+    return [
+        f"block {number}: want {text(left)}, got {text(right)}"
+        for number, (left, right) in enumerate(zip_longest(expected, received))
+        if left != right
+    ]
+
+
+def _error_message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (KeyError, TypeError, ValueError):
+        return body[:500].decode(errors="replace")

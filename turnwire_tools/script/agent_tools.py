@@ -1,0 +1,157 @@
+"""Fits the scripted agent's calls to the tools of any client, by their names and JSON schemas. Pure.
+
+A tool's arguments have roles: `cmd`, `command` and `commands` are the command, `files[].path` is the path. What has no
+role gets the least value that the schema takes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from turnwire_tools.script.agent_prompt import Tool
+from turnwire_tools.script.agent_schema import instance
+
+Role: TypeAlias = Literal["command", "path", "text", "old", "new", "patch", "answer", "description"]
+ToolKind: TypeAlias = Literal["shell", "read", "write", "edit", "patch", "finish"]
+
+
+class ToolCall(Struct, frozen=True):
+    """A call as the agent makes it."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+_NAMES: dict[ToolKind, str] = {
+    "shell": "bash exec_command shell shell_command local_shell exec run_shell_command run_shell run_command"
+    " run_commands execute_command run_terminal_cmd terminal",
+    "read": "read read_file read_files view_file view open_file cat",
+    "write": "write write_file create_file write_to_file",
+    "edit": "edit edit_file editor replace str_replace replace_in_file",
+    "patch": "apply_patch",
+    "finish": "submit_and_exit attempt_completion final_answer submit_answer",
+}
+_NEEDS: dict[ToolKind, frozenset[Role]] = {
+    "shell": frozenset({"command"}),
+    "read": frozenset({"path"}),
+    "write": frozenset({"path", "text"}),
+    "edit": frozenset({"old", "new"}),
+    "patch": frozenset({"patch"}),
+    "finish": frozenset({"answer"}),
+}
+_WORDS: dict[Role, str] = {
+    "command": "command cmd script commandline",
+    "path": "filepath path filename file targetfile absolutepath",
+    "text": "content text filetext",
+    "old": "oldstring oldtext oldstr old search",
+    "new": "newstring newtext newstr new replace replacement",
+    "patch": "input patch patchtext",
+    "answer": "answer result summary",
+    "description": "description",
+}
+_ROLES: dict[str, Role] = {word: role for role, words in _WORDS.items() for word in words.split()}
+_READS = ("read", "view", "open")
+
+
+def find_tool(kind: ToolKind, tools: list[Tool]) -> Tool | None:
+    """The tool of this kind: by its name, else by what its schema takes. None if there is none."""
+    by_name = {tool.name.lower().rpartition(".")[2]: tool for tool in reversed(tools)}
+    for name in _NAMES[kind].split():
+        tool = by_name.get(name)
+        if tool is not None and (not _properties(tool.schema) or _NEEDS[kind] <= _roles(tool.schema)):
+            return tool
+    return next((tool for tool in tools if _fits(kind, tool)), None)
+
+
+def make_call(tool: Tool, values: Mapping[Role, str]) -> ToolCall:
+    """A call that gives `values` to the tool, nested as its schema nests them."""
+    if not _properties(tool.schema):
+        return ToolCall(tool.name, {role: value for role, value in values.items() if role != "description"})
+    given = dict(values)
+    if "text" in given and "text" not in _roles(tool.schema):  # an editor that creates files takes the new text
+        given["new"] = given.pop("text")
+    return ToolCall(tool.name, _complete(_fill(tool.schema, given), tool.schema))
+
+
+def _fits(kind: ToolKind, tool: Tool) -> bool:
+    """Whether a tool with an unknown name does this."""
+    roles, required = _roles(tool.schema), _roles(tool.schema, required=True)
+    match kind:
+        case "shell":
+            return "command" in required
+        case "read":
+            return "path" in required and not roles & {"text", "old", "new"} and tool.name.lower().startswith(_READS)
+        case "write":
+            return {"path", "text"} <= required or ({"path", "new"} <= required and "old" not in required)
+        case "edit":
+            return {"path", "old", "new"} <= roles
+        case "patch" | "finish":
+            return False
+
+
+def _roles(schema: Any, *, required: bool = False) -> set[Role]:
+    """The roles of a schema's arguments, those inside lists and objects too; `required`: only what must be given."""
+    found: set[Role] = set()
+    for name, node in _properties(schema).items():
+        if required and name not in (schema.get("required") or []):
+            continue
+        items = _items(_concrete(node))
+        if _properties(items):
+            found |= _roles(items, required=required)
+        elif role := _role(name):
+            found.add(role)
+    return found
+
+
+def _fill(schema: dict[str, Any], values: Mapping[Role, str]) -> dict[str, Any]:
+    found = {}
+    for name, raw in _properties(schema).items():
+        node, role = _concrete(raw), _role(name)
+        items = _items(node)
+        value: Any
+        if nests := bool(_properties(items)):
+            filled = _fill(items, values)
+            value = _complete(filled, items) if filled else None
+        else:
+            value = values.get(role) if role else None
+        if value is None:
+            continue
+        if node.get("type") == "array":
+            is_argv = role == "command" and not nests and not name.endswith("s")
+            value = ["bash", "-lc", value] if is_argv else [value]
+        found[name] = value
+    return found
+
+
+def _complete(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """With the least value for every other required argument."""
+    required = schema.get("required")
+    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    missing = [name for name in names if name not in arguments]
+    return {**arguments, **{name: instance(_properties(schema).get(name) or {}, "") for name in missing}}
+
+
+def _role(name: str) -> Role | None:
+    word = name.lower().replace("_", "").replace("-", "")
+    return _ROLES.get(word) or _ROLES.get(word.removesuffix("s"))
+
+
+def _properties(schema: Any) -> dict[str, Any]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
+def _items(node: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a list's items, or the node itself."""
+    return _concrete(node.get("items")) if node.get("type") == "array" else node
+
+
+def _concrete(node: Any) -> dict[str, Any]:
+    """A schema without its alternatives: the first that is not null."""
+    if not isinstance(node, dict):
+        return {}
+    alternatives = node.get("anyOf") or node.get("oneOf")
+    if not isinstance(alternatives, list):
+        return node
+    return next((one for one in alternatives if isinstance(one, dict) and one.get("type") != "null"), {})

@@ -1,0 +1,341 @@
+"""The script engine: stands for a model and needs none. It emits written output, token by token, at a set pace.
+
+All that an engine has besides a model is real here: slots and a queue, prefill that takes time for tokens which the
+prefix cache does not hold, one step for all turns that are due, and every way to end or to fail.
+
+The output is fixed, so that no temperature, penalty, bias or seed changes it; log probabilities are synthetic, the same
+for the same token at the same place; structured output (`guided`) is the agent's, while scripts play as written.
+"""
+
+import asyncio
+import os
+import time
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+from operator import itemgetter
+from pathlib import Path
+from threading import Condition
+
+from cachetools import cached
+from tokenizers import Tokenizer
+
+from schemas.control import Load
+from schemas.errors import EngineFailed, TurnwireError
+from schemas.events import FinishReason
+from schemas.frames import pack_ids
+from services.families import Family, family
+from services.runtime.after_sending import after_sending
+from services.runtime.config import WorkerConfig
+from services.templates.chat_template import ChatTemplate
+from services.templates.detection import detect_family
+from services.templates.probe import probe
+from services.tokenization.block_keys import block_keys
+from services.tokenization.model_files import find_file, read_facts, read_json
+from services.worker.engine import FEATURES, Delta, EngineInfo, EngineRequest, EngineSupport, Sink
+from services.worker.engines.support import OpenTurn, OpenTurns
+from services.worker.kv.held_blocks import HeldBlocks, extended
+from turnwire_tools.script.output_source import OutputSource
+from turnwire_tools.script.player import Action, Playback, PlayDirective, Script, parse_file
+from turnwire_tools.script.ticker import NOW, Ticker, aligned, now_us
+
+LACKING = {"kv_events": "its cache is simulated", "grammar": "its agent writes calls by its own rules"}
+"""The features that it lacks, and why."""
+BLOCK_TOKENS = 16
+DEFAULT_WINDOW = 131_072
+DEFAULT_KV_TOKENS = 4_194_304
+"""Capacity of the prefix cache where none is set: 100 bytes a block, so some 26 MB."""
+_FALL = 0.7
+"""Each alternative's log probability is so much lower than the one before it."""
+
+_NOTHING = Playback([], [])
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Stream:
+    """One turn."""
+
+    prompt_tokens: int
+    keys: Sequence[int]
+    tail: Sequence[int]
+    """The ids at the prompt's end that fill no block."""
+    salt: str | None
+    resumed: int
+    logprobs: int | None
+    turn: OpenTurn
+    put_running: Callable[[Delta], None]
+    """The sink's own `put`, for steps that end nothing and come only while the turn runs."""
+    delay_us: int = 0
+    burst: int = 1
+    mark: str = "-"
+    playback: Playback = _NOTHING
+    ids: list[int] = field(default_factory=list)
+    pos: int = 0
+    action: int = 0
+    """Index of the next action."""
+    plain_until: int = 0
+    """Steps that end before this token hold tokens and nothing else."""
+    cached: int | None = None
+    """Reported with the first delta, then None."""
+    opened_us: int = 0
+    waited_s: float | None = None
+    """Reported with `cached`: how long it had no slot."""
+
+
+class ScriptEngine:
+    """`Engine` over written output."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._capacity = config.kv_tokens or DEFAULT_KV_TOKENS
+        self._ticker: Ticker[_Stream] = Ticker(self._step)
+        self._turns = OpenTurns("script", self._ticker.stop)
+        self._cache = HeldBlocks(max(1, self._capacity // BLOCK_TOKENS))
+        self._waiting: list[tuple[float, _Stream]] = []
+        """(-priority, turn), the next one first."""
+        self._running: set[_Stream] = set()
+        self._prefill_free_us = 0
+        self._marks = -1
+        self._source: OutputSource
+        self._loop: asyncio.AbstractEventLoop
+        self._vocabulary_size = 0
+
+    async def start(self) -> EngineInfo:
+        """Loads the tokenizer and the scripts. Raises OSError or ValueError where they cannot be read."""
+        self._loop = asyncio.get_running_loop()
+        info = await asyncio.to_thread(self._load)
+        marks = (self._config.engine_args or {}).get("marks")
+        if marks:
+            self._marks = os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        return info
+
+    def _load(self) -> EngineInfo:
+        config = self._config
+        facts = read_facts(config.model)
+        path = find_file(config.model, "tokenizer.json")
+        if path is None:
+            raise FileNotFoundError(f"{config.model} has no tokenizer.json")
+        tokenizer = Tokenizer.from_file(str(path))
+        request_mode = config.script_mode == "request"
+        scripts: dict[str, Script] = {}
+        for path in sorted(Path(config.script_dir).iterdir()) if config.script_dir else []:
+            if path.is_file():
+                scripts |= parse_file(path.name, path.read_text(encoding="utf-8"))
+        # A model's first detection starts a process that imports transformers, which takes seconds: here, or else on
+        # the thread of the first turn that needs it, while others wait for the result.
+        detected: Callable[[], Family] = cached({}, condition=Condition())(lambda: _family(config))
+        if not scripts and not request_mode:
+            detected()
+        self._source = OutputSource(tokenizer, facts.eos_ids, scripts, detected, request_mode=request_mode)
+        self._vocabulary_size = max(facts.vocab_size or 0, tokenizer.get_vocab_size(with_added_tokens=True))
+        return EngineInfo(
+            name="script",
+            version="1",
+            max_model_len=config.max_model_len or facts.window or DEFAULT_WINDOW,
+            slots=config.slots,
+            block_tokens=BLOCK_TOKENS,
+            kv_tokens=config.kv_tokens,
+            eos_ids=facts.eos_ids,
+            features=FEATURES - LACKING.keys(),
+            vocab_size=self._vocabulary_size,
+            lacking=LACKING,
+        )
+
+    @staticmethod
+    def explain(config: WorkerConfig) -> EngineSupport:
+        """See `Explainable.explain`."""
+        return EngineSupport("1", FEATURES - LACKING.keys(), LACKING)
+
+    def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
+        """See `Engine.open`."""
+        keys = request.block_keys
+        if keys is None:
+            keys = list(block_keys(pack_ids(request.token_ids), BLOCK_TOKENS, salt=request.cache_salt))
+        named = self._source.named(request)
+        turn = self._turns.open(request.id, sink, lambda: self._release(stream))
+        stream = _Stream(
+            prompt_tokens=len(request.token_ids),
+            keys=keys,
+            tail=request.token_ids[len(keys) * BLOCK_TOKENS :],
+            salt=request.cache_salt,
+            resumed=request.resumed,
+            logprobs=request.sampling.logprobs,
+            turn=turn,
+            put_running=sink.put,
+            opened_us=now_us(),
+        )
+        if named is not None:
+            self._enqueue(stream, request.priority, *named)
+        else:
+            turn.run(self._write(stream, request))
+        return turn
+
+    async def _write(self, stream: _Stream, request: EngineRequest) -> None:
+        """On a thread: the agent reads the whole prompt."""
+        try:
+            written = await self._loop.run_in_executor(None, self._source.written, request)
+        except TurnwireError as error:
+            stream.turn.fail(error)
+        except Exception as error:
+            stream.turn.fail(EngineFailed(f"the script engine has no output: {type(error).__name__}: {error}"))
+        else:
+            self._enqueue(stream, request.priority, *written)
+
+    def _enqueue(self, stream: _Stream, priority: float, directive: PlayDirective, playback: Playback) -> None:
+        delay_ms = self._config.token_delay_ms if directive.delay_ms is None else directive.delay_ms
+        stream.playback, stream.ids, stream.delay_us = playback, playback.ids, round(delay_ms * 1000)
+        stream.burst, stream.mark = max(1, directive.burst), directive.id
+        insort(self._waiting, (-priority, stream), key=itemgetter(0))
+        self._admit()
+
+    def load(self) -> Load:
+        """See `Engine.load`."""
+        return Load(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            slots=self._config.slots,
+            queue_limit=self._config.queue_limit,
+            kv_used=min(1.0, sum(one.prompt_tokens + one.pos for one in self._running) / self._capacity),
+        )
+
+    def healthy(self) -> bool:
+        """See `Engine.healthy`."""
+        return self._turns.death is None
+
+    async def stop(self, grace_s: float) -> None:
+        """See `Engine.stop`."""
+        self._ticker.stop()
+        self._turns.stop()
+        if self._marks >= 0:
+            os.close(self._marks)
+            self._marks = -1
+
+    def _admit(self) -> None:
+        """Gives free slots to waiting turns: prefill now, the first token when it is done."""
+        while self._waiting and len(self._running) < self._config.slots and not self._turns.over:
+            _, stream = self._waiting.pop(0)
+            self._running.add(stream)
+            # The last token is always computed: without it there is nothing to decode from.
+            held = min(self._cache.match(stream.keys), (stream.prompt_tokens - 1) // BLOCK_TOKENS)
+            self._cache.use(stream.keys[:held])
+            stream.cached = held * BLOCK_TOKENS
+            stream.waited_s = (now_us() - stream.opened_us) / 1e6
+            self._ticker.add(stream, self._prefilled_at(stream.prompt_tokens - stream.cached))
+
+    def _prefilled_at(self, tokens: int) -> int:
+        """When `tokens` more are computed; prompts are computed one after the other."""
+        if not self._config.prefill_tokens_per_s:
+            return NOW
+        start = max(now_us(), self._prefill_free_us)
+        self._prefill_free_us = start + round(tokens * 1e6 / self._config.prefill_tokens_per_s)
+        return self._prefill_free_us
+
+    def _step(self, stream: _Stream, now: int) -> int | None:
+        """One engine step of one turn; returns when the next one is due."""
+        try:
+            end = stream.pos + stream.burst
+            if end >= stream.plain_until:
+                return self._full_step(stream, now) if stream in self._running else None
+            ids = stream.ids[stream.pos : end]
+            stream.pos = end
+            put = stream.put_running  # as in `Decoding.put`
+            put(Delta(ids))
+            delay = stream.delay_us
+            return (now // delay + 1) * delay if delay else NOW  # `aligned`, without the call
+        except Exception as error:  # the ticker serves all turns: an error here must end them, not leave them hanging
+            self._turns.die(f"{type(error).__name__}: {error}")
+            return None
+
+    def _full_step(self, stream: _Stream, now: int) -> int | None:
+        """A step that may hold more than tokens."""
+        playback = stream.playback
+        first = stream.pos == 0 and stream.action == 0
+        ahead = len(playback.ids)
+        while stream.action < len(playback.actions):
+            at, action = playback.actions[stream.action]
+            if at > stream.pos:
+                ahead = at
+                break
+            stream.action += 1
+            if action.kind in {"pause", "fail", "die", "silence"}:
+                if first:
+                    self._cache.use(stream.keys)
+                return self._interrupt(stream, action, now)
+            self._pace(stream, action)
+        end = min(stream.pos + stream.burst, ahead)
+        ids = playback.ids[stream.pos : end]
+        stream.pos = end
+        stream.plain_until = ahead if stream.logprobs is None else 0
+        delta = Delta(ids, cached=stream.cached, waited_s=stream.waited_s)
+        stream.cached = stream.waited_s = None
+        if stream.logprobs is not None:
+            delta.logprobs = [self._logprobs(stream, token, end - len(ids) + n) for n, token in enumerate(ids)]
+        if end == len(playback.ids) and (playback.finish is FinishReason.LENGTH or not ids):
+            delta.finish, delta.stop_id = playback.finish, playback.stop_id
+            if stream.logprobs is not None and delta.stop_id is not None:
+                delta.stop_logprobs = self._logprobs(stream, delta.stop_id, end)
+        if first:
+            after_sending(self._cache.use, stream.keys)
+        stream.turn.put(delta)
+        if stream not in self._running:
+            return None
+        return aligned(now, stream.delay_us) if stream.delay_us else NOW
+
+    def _logprobs(self, stream: _Stream, token: int, at: int) -> list[tuple[int, float]]:
+        return synthetic_logprobs(token, stream.resumed + at, stream.logprobs or 0, self._vocabulary_size)
+
+    def _interrupt(self, stream: _Stream, action: Action, now: int) -> int | None:
+        """An action that no token follows in this step."""
+        if action.kind == "pause":
+            return aligned(now + round(action.amount * 1000), stream.delay_us)
+        if action.kind == "die":
+            self._turns.die(action.text or "the script ends it")
+        elif action.kind == "fail":
+            stream.turn.fail(EngineFailed(action.text or "the script fails here"))
+        return None  # `silence`: the turn keeps its slot until it is cancelled
+
+    def _pace(self, stream: _Stream, action: Action) -> None:
+        if action.kind == "delay":
+            stream.delay_us = round(action.amount * 1000)
+        elif action.kind == "burst":
+            stream.burst = max(1, int(action.amount))
+        elif self._marks >= 0:
+            # One write each, so that a reader of the file gets whole lines.
+            os.write(self._marks, f"{stream.mark} {action.text} {time.monotonic_ns()}\n".encode())
+
+    def _release(self, stream: _Stream) -> None:
+        """The turn has ended: its slot is free, its tokens stay in the cache."""
+        if stream not in self._running:
+            self._waiting = [entry for entry in self._waiting if entry[1] is not stream]
+            return
+        self._running.remove(stream)
+        stream.plain_until = 0
+        if stream.pos:
+            after_sending(self._keep, stream)
+        self._admit()
+
+    def _keep(self, stream: _Stream) -> None:
+        rest = pack_ids([*stream.tail, *stream.ids[: stream.pos]])
+        self._cache.use(extended(stream.keys, rest, BLOCK_TOKENS, stream.salt))
+
+
+def synthetic_logprobs(token: int, at: int, top: int, vocabulary: int) -> list[tuple[int, float]]:
+    """(id, log probability) of the token at output index `at` and of `top` others, likeliest first.
+
+    The same for the same arguments in every process. The probabilities of one place add up to less than 1, and the
+    written token is the likeliest.
+    """
+    chance = 0.75 + 0.24 * ((token * 2654435761 + at * 40503) % 1000) / 1000
+    rest = log((1.0 - chance) * (1.0 - exp(-_FALL)))
+    others = [(token + 1 + n * 7) % vocabulary for n in range(min(top, max(vocabulary // 7 - 1, 0)))]
+    return [(token, log(chance)), *((other, rest - _FALL * n) for n, other in enumerate(others))]
+
+
+def _family(config: WorkerConfig) -> Family:
+    """The configured family, or the one that the preprocessor detects for the model's chat template."""
+    if config.family != "auto":
+        return family(config.family)
+    template = ChatTemplate.load(config.model, trust_remote_code=config.trust_remote_code)
+    found = detect_family(template, probe(template), read_json(config.model, "config.json") or {})
+    return found.family if found is not None else family("hermes")

@@ -1,0 +1,115 @@
+"""Decides what the script engine writes for a request: a script that the prompt names, output that the prompt brings,
+or the scripted agent's reply. Holds the tokenizer; no IO of its own."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+
+from tokenizers import Tokenizer
+
+from schemas.errors import Invalid
+from services.families import Family
+from services.worker.engine import EngineRequest
+from turnwire_tools.script import player
+from turnwire_tools.script.agent import Reply, act, compose
+from turnwire_tools.script.agent_prompt import answered, read_prompt
+
+_TAILS = (48, 160)
+"""The play directive is looked for in so many tokens of the prompt's end first, so that a long prompt is not decoded
+whole. The last directive counts: one that stands in few tokens need not be looked for in more."""
+_EXAMPLE = "x\n[[play some-text n=512 delay=0.5 burst=4 id=r7]] [[play"
+_COMPILED = 256
+_SAY = re.compile(r"\[\[say\]\](.*?)\[\[/say\]\]", re.DOTALL)
+_OVER = Reply("The request's output is complete.", "The request's script has no further turn.")
+
+
+class OutputSource:
+    """The output for each request. Thread-safe: `written` is slow on long prompts and belongs in a thread."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        eos_ids: Sequence[int],
+        scripts: Mapping[str, player.Script],
+        family: Callable[[], Family],
+        *,
+        request_mode: bool,
+    ) -> None:
+        """`family`: in whose form the agent writes; called on the thread of `written`, when it is first needed."""
+        self._tokenizer = tokenizer
+        self._eos_ids = eos_ids
+        self._scripts = scripts
+        self._family = family
+        self._request_mode = request_mode
+        self._prose = self._encode(player.PROSE)
+        # Decoding 160 tokens costs 200 us. Where a token's text does not depend on its neighbours, joining costs 10.
+        self._piece = cache(lambda token: self._decode([token]))
+        self._by_pieces = "".join(map(self._piece, self._encode(_EXAMPLE))) == _EXAMPLE
+        compiled = lru_cache(_COMPILED)
+        self._compiled = compiled(lambda name, n: player.compile_script(scripts[name], self._encode, self._prose, n))
+
+    def named(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback] | None:
+        """The script that the prompt's tail names; None if it names none. Quick. Raises Invalid for an unknown
+        script."""
+        if not self._scripts:
+            return None
+        end = len(request.token_ids) - request.resumed
+        tails = (request.token_ids[max(0, end - tokens) : end] for tokens in _TAILS)
+        directive = next(filter(None, map(self._directive, tails)), None)
+        return None if directive is None else self._played(directive, request)
+
+    def written(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback]:
+        """The script that the user's request names anywhere, the output that the prompt brings, in request mode, or the
+        agent's reply. Milliseconds on long prompts.
+
+        Raises Invalid for a malformed directive.
+        """
+        prompt = self._decode(request.token_ids[: len(request.token_ids) - request.resumed])
+        if self._scripts and "[[play " in prompt:
+            # Clients put other messages behind the user's, so that the directive is not in the prompt's tail.
+            view = read_prompt(prompt)
+            directive = None if view.answers else player.find_directive(view.request)
+            if directive is not None:
+                return self._played(directive, request)
+        script: player.Script
+        if self._request_mode and (text := self._brought(prompt)) is not None:
+            # Equal requests may have different outputs.
+            script = player.parse_inline(text.replace("[[turn]]", request.id.partition(".")[0]))
+        else:
+            script = [act(prompt, self._family(), request.guided)]
+        compiled = player.compile_script(script, self._encode, self._prose)
+        return player.PlayDirective("-"), self._perform(compiled, request)
+
+    def _played(
+        self, directive: player.PlayDirective, request: EngineRequest
+    ) -> tuple[player.PlayDirective, player.Playback]:
+        if directive.name not in self._scripts:
+            known = ", ".join(sorted(self._scripts))
+            raise Invalid(f"there is no script {directive.name!r}; there are: {known}", param="prompt")
+        return directive, self._perform(self._compiled(directive.name, directive.n), request)
+
+    def _perform(self, script: player.Playback, request: EngineRequest) -> player.Playback:
+        sampling, stops = request.sampling, request.stop_ids
+        return player.perform(script, sampling, stops, self._eos_ids, self._prose, resumed=request.resumed)
+
+    def _directive(self, tail: Sequence[int]) -> player.PlayDirective | None:
+        text = "".join(map(self._piece, tail)) if self._by_pieces else self._decode(tail)
+        directive = player.find_directive(text)
+        # One that has been played already must not be played again when its calls' results come.
+        return None if directive is None or answered(text.rpartition("[[play ")[2]) else directive
+
+    def _brought(self, prompt: str) -> str | None:
+        """The n-th `[[say]]` of the last request, where n counts the assistant's turns since it."""
+        view = read_prompt(prompt)
+        turns = _SAY.findall(view.request)
+        if not turns:
+            return None
+        return str(turns[view.answers]) if view.answers < len(turns) else compose(_OVER, view, self._family())
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text

@@ -1,0 +1,126 @@
+"""`turnwire tap`: shows the messages on the bus: all, some subjects, or one turn from its request to its last event."""
+
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from schemas import subjects
+from schemas.frames import TurnRequest
+from services.cli.files import append_to_file
+from services.cli.registry import Command
+from services.cli.running import bus_defaults
+from services.cli.signals import run
+from services.runtime.bus import Delivery
+from services.runtime.config import BusConfig
+from services.runtime.config.loader import Sources
+from turnwire_tools.tap import bus_view, messages
+from turnwire_tools.tap.bus_view import Line
+from turnwire_tools.tap.follow import follow
+from turnwire_tools.tap.recorder import Recorder
+from turnwire_tools.tap.turns import concerns
+
+COLOURS = {"turn": "cyan", "gen": "green", "tok": "magenta", "evt": "yellow", "cancel": "red", "replay": "red"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of `turnwire tap`."""
+
+    request: str | None = None
+    """Show only messages of this turn: its id, or a part of it."""
+    all: bool = False
+    """Show also heartbeats, flow control and KV cache updates."""
+    json: bool = False
+    """Print whole messages, one JSON object a line."""
+    record: str | None = None
+    """File to append each turn to when it has ended, for `turnwire replay`."""
+    redact: bool = False
+    """With --record: replace letters by x and digits by 0, and leave out token ids."""
+
+
+def tap(sources: Sources, /, *subject: str, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+    """Shows the messages on the bus, decoded, until Ctrl-C.
+
+    Args:
+        subject: Subjects to show, with wildcards; default: all of Turnwire's.
+    """
+    config = sources.load(BusConfig, bus_defaults(sources.env)).config
+    # Only its owner can read a recording, since it contains users' texts.
+    with nullcontext() if flags.record is None else append_to_file(Path(flags.record)) as record:
+        if record is not None and record.tell() == 0:
+            record.write(Recorder.head())
+        viewer = Tap(flags, flags.all or bool(subject), record)
+        status = run(follow(config, "tap", subject or [subjects.ALL], viewer.take))
+    if record is not None and viewer.recorder.unfinished:
+        print(f"{viewer.recorder.unfinished} turns were not recorded: they have not ended", file=sys.stderr)
+    return status
+
+
+COMMAND = Command(tap, (BusConfig,))
+
+
+class Tap:
+    """Shows and records the messages that the flags choose."""
+
+    def __init__(self, flags: Flags, upkeep: bool, record: IO[bytes] | None) -> None:
+        """`upkeep`: show messages that belong to no turn."""
+        self._flags = flags
+        self._upkeep = upkeep
+        self._record = record
+        self._console = Console(highlight=False, soft_wrap=True)
+        self.recorder = Recorder(redact=flags.redact)
+
+    def take(self, message: Delivery) -> None:
+        """One message of the bus."""
+        now = datetime.now(UTC)
+        kind = messages.kind_of(message.subject)
+        try:
+            decoded = messages.decode(message.subject, message.data)
+            lines = bus_view.lines(message.subject, decoded)
+            self._record_turns(decoded, now, messages.receiver_of(message.subject))
+        except (msgspec.MsgspecError, ValueError) as error:
+            lines = [Line(kind, messages.target_of(message.subject), "", f"cannot be read: {error}")]
+        if self._flags.request is not None:
+            lines = [line for line in lines if concerns(line.turn, self._flags.request)]
+        elif kind in bus_view.UPKEEP and not self._upkeep:
+            return
+        if lines:
+            self._show(now, message, lines)
+
+    def _record_turns(self, decoded: Any, now: datetime, receiver: str) -> None:
+        if self._record is None:
+            return
+        only = self._flags.request
+        if isinstance(decoded, TurnRequest) and only is not None and not concerns(decoded.turn, only):
+            return
+        for text in self.recorder.take(decoded, now.timestamp(), receiver):
+            self._record.write(text)
+            self._record.flush()
+
+    def _show(self, now: datetime, message: Delivery, lines: list[Line]) -> None:
+        if self._flags.json:
+            encoded = msgspec.json.encode(messages.line_of(now.timestamp(), message.subject, message.data))
+            self._console.file.write(encoded.decode() + "\n")
+            self._console.file.flush()
+            return
+        for line in lines:
+            self._console.print(rendered(now.astimezone(), line))
+
+
+def rendered(time: datetime, line: Line) -> Text:
+    """A line for people."""
+    colour = COLOURS.get(line.kind, "dim")
+    text = Text(f"{time:%H:%M:%S}.{time.microsecond // 1000:03} ", style="dim")
+    text.append(f"{line.kind:<10}", style=colour)
+    text.append(f"{line.target} ", style="dim")
+    if line.turn:
+        text.append(f"{line.turn} ", style="bold")
+    return text.append(line.text)

@@ -1,0 +1,43 @@
+"""Passes the messages on the bus to a function, until a signal ends the command."""
+
+import asyncio
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+from services.cli.errors import UsageError
+from services.cli.observer import observing
+from services.cli.signals import status_of
+from services.runtime.bus import Delivery
+from services.runtime.config import BusConfig
+from services.runtime.config.loader import mask_passwords
+
+PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
+"""A subject of NATS with wildcards: `tw.v1.*.worker`, `tw.v1.>`."""
+
+
+async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]) -> int:
+    """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the bus is lost (1).
+
+    Raises UsageError for a pattern that is none, else as `observing`.
+    """
+    ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(status: int) -> None:
+        if not ended.done():
+            ended.set_result(status)
+
+    def received(message: Delivery) -> None:
+        try:
+            take(message)
+        except (BrokenPipeError, SystemExit):  # rich turns the first into the second
+            end(0)
+
+    if wrong := [pattern for pattern in patterns if not PATTERN.fullmatch(pattern)]:
+        raise UsageError(f"not a subject of NATS: {wrong[0]!r}")
+    async with observing(config, name, on_fatal=lambda _reason: end(1)) as bus:
+        for subject in patterns:
+            await bus.subscribe(subject, received)
+        await bus.flush()  # from now on every message arrives
+        print(f"listening on {', '.join(patterns)} at {mask_passwords(config.nats_url)}", file=sys.stderr)
+        return await status_of(ended)

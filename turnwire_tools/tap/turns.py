@@ -1,0 +1,215 @@
+"""Follows turns on the bus from the request to the last event, and leaves out what is repeated. Pure.
+
+A turn may take several attempts, and its tokens and events may be sent more than once.
+"""
+
+from array import array
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import msgspec
+from cachetools import LRUCache
+from msgspec import Struct, field
+
+from schemas import events, frames
+from schemas.control import Cancel
+from schemas.conversation import Call, Conversation, Text
+from schemas.events import Failed, Finish, FinishReason
+from services.runtime.streams.turn_log import Cursor, LoggedEvent, TurnLog, Verdict
+from turnwire_tools.replay.replay_file import RecordedEvents, RecordedPrompt, RecordedTokens
+
+MAX_OPEN = 16_384
+"""Turns that are followed at once."""
+CONTINUED = ("superseded", "stop_string", "calls")
+"""Reasons of a `Cancel` after which the turn goes on, or has a `Finish`."""
+
+_decode_context = msgspec.json.Decoder(frames.ParseContext).decode
+
+
+class FollowedTurn(Struct, dict=True):
+    """One turn. `prompt` and `output` may be read once it has ended."""
+
+    id: str
+    time: float
+    """Unix time of the request."""
+    conversation: Conversation
+    attempt: int = 1
+    placed: RecordedPrompt | None = None
+    """The prompt of the newest attempt, as its worker received it."""
+    context: frames.ParseContext | None = None
+    """How the tokens are parsed."""
+    steps: list[RecordedTokens | RecordedEvents] = []
+    """Tokens of the attempt that ended the turn, and of those that it resumes; events of all attempts."""
+    tokens: int = 0
+    logprob_at: dict[int, float] = {}
+    """By output index."""
+    stop: frames.TokenFinish | None = None
+    """The end of the tokens, if the engine reported an end token."""
+    last: Finish | Failed | None = None
+    one_prompt: bool = True
+    """All tokens were decoded behind the same prompt."""
+    cursor: Cursor = field(default_factory=Cursor)
+    log: TurnLog = field(default_factory=TurnLog)
+
+    @property
+    def reason(self) -> FinishReason | None:
+        """Why decoding ended; None: the turn failed, was cancelled, or has not ended."""
+        if isinstance(self.last, Finish) and self.last.reason not in (FinishReason.CANCELLED, FinishReason.ERROR):
+            return self.last.reason
+        return None
+
+    @property
+    def count(self) -> int:
+        """How many tokens the last event counts."""
+        return self.last.usage.output if isinstance(self.last, Finish) else 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last event has come, and as many tokens as it counts."""
+        return self.last is not None and (self.reason is None or self.tokens + (self.stop is not None) >= self.count)
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether there are tokens, all decoded behind the same prompt, and their end."""
+        return self.reason is not None and self.count > 0 and len(self.prompt) > 0 and self.one_prompt
+
+    @cached_property
+    def prompt(self) -> "array[int]":
+        """The ids of the prompt."""
+        return frames.unpack_array(b"" if self.placed is None else self.placed.ids)
+
+    @cached_property
+    def output(self) -> "array[int]":
+        """As many ids as the last event counts: with the end token, if the engine reports one, up to a cut."""
+        steps = (step.tokens for step in self.steps if isinstance(step, RecordedTokens))
+        ids = array("I", chain.from_iterable(steps))
+        return ids[: self.count] if self.stop_id is None else ids + array("I", [self.stop_id])
+
+    @property
+    def stop_id(self) -> int | None:
+        """The end token, which is then the last of `output`."""
+        return self.stop.stop_id if self.stop is not None and self.tokens == self.count - 1 else None
+
+    @property
+    def logprobs(self) -> list[float | None]:
+        """One for each output token; empty where the client did not ask for them."""
+        known = self.logprob_at
+        if self.stop is not None and self.stop_id is not None and self.stop.logprobs:
+            known = known | {self.count - 1: self.stop.logprobs[0][1]}
+        return [known.get(at) for at in range(self.count)] if known else []
+
+    @property
+    def written(self) -> list[Text | Call]:
+        """The text and calls, as the client received them."""
+        blocks = ((self.log.ends(block)[0], self.log.text(block)) for block in range(self.log.blocks))
+        return [
+            Text(text) if start.kind == "text" else Call(start.call_id or "", start.name or "", text)
+            for start, text in blocks
+            if start.kind != "reasoning"
+        ]
+
+    def place(self, request: frames.GenerateRequest, worker: str, now: float) -> None:
+        """Takes the request to a worker."""
+        if request.attempt < self.attempt:
+            return
+        if request.resume:
+            self.one_prompt &= self.placed is None or self.placed.ids == request.prompt
+        elif self.placed is not None and request.attempt > self.placed.attempt:
+            self.steps = [step for step in self.steps if isinstance(step, RecordedEvents)]
+            self.tokens, self.logprob_at, self.stop, self.context = 0, {}, None, None
+        self.attempt, self.context = request.attempt, self.context or _decode_context(request.context)
+        self.placed = RecordedPrompt(
+            self._at(now), request.prompt, worker, request.parser, request.attempt, request.reused, request.recall
+        )
+
+    def add_tokens(self, entry: frames.TokenEntry, now: float) -> None:
+        """Adds the tokens that are new."""
+        if self.placed is not None and entry.attempt < self.placed.attempt:
+            return
+        new = entry.ids[max(0, self.tokens - entry.at) :]
+        if entry.at <= self.tokens and new:
+            self.tokens += len(new)
+            self.steps.append(RecordedTokens(new, self._at(now)))
+        for at, pairs in enumerate(entry.logprobs or (), entry.at):
+            if pairs:
+                self.logprob_at[at] = pairs[0][1]
+        if entry.finish is not None and entry.finish.stop_id is not None:
+            self.stop = entry.finish
+
+    def add_events(self, entry: frames.EventEntry, now: float) -> None:
+        """Adds the events that are new; a `Dispatch` follows from the others.
+
+        As in the frontend, an attempt has no more events once the next one was requested.
+        """
+        new: list[LoggedEvent] = []
+        for event in entry.events if entry.attempt >= self.attempt else ():
+            if isinstance(event, events.Prepared | events.HostedResults):
+                continue
+            accepted = self.cursor.accept(event)
+            if accepted is Verdict.GAP:
+                break
+            if isinstance(accepted, events.BlockStart | events.Delta | events.BlockStop | Finish | Failed):
+                new.append(accepted)
+                self.log.append(accepted)
+        if new:
+            self.steps.append(RecordedEvents(new, self._at(now)))
+            self.last = new[-1] if isinstance(new[-1], Finish | Failed) else None
+
+    def _at(self, now: float) -> float:
+        return round(max(0.0, now - self.time), 4)
+
+
+class TurnFollower:
+    """Takes the messages of a bus in the order in which they came."""
+
+    def __init__(self, *, whole: bool = False) -> None:
+        """`whole`: a turn ends when all its tokens have come, too. Another server of the bus may send them later."""
+        self._whole = whole
+        self._open: LRUCache[str, FollowedTurn] = LRUCache(MAX_OPEN)
+        self.cancelled = 0
+        """Turns that were cancelled."""
+
+    @property
+    def unfinished(self) -> int:
+        """Turns that have not ended."""
+        return len(self._open)
+
+    def take(self, message: Any, now: float, receiver: str = "") -> list[FollowedTurn]:
+        """Takes a message that came to `receiver` at this Unix time; returns the turns that it ends."""
+        match message:
+            case frames.TurnRequest():
+                self._begin(message, now)
+            case frames.GenerateRequest(turn=name) if message.parser and name in self._open:
+                self._open[name].place(message, receiver, now)
+            case frames.TokenFrame() | frames.EventFrame():
+                return [turn for entry in message.entries if (turn := self._add(entry, now)) is not None]
+            case Cancel(turn=name, reason=reason) if reason not in CONTINUED:
+                self.cancelled += self._open.pop(name, None) is not None
+        return []
+
+    def _begin(self, request: frames.TurnRequest, now: float) -> None:
+        turn = self._open.get(request.turn)
+        if turn is not None:
+            turn.attempt = max(turn.attempt, request.attempt)
+        elif request.attempt == 1:  # the beginning of any other is missing
+            self._open[request.turn] = FollowedTurn(request.turn, now, request.conversation)
+
+    def _add(self, entry: frames.TokenEntry | frames.EventEntry, now: float) -> FollowedTurn | None:
+        """Adds an entry; returns its turn if that has ended."""
+        turn = self._open.get(entry.turn)
+        if turn is None:
+            return None
+        if isinstance(entry, frames.TokenEntry):
+            turn.add_tokens(entry, now)
+        else:
+            turn.add_events(entry, now)
+        if turn.last is None or (self._whole and not turn.is_whole):
+            return None
+        del self._open[entry.turn]
+        return turn
+
+
+def concerns(turn: str, query: str) -> bool:
+    """Whether `query` is the turn's id, a part of it (four characters or more), or an id made of it."""
+    return bool(turn) and (turn == query or (len(query) >= 4 and (query in turn or turn in query)))

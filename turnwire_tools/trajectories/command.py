@@ -1,0 +1,126 @@
+"""`turnwire trajectories`: turns recorded or live messages of the bus into one training sample a session, as JSONL."""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from schemas import subjects
+from schemas.frames import TokenFinish
+from services.cli.registry import Command
+from services.cli.running import bus_defaults
+from services.cli.signals import run
+from services.parser.service import load_backend
+from services.runtime.bus import Delivery
+from services.runtime.config import BusConfig, Seconds
+from services.runtime.config.loader import Sources
+from services.tokenization.detokenizer import Vocabulary
+from turnwire_tools.tap import messages
+from turnwire_tools.tap.follow import follow
+from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
+from turnwire_tools.trajectories.blocks import Block, blocks_of
+from turnwire_tools.trajectories.samples import Sampler
+
+FLUSH_S = 1.0
+"""How often sessions that have gone quiet are looked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of `turnwire trajectories`."""
+
+    model: str | None = None
+    """Directory or hub id of the served model, whose tokenizer gives the boundaries of blocks."""
+    idle_s: Seconds = 600.0
+    """A session is written when it has been quiet for so long, and at the end."""
+
+
+def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:
+    """Writes each session's tokens as a line of JSON: ids, loss mask, log probabilities, blocks.
+
+    Without a file it follows the bus until Ctrl-C.
+
+    Args:
+        file: Messages that `turnwire tap --json` wrote; several files are read as one.
+    """
+    vocabulary = None if flags.model is None else Vocabulary(load_backend(flags.model, trust_remote_code=False))
+    writer = Writer(vocabulary, flags.idle_s)
+    if not file:
+        return run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
+    for path in file:
+        with path.open("rb") as lines:
+            for now, _, message in messages.read_lines(str(path), lines, messages.TURN_KINDS):
+                writer.take(message, now)
+    writer.end()
+    return 0
+
+
+COMMAND = Command(trajectories, (BusConfig,))
+
+
+class Writer:
+    """Takes messages of the bus, and writes samples to stdout."""
+
+    def __init__(self, vocabulary: Vocabulary | None, idle_s: float) -> None:
+        self._vocabulary = vocabulary
+        self._idle_s = idle_s
+        self._turns = TurnFollower(whole=True)
+        self._dropped = 0
+        self._samples = Sampler()
+        self._flushed = 0.0
+
+    def take(self, message: Any, now: float) -> None:
+        """Takes a message that came at this Unix time."""
+        for turn in self._turns.take(message, now):
+            if turn.is_sequence:
+                self._samples.add(turn, self._blocks(turn), now)
+            else:
+                self._dropped += 1
+        self.flush(now)
+
+    def _blocks(self, turn: FollowedTurn) -> list[Block] | None:
+        if self._vocabulary is None or turn.context is None or turn.reason is None:
+            return None
+        ids = turn.output if turn.stop_id is None else turn.output[:-1]
+        return blocks_of(turn.id, turn.context, ids, TokenFinish(turn.reason, turn.stop_id), self._vocabulary)
+
+    def flush(self, now: float) -> None:
+        """Writes the sessions that have been quiet, once a second."""
+        if now - self._flushed >= FLUSH_S:
+            self._flushed = now
+            self._write(now - self._idle_s)
+
+    def end(self) -> None:
+        """Writes all sessions."""
+        self._write(float("inf"))
+        dropped, unfinished = self._dropped + self._turns.cancelled, self._turns.unfinished
+        if dropped or unfinished:
+            text = f"{dropped} turns failed or were cancelled, {unfinished} have not ended: left out"
+            print(text, file=sys.stderr)
+
+    def _write(self, before: float) -> None:
+        for sample in self._samples.close(before):
+            sys.stdout.write(msgspec.json.encode(sample).decode() + "\n")
+        sys.stdout.flush()
+
+
+async def _follow(config: BusConfig, writer: Writer) -> int:
+    def take(delivery: Delivery) -> None:
+        now = time.time()
+        if messages.kind_of(delivery.subject) not in messages.TURN_KINDS:
+            writer.flush(now)  # there is a heartbeat every second
+            return
+        try:
+            writer.take(messages.decode(delivery.subject, delivery.data), now)
+        except (msgspec.MsgspecError, ValueError) as error:
+            print(f"turnwire trajectories: {delivery.subject} cannot be read: {error}", file=sys.stderr)
+
+    try:
+        # One subscription, which keeps the order of all messages.
+        return await follow(config, "trajectories", [subjects.ALL], take)
+    finally:
+        writer.end()

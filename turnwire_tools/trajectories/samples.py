@@ -1,0 +1,204 @@
+"""Joins turns to samples: one for each stretch of a session in which every prompt extends the tokens before.
+
+A turn continues a sample if its prompt begins with all of the sample's ids. Otherwise it begins a sample of its own,
+and `Break` names the sample from which it departs, the place and the cause.
+So each decoded token is in one loss mask, once. Pure.
+"""
+
+import re
+from array import array
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from schemas.conversation import Call, Conversation, Part, Text
+from services.tokenization.segments import common_prefix
+from turnwire_tools.tap.answers import answers_in, content_of
+from turnwire_tools.tap.turns import FollowedTurn
+from turnwire_tools.trajectories.blocks import Block
+
+_MARKS = re.compile(r"<[^>]*>|\[[^\]]*\]|\s+|\w+|[^\w\s]")
+
+Cause: TypeAlias = Literal["retry", "fork", "client", "template", "head", "unseen"]
+"""
+retry: the prompt of an earlier turn again: another try, another choice (`n`), or another session that begins alike.
+fork: the earlier turns, up to the end of one of them, and then another continuation.
+client: the client changed what the model wrote, or left some of it out.
+template: the client sent the model's turn back, and its tokens are others: the template renders it differently.
+head: something before the first answer changed (tools, instructions, a date), or the client summarized its history.
+unseen: the prompt has turns of the model that were not recorded.
+"""
+
+
+class Break(Struct, frozen=True, omit_defaults=True):
+    """Why a sample begins where it does, though it has a history."""
+
+    cause: Cause
+    sample: str | None = None
+    """The sample from which it departs …"""
+    at: int | None = None
+    """… and the first place at which their ids differ."""
+    turn: str | None = None
+    """The turn of that sample in which, or behind which, that is."""
+
+
+class TurnSpan(Struct, frozen=True):
+    """One turn of a sample. Offsets count ids of the sample."""
+
+    turn: str
+    time: float
+    """Unix time of the request."""
+    start: int
+    """Where the output begins; the prompt is everything before."""
+    end: int
+    finish: str
+    """Why decoding ended: `stop`, `length`, `context`, `stop_string`."""
+    stop_id: int | None
+    """The end token, which is then the last one before `end`."""
+    blocks: list[Block] | None
+    """The output's blocks; None: they were not computed."""
+
+
+class Sample(Struct, frozen=True):
+    """One line of the output."""
+
+    id: str
+    """The id of its first turn."""
+    model: str
+    session: str | None
+    """The session id that the client sent."""
+    ids: list[int]
+    loss_mask: list[int]
+    """One for each id: 1 where the model decoded it in a turn of this sample, else 0."""
+    logprobs: list[float | None] | None
+    """One for each id, null where none was recorded; null: none at all."""
+    turns: list[TurnSpan]
+    departs: Break | None = None
+    """Null: the beginning of a conversation."""
+
+
+class _KnownTurn(Struct, frozen=True):
+    """What comparing requires of a turn that is in a sample."""
+
+    span: TurnSpan
+    head: int
+    """See `_head`."""
+    written: list[Text | Call]
+
+
+class _OpenSample:
+    """A sample that may go on."""
+
+    def __init__(self, turn: FollowedTurn, departs: Break | None) -> None:
+        self.id = turn.id
+        self.model = turn.conversation.model
+        self.client = turn.conversation.client
+        self.departs = departs
+        self.ids = array("I")
+        self.logprobs: dict[int, float] = {}
+        self.turns: list[_KnownTurn] = []
+        self.last = 0.0
+        """When its last turn ended."""
+
+    def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
+        """Appends a turn whose prompt begins with all ids so far."""
+        start, self.last = len(turn.prompt), now
+        self.ids = turn.prompt + turn.output
+        self.logprobs |= {start + at: value for at, value in enumerate(turn.logprobs) if value is not None}
+        placed = blocks and [replace(block, start=block.start + start, end=block.end + start) for block in blocks]
+        span = TurnSpan(turn.id, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
+        self.turns.append(_KnownTurn(span, _head(turn), turn.written))
+
+    def is_of(self, conversation: Conversation) -> bool:
+        """Whether a request may be of this session: no two session ids contradict it."""
+        sessions = {self.client.session, conversation.client.session} - {None}
+        return self.has_owner(conversation) and len(sessions) < 2
+
+    def has_owner(self, conversation: Conversation) -> bool:
+        """Whether a request is for the same model and tenant."""
+        return (self.model, self.client.tenant) == (conversation.model, conversation.client.tenant)
+
+    def continues(self, turn: FollowedTurn) -> bool:
+        """Whether the prompt begins with all ids, and is of the same session as far as that is known."""
+        return self.is_of(turn.conversation) and turn.prompt[: len(self.ids)] == self.ids
+
+    def sample(self) -> Sample:
+        """The sample as it stands."""
+        mask = [0] * len(self.ids)
+        spans = [known.span for known in self.turns]
+        for span in spans:
+            mask[span.start : span.end] = [1] * (span.end - span.start)
+        logprobs = [self.logprobs.get(at) for at in range(len(self.ids))] if self.logprobs else None
+        return Sample(self.id, self.model, self.client.session, self.ids.tolist(), mask, logprobs, spans, self.departs)
+
+
+class Sampler:
+    """Follows all sessions of a deployment."""
+
+    def __init__(self) -> None:
+        self._open: list[_OpenSample] = []
+
+    def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
+        """Takes a turn that has ended at this Unix time. `blocks`: those of its output."""
+        continued = (sample for sample in self._open if sample.continues(turn))
+        longest = max(continued, key=lambda sample: len(sample.ids), default=None)
+        if longest is None:
+            longest = _OpenSample(turn, self._break(turn))
+            self._open.append(longest)
+        longest.add(turn, blocks, now)
+
+    def close(self, before: float = float("inf")) -> list[Sample]:
+        """The samples whose last turn ended before a Unix time. A session that goes on later begins another one."""
+        closed = [sample for sample in self._open if sample.last < before]
+        self._open = [sample for sample in self._open if sample.last >= before]
+        return [sample.sample() for sample in closed]
+
+    def _break(self, turn: FollowedTurn) -> Break | None:
+        """Why this turn continues no sample."""
+        conversation, prompt = turn.conversation, turn.prompt
+        near: list[tuple[bool, int, _OpenSample]] = []
+        for sample in self._open:
+            at, same_session = len(common_prefix(sample.ids, prompt)), sample.is_of(conversation)
+            # Sessions with other ids may begin alike. Only one that has the whole first turn was made of this one.
+            first = sample.turns[0]
+            if sample.has_owner(conversation) and at >= (first.head if same_session else first.span.end):
+                near.append((same_session, at, sample))
+        if not any(message.role == "assistant" for message in conversation.turns):
+            retried = (sample for same_session, at, sample in near if same_session and at == len(prompt))
+            return next((_departure(sample, turn, len(prompt)) for sample in retried), None)
+        if near:
+            _, at, sample = max(near, key=lambda entry: entry[:2])
+            return _departure(sample, turn, at)
+        for sample in reversed(self._open):
+            if sample.is_of(conversation) and _returned(sample.turns[-1].written, conversation):
+                return Break("head", sample.id, len(common_prefix(sample.ids, prompt)))
+        return Break("unseen")
+
+
+def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
+    """The break of a prompt that has the first `at` ids of another sample, its first prompt among them."""
+    last = other.turns[0].span.turn
+    for known in other.turns:
+        if at == len(turn.prompt) == known.span.start:
+            return Break("retry", other.id, at, known.span.turn)
+        if at < known.head:
+            break
+        last = known.span.turn
+        if at < known.span.end:
+            cause: Cause = "template" if _returned(known.written, turn.conversation) else "client"
+            return Break(cause, other.id, at, last)
+    return Break("fork", other.id, at, last)
+
+
+def _head(turn: FollowedTurn) -> int:
+    """About how many ids of a turn's prompt come before its opening, the marks of its reasoning, which the template may
+    write differently once the turn is history. Each mark, and the white space behind it, is taken for one token."""
+    ledger = None if turn.context is None else turn.context.ledger
+    return len(turn.prompt) - (0 if ledger is None else len(_MARKS.findall(ledger.opening)))
+
+
+def _returned(parts: Sequence[Part], conversation: Conversation) -> bool:
+    """Whether a history has a turn with the same text and calls, in whatever form its client sends them back."""
+    return content_of(parts) in map(content_of, answers_in(conversation.turns))
