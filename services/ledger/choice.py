@@ -15,8 +15,9 @@ from typing import TypeAlias
 
 from schemas.conversation import Conversation, Turn
 from schemas.ledger import LedgerEntry
+from schemas.session import session_digest
 from services.ledger.chain import Link
-from services.ledger.evidence import Evidence, evidence_of, session_digest
+from services.ledger.evidence import Evidence, evidence_of
 from services.ledger.store import Doubt, EntryStore, StoredEntry
 from services.templates.messages import Unseal
 

@@ -24,11 +24,11 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Conversation, Part, Text, ToolSpec, Turn
 from schemas.frames import unpack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
+from schemas.session import session_digest
 from services.families import Family
 from services.ledger.chain import Chain, ChainCache, scope_of, text_and_calls
 from services.ledger.choice import Choice
 from services.ledger.comparison import ParseMode, TurnReader, WriteCalls, restored_parts
-from services.ledger.evidence import session_digest
 from services.ledger.keys import DIGEST_BYTES, add, chain, squeeze, turn_key
 from services.ledger.store import EntryStore, OriginalTurn, PromptCache, RestoredTurn, StoredEntry
 from services.templates.messages import Unseal
