@@ -202,4 +202,5 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
 async def run_for(limit_s: float, work: Callable[[], object], name: str) -> None:
     """`work()` on a daemon thread, and so many seconds for it. What takes longer goes on without being waited for."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(in_daemon_thread(work, name), limit_s)
+        async with asyncio.timeout(limit_s):
+            await in_daemon_thread(work, name)
