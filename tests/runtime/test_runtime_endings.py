@@ -142,6 +142,8 @@ def test_signal_ends_a_process_that_waits_for_its_bus_or_its_model(
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in STAGES]
         waiting = [start(*named, demo_dir) for named in zip(STAGES, map(url_of, servers), strict=True)]
         loading = [start(stage, silent, demo_dir, patch) for stage, patch in LOADS.items()]
+        for server in servers:
+            server.settimeout(LIMIT_S)
         connections = [server.accept() for server in servers]
         for process in loading:
             reports(process, "loads")
