@@ -36,8 +36,6 @@ Logprobs = list[list[tuple[int, float]]]
 Key = tuple[str, int]
 """Turn and attempt."""
 
-_encode = msgspec.json.Encoder().encode
-
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TokenStream:
@@ -360,7 +358,7 @@ class Outbox:
 
 def _can_be_sent(entry: TokenEntry) -> bool:
     try:
-        _encode(entry)
+        msgspec.json.encode(entry)
     except Exception:  # of any kind: msgspec calls methods of the objects
         return False
     return True
