@@ -30,7 +30,7 @@ GONE = TokenFinish(
     error=ErrorInfo(ErrorKind.ENGINE, "the worker has lost the turn", code=STREAM_GONE),
 )
 
-UNSENDABLE = ErrorInfo(ErrorKind.ENGINE, "the engine has given something that is no token")
+UNSENDABLE = ErrorInfo(ErrorKind.ENGINE, "the engine returned something that is not a token id")
 
 Logprobs = list[list[tuple[int, float]]]
 Key = tuple[str, int]
