@@ -87,7 +87,7 @@ sys.exit(main())
 """
 LOADS = {
     "preprocessor": "service.ModelSetup.load = load",
-    "worker": "from services.worker.engines.script.engine import ScriptEngine; ScriptEngine._load = load",
+    "worker": "from turnwire_tools.script.engine import ScriptEngine; ScriptEngine._load = load",
     "parser": "service.Vocabulary = load",
 }
 """What makes a service load for a minute."""
