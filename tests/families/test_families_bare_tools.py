@@ -22,7 +22,7 @@ def reduced(specs: list[ToolSpec]) -> list[ToolSpec]:
 
 
 @pytest.mark.parametrize("family", list(families()))
-def test_every_vector_says_the_same(family: str) -> None:
+def test_every_vector_gives_the_same_events_with_reduced_tools(family: str) -> None:
     for case in vectors(family):
         specs, reason = tools(case), FinishReason(case["finish_reason"])
         said = [
@@ -90,7 +90,7 @@ def test_odd_members_are_kept() -> None:
     assert reduced([ToolSpec("f", "Words.", schema)]) == [ToolSpec("f", schema=schema)]
 
 
-def test_schemas_that_are_nested_deeper_than_the_decoder_goes() -> None:
+def test_schemas_deeper_than_the_decoders_limit_are_reduced() -> None:
     schema: dict[str, Any] = {"type": "string", "title": "T"}
     for _ in range(900):
         schema = {"items": schema}
@@ -116,7 +116,7 @@ def test_every_schema_tells_the_same_types(schema: dict[str, Any]) -> None:
     compare(schema, tool.schema)
 
 
-def test_words_are_gone_and_properties_of_their_names_are_not() -> None:
+def test_descriptions_are_removed_and_properties_with_their_names_are_kept() -> None:
     schema = {**WORDS, "type": "object", "properties": {"description": {"type": "string", **WORDS}, "title": WORDS}}
     (tool,) = reduced([ToolSpec("f", "Words.", schema, strict=True)])
     assert tool == ToolSpec(
