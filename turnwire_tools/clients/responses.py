@@ -46,12 +46,13 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
 
 def _items(turn: Turn, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
+    ids = iter(turn.ids)
     for part in turn.parts:
         if not isinstance(part, Text | Media):
             items.append(_item(part, kinds))
             continue
         if not items or items[-1]["type"] != "message":
-            items.append({"type": "message", "role": turn.role, "content": []})
+            items.append({"type": "message", "role": turn.role, "content": [], **present(id=next(ids, None))})
         text_type = "output_text" if turn.role == "assistant" else "input_text"
         items[-1]["content"].append(_content(part, text_type))
     return items or [{"type": "message", "role": turn.role, "content": []}]
