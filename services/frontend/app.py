@@ -22,9 +22,9 @@ from services.frontend.http.keys import Limits
 from services.frontend.http.middleware import RequestMiddleware, add_headers
 from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
-from services.frontend.turns.checked_gateway import CheckedGateway
+from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hosted.gateway import HostedGateway
+from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.hosted.metrics import HostedMetrics
 from services.frontend.turns.hosted.provider import provider_of
 from services.frontend.turns.interfaces import TurnGateway
@@ -41,7 +41,7 @@ APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS,
 """All that a frontend serves."""
 CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
 """The keys of the application, and the requests that each has open."""
-HOSTED: web.AppKey[HostedGateway] = web.AppKey("hosted", HostedGateway)
+HOSTED: web.AppKey[HostedTools] = web.AppKey("hosted", HostedTools)
 """Set where hosted tools are served."""
 
 
@@ -70,16 +70,17 @@ def make_app(
     app.on_response_prepare.append(add_headers)
     if config.api_keys_file:
         app.cleanup_ctx.append(FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context)
+    hosted = None
     if config.web_provider is not None:
-        gateway = app[HOSTED] = HostedGateway(gateway, provider_of(config), config, HostedMetrics(registry), log)
-        app.cleanup_ctx.append(app[HOSTED].context)
+        hosted = app[HOSTED] = HostedTools(gateway, provider_of(config), config, HostedMetrics(registry), log)
+        app.cleanup_ctx.append(hosted.context)
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
     pdfs = PdfReader(log, config.pdf_max_pages)
-    gateway = CheckedGateway(gateway, conversation_limits, pdfs, notices=config.media_notice)
+    admission = Admission(gateway, conversation_limits, pdfs, notices=config.media_notice, hosted=hosted)
     enabled = tuple(api for api in apis if api.enabled(config))
-    server = TurnServer(gateway, config, FrontendMetrics(registry), log)
+    server = TurnServer(admission, config, FrontendMetrics(registry), log)
     mount = Mount(app, config, gateway, server, registry, log, enabled, sharing)
     for api in enabled:
         api.mount(mount)

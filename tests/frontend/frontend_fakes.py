@@ -31,7 +31,10 @@ from services.frontend.apis.responses.store.shared import Sharing
 from services.frontend.app import CALLERS, make_app, make_runner
 from services.frontend.http.auth import Callers
 from services.frontend.http.tls import Tls
-from services.frontend.turns.interfaces import CancelReason, TurnSink
+from services.frontend.turns.admission import Admission, Admitted
+from services.frontend.turns.conversation_limits import ConversationLimits
+from services.frontend.turns.interfaces import CancelReason, TurnGateway, TurnSink
+from services.frontend.turns.media.pdf_reader import PdfReader
 from services.runtime.config import FrontendConfig
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 
@@ -127,11 +130,11 @@ class FakeGateway:
         self.ready = True
         self.any_model = False
 
-    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> FakeTurn:
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
         self.opening.set()
         if self.refusal is not None:
             raise self.refusal
-        turn = FakeTurn(turn_id, self.resolve(conversation.model), conversation, sink)
+        turn = FakeTurn(turn_id, admitted.card, admitted.conversation, sink)
         self.turns.append(turn)
         try:
             if self.hold is not None:
@@ -144,18 +147,17 @@ class FakeGateway:
         turn.player = asyncio.get_running_loop().create_task(turn.play(steps[self.opened_after :]))
         return turn
 
-    async def count(self, conversation: Conversation) -> int:
-        self.counted.append(conversation)
+    async def count(self, admitted: Admitted) -> int:
+        self.counted.append(admitted.conversation)
         return 4321
 
-    async def tokenize(
-        self, model: str, text: str | None, conversation: Conversation | None, add_special_tokens: bool
-    ) -> TextReply:
-        self.tokenized.append((model, text, conversation, add_special_tokens))
+    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
+        conversation = admitted.conversation if text is None else None
+        self.tokenized.append((admitted.card.name, text, conversation, add_special_tokens))
         ids = [len(word) for word in (text or "a whole prompt").split()]
         return TextReply(count=len(ids), token_ids=pack_ids(ids), max_model_len=131072)
 
-    async def detokenize(self, model: str, token_ids: list[int]) -> TextReply:
+    async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
         return TextReply(text=" ".join("x" * min(i, 9) for i in unpack_ids(pack_ids(token_ids))))
 
     def models(self) -> list[ModelCard]:
@@ -172,6 +174,12 @@ class FakeGateway:
 
     def live(self) -> bool:
         return self.ready
+
+
+def admission(gateway: TurnGateway) -> Admission:
+    """Admits whatever a caller without limits sends."""
+    limits = ConversationLimits(messages=10**6, tools=10**6, media=10**6, nesting=10**6)
+    return Admission(gateway, limits, PdfReader(structlog.get_logger(), 1), notices=False)
 
 
 def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:

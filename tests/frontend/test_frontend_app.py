@@ -109,7 +109,7 @@ async def test_a_bug_is_one_clear_error_and_stays_in_the_log() -> None:
 
 
 async def test_without_memory_a_client_is_asked_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MessagesStream, "events", MagicMock(side_effect=MemoryError))
+    monkeypatch.setattr(MessagesStream, "render", MagicMock(side_effect=MemoryError))
     async with serving(FakeGateway(lambda: [text(0, "so"), [finish(1)]])) as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json=ASK)
         assert await error_of(response) == (503, "overloaded_error", OUT_OF_MEMORY.message)

@@ -19,7 +19,6 @@ from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.shared.answers.documents import payloads
 from services.frontend.turns.interfaces import Dialect, Reply
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, call, finish, serving, text
 
@@ -53,6 +52,13 @@ def turn(case: Case, raw: str, reason: FinishReason) -> list[TurnEvent]:
     events: list[BlockEvent] = [*parser.feed(raw[:half]), *parser.feed(raw[half:]), *parser.finish(reason)]
     blocks = sum(isinstance(event, BlockStart) for event in events)
     return [*events, Finish(reason, blocks, Usage(9, 3, 5, 1))]
+
+
+def payloads(stream: bytes) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a stream's events."""
+    for line in stream.split(b"\n"):
+        if line.startswith(b"data: {"):
+            yield json.loads(line.removeprefix(b"data: "))
 
 
 def of_messages(stream: bytes, document: dict[str, Any]) -> Seen:

@@ -30,7 +30,9 @@ from schemas.events import (
     TurnEvent,
 )
 from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
-from services.frontend.turns.bus_gateway import BusGateway
+from services.frontend.turns.admission import Admission
+from services.frontend.turns.gateway import BusGateway
+from services.frontend.turns.turn_state import BusTurn
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor
@@ -40,6 +42,7 @@ from services.runtime.process import Process
 from services.runtime.process import Service as StageService
 from services.worker.service import Worker
 from tests.conftest import NatsServer, eventually
+from tests.frontend.frontend_fakes import admission
 from tests.pipeline.counting import QUEUE, CountingEngine, Model, Plan
 
 INNER_STAGES: Final[tuple[Stage, ...]] = ("worker", "parser", "preprocessor")
@@ -300,6 +303,10 @@ class Local:
         assert isinstance(gateway, BusGateway)
         return gateway
 
+    @property
+    def admission(self) -> Admission:
+        return admission(self.gateway)
+
     def turn(self, plan: Plan | None = None, *, model: str = "", **sampling: Any) -> "Running":
         """Opens a turn in the background."""
         self._turns += 1
@@ -349,7 +356,11 @@ class Running:
         self.id = turn_id
         self.conversation = conversation
         self.sink = Sink()
-        self.task = asyncio.create_task(gateway.open(conversation, self.sink, turn_id=turn_id))
+        self.task = asyncio.create_task(self._open(gateway))
+
+    async def _open(self, gateway: BusGateway) -> BusTurn:
+        admitted = await admission(gateway).admit(self.conversation, None)
+        return await gateway.open(admitted, self.sink, turn_id=self.id)
 
     async def finished(self, timeout_s: float = LIMIT_S) -> Finish | Failed:
         """The turn's end."""

@@ -70,9 +70,9 @@ async def test_malformed_messages_on_every_subject_harm_no_turn(local: Local, re
     turns.append(local.turn(Plan(length=20, fail_at=10)))
     for turn in turns:
         await turn.finished()
-    await local.gateway.count(turns[0].conversation)
-    await local.gateway.tokenize(local.model.name, "text", None, False)
-    await local.gateway.detokenize(local.model.name, [1, 2, 3])
+    await local.admission.count(turns[0].conversation, None)
+    await local.admission.tokenize_text(local.model.name, "text", None, False)
+    await local.admission.detokenize(local.model.name, [1, 2, 3], None)
     dying = local.turn(Plan(length=60, hold_at=20, go=asyncio.Event()))
     await dying.sink.words_at_least(10)
     (await dying.task).cancel("hangup")

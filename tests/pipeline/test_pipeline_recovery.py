@@ -173,9 +173,9 @@ async def test_a_count_waits_for_a_preprocessor(local: Local) -> None:
     await local.start()
     before = local.turn(Plan(length=1))
     await before.whole(1)
-    expected = await local.gateway.count(before.conversation)
+    expected = await local.admission.count(before.conversation, None)
     await lost(local, "preprocessor")
-    count = asyncio.create_task(local.gateway.count(before.conversation))
+    count = asyncio.create_task(local.admission.count(before.conversation, None))
     await asyncio.sleep(local.bus.dead_after_s)
     await local.add("preprocessor")
     assert await asyncio.wait_for(count, 60) == expected
@@ -207,7 +207,7 @@ async def test_a_new_turn_is_refused_when_the_bus_hangs_for_too_long(local: Loca
         with pytest.raises(Unavailable) as refusal:
             await turn.task
         with pytest.raises(Unavailable):
-            await local.gateway.count(turn.conversation)
+            await local.admission.count(turn.conversation, None)
     finally:
         local.nats.resume()
     assert refusal.value.info.retry_after_s

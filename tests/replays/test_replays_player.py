@@ -7,8 +7,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from schemas.conversation import Conversation
 from schemas.events import BlockStop, Delta, Finish, Prepared, TurnEvent
+from services.frontend.turns.admission import Admitted
 from services.frontend.turns.interfaces import TurnSink
 from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.clients.shared import SseParser
@@ -37,7 +37,7 @@ class FaultyGateway(ReplayGateway):
         super().__init__(read("x", text))
         self._delay = delay
 
-    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> ReplayTurn:
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> ReplayTurn:
         delay = self._delay
         held: list[TurnEvent] = []
 
@@ -51,7 +51,7 @@ class FaultyGateway(ReplayGateway):
                 if now:
                     sink.push(now)
 
-        return await super().open(conversation, DelayingSink(), turn_id=turn_id)
+        return await super().open(admitted, DelayingSink(), turn_id=turn_id)
 
 
 async def play(gateway: ReplayGateway, text: str, api: Api = "messages", **options: Any) -> Played:
@@ -97,7 +97,7 @@ async def test_lost_text_is_a_problem() -> None:
 
 async def test_a_count_that_is_not_the_usage_is_a_problem() -> None:
     class Miscounting(ReplayGateway):
-        async def count(self, conversation: Conversation) -> int:
+        async def count(self, admitted: Admitted) -> int:
             return 7
 
     text = '{"user": "x"}\n"one"\n{"expect": [["text", "one"]]}'

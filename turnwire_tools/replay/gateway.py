@@ -22,6 +22,7 @@ from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
 from services.frontend.app import make_app, make_runner
+from services.frontend.turns.admission import Admitted
 from services.frontend.turns.interfaces import CancelReason, TurnGateway, TurnSink
 from services.parser.turn_parse import TurnParse
 from services.runtime.config import FrontendConfig
@@ -119,8 +120,9 @@ class ReplayGateway:
         """Chooses the turn for the next request; without `progress`, all gates are open."""
         self._turn, self._progress = turn, progress
 
-    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> ReplayTurn:
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> ReplayTurn:
         """See `TurnGateway.open`."""
+        conversation = admitted.conversation
         self.conversations.append(conversation)
         if self._turn.refuse is not None:
             raise raised(self._turn.refuse)
@@ -187,17 +189,15 @@ class ReplayGateway:
         parse.start(self._model_vocabulary or self._vocabulary, Sealer(b"replay"))
         return parse
 
-    async def count(self, conversation: Conversation) -> int:
+    async def count(self, admitted: Admitted) -> int:
         """See `TurnGateway.count`."""
         return self._turn.usage.prompt
 
-    async def tokenize(
-        self, model: str, text: str | None, conversation: Conversation | None, add_special_tokens: bool
-    ) -> TextReply:
+    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
         """Not available in a replay."""
         raise Unavailable("a replay has no tokenizer")
 
-    async def detokenize(self, model: str, token_ids: list[int]) -> TextReply:
+    async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
         """Not available in a replay."""
         raise Unavailable("a replay has no tokenizer")
 

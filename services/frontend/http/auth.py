@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 
 from aiohttp import web
@@ -58,10 +57,6 @@ class Caller:
         """Raises Forbidden for a model that the caller may not use; `name` is how the request spelled it."""
         if not self.sees(card):
             raise Forbidden(f"Your API key may not use the model {name or card.name}.", param="model")
-
-
-CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
-"""Set by the middleware, for the task of each request."""
 
 
 class Callers:

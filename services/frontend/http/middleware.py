@@ -4,8 +4,8 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeAlias
 
 from aiohttp import web
@@ -23,7 +23,7 @@ from schemas.errors import (
     Unauthorized,
     unexpected,
 )
-from services.frontend.http.auth import CALLER, OPEN_PATHS, Caller, Callers
+from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
 from services.frontend.http.cors import AllowedHosts, Cors
 from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape
 from services.frontend.http.headers import SECURITY_HEADERS, with_valid_headers
@@ -68,17 +68,9 @@ class RequestContext:
         """The holder of the key; None where there are no keys."""
         return self.caller.tenant if self.caller else None
 
-    @contextmanager
-    def turn(self, tokens: Callable[[], int]) -> Iterator[None]:
-        """Counts a request that decodes as open. On exit it is charged `tokens()`. Raises RateLimited on entering."""
-        if self.caller is None:
-            yield
-            return
-        with self.caller.limiter.request():
-            try:
-                yield
-            finally:
-                self.caller.spend(tokens())
+    def open_request(self) -> AbstractContextManager[None]:
+        """Counts a request that decodes as open. Raises RateLimited on entering."""
+        return nullcontext() if self.caller is None else self.caller.limiter.request()
 
     def note(self, left_out: Sequence[str]) -> None:
         """Reports to the client what was left out of its request. The client may have chosen the names."""
@@ -186,7 +178,6 @@ class RequestMiddleware:
                 raise Unauthorized("This server asks for a client certificate.")
         self._cors.check(request.method, request.headers, request.scheme)
         context.caller = self._callers.identify(request, openai=context.api == "openai")
-        CALLER.set(context.caller)
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -1,11 +1,11 @@
 """The interface between the HTTP side of the frontend and the pipeline behind it.
 
 A route opens a turn with a sink; the sink then receives the turn's events in order, until exactly one terminal event.
-`bus_gateway` implements the interface over NATS; tests and replays implement it in memory.
+`gateway` implements the interface over NATS; tests and replays implement it in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -14,6 +14,9 @@ from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply
+
+if TYPE_CHECKING:
+    from services.frontend.turns.admission import Admitted
 
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 """`failed`: another choice of the same request failed."""
@@ -38,13 +41,6 @@ class TurnSink(Protocol):
         ...
 
 
-class ContinuedAnswer:
-    """The base of a sink for which several turns are opened, one after the other."""
-
-    continues = False
-    """The answer has begun: its next turn is accepted while the process drains."""
-
-
 class OpenTurn(Protocol):
     """A turn that a worker has."""
 
@@ -58,26 +54,24 @@ class OpenTurn(Protocol):
 
 
 class TurnGateway(Protocol):
-    """The pipeline behind this frontend."""
+    """The pipeline of this frontend. What it works on was admitted (`admission`)."""
 
-    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> OpenTurn:
+    async def open(self, admitted: "Admitted", sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn; returns once the prompt is ready and a worker has it.
 
         Cancelling the task that awaits this cancels the turn. Raises TurnwireError if the turn cannot start.
         """
         ...
 
-    async def count(self, conversation: Conversation) -> int:
+    async def count(self, admitted: "Admitted") -> int:
         """Returns the exact number of a conversation's prompt tokens. Raises TurnwireError."""
         ...
 
-    async def tokenize(
-        self, model: str, text: str | None, conversation: Conversation | None, add_special_tokens: bool
-    ) -> TextReply:
-        """Returns the token ids of a text, or of a conversation's prompt. Raises TurnwireError."""
+    async def tokenize(self, admitted: "Admitted", text: str | None, add_special_tokens: bool) -> TextReply:
+        """Returns the token ids of a text; without one, those of the conversation's prompt. Raises TurnwireError."""
         ...
 
-    async def detokenize(self, model: str, token_ids: list[int]) -> TextReply:
+    async def detokenize(self, admitted: "Admitted", token_ids: list[int]) -> TextReply:
         """Returns the text of token ids. Raises TurnwireError."""
         ...
 

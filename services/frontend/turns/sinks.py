@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from schemas.errors import ErrorInfo, unexpected
+from schemas.errors import ErrorInfo, raised, unexpected
 from schemas.events import Delta, Finish, Prepared, TurnEvent, failure_of
-from services.frontend.turns.interfaces import Renderer
-from services.frontend.turns.metrics import TurnRecord
+from services.frontend.turns.answer import Answer
+from services.frontend.turns.interfaces import Collector, Renderer
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
@@ -41,6 +41,10 @@ class StreamWriter(Protocol):
         """Ends the stream so that its reader does not take it for whole."""
         ...
 
+    async def run(self) -> None:
+        """Returns when the stream is closed and all of it is sent."""
+        ...
+
 
 Batch: TypeAlias = tuple[int, list[TurnEvent], int]
 """A choice, its next events, and its output tokens so far."""
@@ -63,7 +67,7 @@ class Flusher:
     """Flushes all streams of a loop."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
-        self._log = log
+        self.log = log
         self._due: list[Flushed] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -82,12 +86,12 @@ class Flusher:
             try:
                 stream.render(now)
             except Exception:  # one stream's failure must not affect the others
-                self._log.exception("stream.render_failed")
+                self.log.exception("stream.render_failed")
         for stream in due:
             try:
                 stream.send(now)
             except Exception:
-                self._log.exception("stream.send_failed")
+                self.log.exception("stream.send_failed")
 
 
 class StreamSink(Generic[W]):
@@ -99,27 +103,18 @@ class StreamSink(Generic[W]):
     """
 
     def __init__(
-        self,
-        record: TurnRecord,
-        log: FilteringBoundLogger,
-        flusher: Flusher,
-        make: Callable[[], tuple[Renderer, W]],
-        choices: int = 1,
-        *,
-        on_end: Callable[[Renderer], None] | None = None,
-        on_failure: Callable[[], None] | None = None,
+        self, answer: Answer, flusher: Flusher, make: Callable[[], tuple[Renderer, W]], choices: int = 1
     ) -> None:
-        """`on_end` is called before the last bytes go, `on_failure` when one choice's failure has ended the others."""
         self.begun = False
         """The head is sent: only the stream can be the answer."""
         self.ended = False
         """All events of the answer have come. They may not be written yet."""
         self._running = choices
-        self._record = record
-        self._log = log
+        self._answer = answer
+        self._record = answer.record
+        self._log = flusher.log
         self._flusher = flusher
         self._make = make
-        self._on_end, self._on_failure = on_end, on_failure
         self._pending: list[Batch] = []
         """Events of this tick, or from before the stream begins."""
         self._out = b""
@@ -144,10 +139,12 @@ class StreamSink(Generic[W]):
     def begin(self, prepared: Sequence[Prepared]) -> None:
         """Opens the stream with the events so far; from then on events go out as they come. Idempotent.
 
-        Raises as `get_ready`.
+        Raises TurnwireError for a turn that failed before its first block, and as `get_ready`.
         """
         if self.begun:
             return
+        if (refusal := self.refusal()) is not None:
+            raise raised(refusal)
         renderer, writer = self.get_ready()
         opening = renderer.start(prepared)
         if self._pending:
@@ -157,8 +154,8 @@ class StreamSink(Generic[W]):
         writer.begin(opening)
         if self.ended or self._broken:
             writer.close()
-            if self.ended and self._running and self._on_failure is not None:
-                self._on_failure()
+            if self.ended and self._running:
+                self._answer.cancel("failed")
 
     def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None:
         """See `TurnSink.push`."""
@@ -199,12 +196,26 @@ class StreamSink(Generic[W]):
         elif self.ended or self._broken:
             writer.close(out)
 
+    async def finish(self) -> None:
+        """Returns when the whole stream is sent. Raises as the writer."""
+        await self.get_ready()[1].run()
+
+    def give_up(self, error: ErrorInfo) -> None:
+        """Ends the stream, which has begun, with an error."""
+        renderer, writer = self.get_ready()
+        writer.close(renderer.error(error))
+
+    def stop(self) -> None:
+        """Accepts nothing more."""
+        if self._parts is not None:
+            self._parts[1].closed = True
+
     def _end(self, last: TurnEvent) -> None:
         self._running -= 1
         failed = failure_of(last) is not None
         self.ended = failed or not self._running
-        if self.begun and failed and self._running and self._on_failure is not None:
-            self._on_failure()
+        if self.begun and failed and self._running:
+            self._answer.cancel("failed")
 
     def _render(self, renderer: Renderer, now: float) -> None:
         pending, self._pending = self._pending, []
@@ -223,9 +234,9 @@ class StreamSink(Generic[W]):
             self._record.outcome = "internal"
             self._out = renderer.error(unexpected(error))
             return
-        if self.ended and self._on_end is not None:
+        if self.ended and self._answer.on_end is not None:
             try:
-                self._on_end(renderer)
+                self._answer.on_end(renderer)
             except Exception:  # the client still gets the end of its answer
                 self._log.exception("turn.end_failed")
 
@@ -233,32 +244,69 @@ class StreamSink(Generic[W]):
 class DocumentSink:
     """A `TurnSink` that keeps all events until the turns have ended."""
 
-    def __init__(self, record: TurnRecord, choices: int = 1) -> None:
+    begun = False
+    """See `StreamSink.begun`: an error can be the answer until the end."""
+
+    def __init__(self, answer: Answer, make: Callable[[], Collector] | None = None, choices: int = 1) -> None:
+        """`make` makes what collects the document; None: only the events are wanted."""
         self.ended = False
         self.events: list[list[TurnEvent]] = [[] for _ in range(choices)]
         """Of each choice."""
-        self.failure: ErrorInfo | None = None
-        self.done = asyncio.Event()
+        self.body = b""
+        """The document."""
+        self._answer = answer
+        self._make = make
+        self._failure: ErrorInfo | None = None
+        self._done = asyncio.Event()
         self._running = choices
-        self._record = record
+        self._prepared: Sequence[Prepared] = ()
 
     def opened(self, prepared: Prepared) -> None:
         """See `TurnSink.opened`."""
+
+    def begin(self, prepared: Sequence[Prepared]) -> None:
+        """Records that every turn is open."""
+        self._prepared = prepared
 
     def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None:
         """See `TurnSink.push`."""
         if self.ended or not events:
             return
         self.events[choice] += events
-        last = events[-1]
-        if type(last) is not Delta and self._record.ends(last):
+        last, record = events[-1], self._answer.record
+        if type(last) is not Delta and record.ends(last):
             self._running -= 1
-            self.failure = failure_of(last)
-            self.ended = self.failure is not None or not self._running
+            self._failure = failure_of(last)
+            self.ended = self._failure is not None or not self._running
             tokens = _all_tokens(last, tokens)
-        self._record.batch(tokens, asyncio.get_running_loop().time(), choice)
+        record.batch(tokens, asyncio.get_running_loop().time(), choice)
         if self.ended:
-            self.done.set()
+            self._done.set()
+
+    async def finish(self) -> None:
+        """Makes the document when the turns have ended. Raises TurnwireError where one fails."""
+        await self._done.wait()
+        if self._failure is not None:
+            if self._running:
+                self._answer.cancel("failed")
+            raise raised(self._failure)
+        if self._make is None:
+            return
+        collector = self._make()
+        collector.start(self._prepared)
+        for choice, events in enumerate(self.events):
+            collector.events(events, choice)
+        self.body = collector.body()
+        if self._answer.on_end is not None:
+            self._answer.on_end(collector)
+
+    def give_up(self, error: ErrorInfo) -> None:
+        """Ends the answer with an error."""
+        self._failure = error
+        self._done.set()
+
+    def stop(self) -> None:
+        """See `StreamSink.stop`: nothing follows the document."""
 
 
 class ChoiceSink:

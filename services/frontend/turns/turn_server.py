@@ -1,37 +1,30 @@
-"""Serves the turns of one HTTP request, for every API: parsed request → gateway → stream or document.
+"""Runs turns, for every API and every kind of answer: HTTP streams and documents, background responses, WebSocket
+lanes, and turns that this server reads itself.
 
-The status waits until the gateway has opened every turn, so that a refusal gets an error status. From then on a failure
-is the stream's last event. However the handler ends (hang-up, slow reader, timeout), it cancels turns that have not
-finished.
+The first byte waits until the gateway has opened every turn, so that a refusal gets an error status. From then on a
+failure is the stream's last event. However a run ends (hang-up, slow reader, timeout), turns that have not finished are
+cancelled, and the caller is charged.
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeAlias
+from contextlib import ExitStack
+from typing import Any, TypeAlias, TypeVar
 
-import msgspec
 from aiohttp import web
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
-from schemas.errors import ErrorKind, Invalid, NotFound, TimedOut, TurnwireError, raised
-from schemas.events import Prepared
+from schemas.errors import ContextOverflow, ErrorKind, TimedOut, TurnwireError
+from schemas.events import TurnEvent
 from services.frontend.http.headers import header_flag
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
-from services.frontend.turns.interfaces import (
-    Ask,
-    CancelReason,
-    Collector,
-    Dialect,
-    OpenTurn,
-    Renderer,
-    Reply,
-    TurnGateway,
-)
+from services.frontend.turns.admission import Admission, Admitted
+from services.frontend.turns.answer import Answer, OnEnd, Shorten
+from services.frontend.turns.interfaces import Ask, Collector, Dialect, OpenTurn, Renderer, Reply
 from services.frontend.turns.metrics import FrontendMetrics, TurnRecord
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
 from services.guides.promises import not_enforced
@@ -44,17 +37,17 @@ REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
 
 Read: TypeAlias = Callable[[], Awaitable[Ask]]
 """Reads and parses the request. Raises TurnwireError."""
-OnEnd: TypeAlias = Callable[[Renderer | Collector], None]
-"""Called when every turn has ended, before the client gets the end; not for an answer that was given up."""
+AnswerSink: TypeAlias = StreamSink[Any] | DocumentSink
+S = TypeVar("S", bound=AnswerSink)
 
 
 class TurnServer:
-    """Serves turns. One for all APIs."""
+    """Runs turns. One for all APIs."""
 
     def __init__(
-        self, gateway: TurnGateway, config: FrontendConfig, metrics: FrontendMetrics, log: FilteringBoundLogger
+        self, admission: Admission, config: FrontendConfig, metrics: FrontendMetrics, log: FilteringBoundLogger
     ) -> None:
-        self.gateway = gateway
+        self.admission = admission
         self.config = config
         self.metrics = metrics
         self.log = log
@@ -63,14 +56,118 @@ class TurnServer:
         self.limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
 
     async def serve(
-        self, request: web.Request, dialect: Dialect, read: Read, *, on_end: OnEnd | None = None
+        self,
+        request: web.Request,
+        dialect: Dialect,
+        read: Read,
+        *,
+        on_end: OnEnd | None = None,
+        shorten: Shorten | None = None,
     ) -> web.StreamResponse:
-        """Answers one request. Raises TurnwireError for what can be refused with a status."""
+        """Answers one HTTP request. Raises TurnwireError for what can be refused with a status."""
         context = request[REQUEST_CONTEXT]
-        record = TurnRecord(self.metrics, context.started, asyncio.get_running_loop().time)
+        answer = self.answer(context, dialect.name, started=context.started, on_end=on_end, shorten=shorten)
+        with ExitStack() as stack:
+
+            async def begin() -> tuple[Sequence[Admitted], StreamSink[SseWriter] | DocumentSink]:
+                stack.enter_context(context.open_request())
+                ask = await read()
+                answer.record.stream = ask.stream
+                admitted = await self.admit(ask, answer)
+                return admitted, self._sink(request, dialect, ask, answer, admitted)
+
+            try:
+                sink = await self.run(answer, begin)
+            finally:
+                context.outcome = answer.record.outcome
+                context.fields |= answer.record.fields()
+        if isinstance(sink, StreamSink):
+            return sink.get_ready()[1].response
+        return web.Response(body=sink.body, content_type="application/json")
+
+    def _sink(
+        self, request: web.Request, dialect: Dialect, ask: Ask, answer: Answer, admitted: Sequence[Admitted]
+    ) -> StreamSink[SseWriter] | DocumentSink:
+        """The sink of an HTTP answer."""
+        model = ask.conversations[0].model or admitted[0].card.name
+
+        def collector() -> Collector:
+            return ask.collector(self._reply(request, answer.context, model))
+
+        def stream() -> tuple[Renderer, SseWriter]:
+            writer = SseWriter(request, EventStream(request), self.limits, dialect.keepalive, on_slow=too_slow)
+            return ask.renderer(self._reply(request, answer.context, model)), writer
+
+        def too_slow() -> None:
+            answer.record.outcome = "slow_reader"
+            answer.cancel("slow_reader")
+
+        if not ask.stream:
+            return DocumentSink(answer, collector, len(admitted))
+        sink = StreamSink(answer, self.flusher, stream, len(admitted))
+        after_sending(sink.get_ready)  # the request goes first
+        return sink
+
+    async def read(
+        self, conversation: Conversation, context: RequestContext, dialect: str, shorten: Shorten | None = None
+    ) -> Sequence[TurnEvent]:
+        """Returns the events of a whole turn that this server reads itself before it answers the request.
+
+        Cancelling this cancels the turn. Raises TurnwireError where the turn cannot start or fails.
+        """
+        answer = self.answer(context, dialect, shorten=shorten)
+
+        async def begin() -> tuple[Sequence[Admitted], DocumentSink]:
+            card = self.admission.resolve(conversation.model, context.caller, conversation)
+            answer.record.opened(card.name)
+            return [await self.admission.admit(conversation, context.caller, card)], DocumentSink(answer)
+
+        answer.turn_id = secrets.token_hex(12)
         try:
-            with context.turn(lambda: record.tokens):
-                return await self._serve(request, dialect, read, record, on_end)
+            sink = await self.run(answer, begin)
+        finally:
+            self.log_answer("summary", answer)
+        (events,) = sink.events
+        return events
+
+    def answer(
+        self,
+        context: RequestContext,
+        dialect: str,
+        *,
+        started: float | None = None,
+        on_end: OnEnd | None = None,
+        shorten: Shorten | None = None,
+    ) -> Answer:
+        """An answer that begins now, or began at `started` (the loop's time)."""
+        loop = asyncio.get_running_loop()
+        started = loop.time() if started is None else started
+        record = TurnRecord(self.metrics, started, loop.time)
+        deadline = started + self.config.request_timeout_s
+        return Answer(context, dialect, record, deadline, context.id, on_end, shorten)
+
+    async def run(self, answer: Answer, begin: Callable[[], Awaitable[tuple[Sequence[Admitted], S]]]) -> S:
+        """Runs one answer to its end. Cancelling this cancels its turns.
+
+        Args:
+            begin: admits the request. Returns one conversation for each choice of the answer, and its sink.
+
+        Raises TurnwireError: for a stream only before its first byte; later errors are its last event.
+        """
+        record, sink = answer.record, None
+        try:
+            try:
+                async with asyncio.timeout_at(answer.deadline):
+                    admitted, sink = await begin()
+                    turns = await self._open(admitted, sink, answer)
+                    answer.turns = turns
+                    record.prompt_tokens = max(turn.prepared.prompt_tokens for turn in turns)
+                    sink.begin([turn.prepared for turn in turns])
+            except TimeoutError:
+                if sink is None or not sink.begun:
+                    raise _late() from None
+            await self._finish(answer, sink)
+            return sink
         except TurnwireError as error:
             record.outcome = record.outcome or str(error.info.kind)
             raise
@@ -78,103 +175,44 @@ class TurnServer:
             record.outcome = record.outcome or "hangup"
             raise
         finally:
+            if sink is not None:
+                if not sink.ended:
+                    answer.cancel("hangup")
+                sink.stop()
             record.outcome = record.outcome or "internal"
-            context.outcome = record.outcome
-            context.fields |= record.fields()
-            record.close(dialect.name)
+            record.close(answer.dialect)
+            if answer.context.caller is not None:
+                answer.context.caller.spend(record.tokens)
 
-    async def _serve(
-        self,
-        request: web.Request,
-        dialect: Dialect,
-        read: Read,
-        record: TurnRecord,
-        on_end: OnEnd | None,
-    ) -> web.StreamResponse:
-        context = request[REQUEST_CONTEXT]
-        deadline = context.started + self.config.request_timeout_s
-        answer: _Answer | None = None
-        try:
-            async with asyncio.timeout_at(deadline):
-                ask = await read()
-                conversations = self.admit(ask, context, record)
-                reply = partial(self._reply, request, context, ask.conversations[0].model or conversations[0].model)
-                answer = _Answer(ask, reply, record, deadline, on_end)
-                sink: StreamSink[SseWriter] | DocumentSink
-                if ask.stream:
-                    sink = self._sink(request, dialect, answer, len(conversations))
-                    after_sending(sink.get_ready)  # the request goes first
-                else:
-                    sink = DocumentSink(record, len(conversations))
-                answer.turns = await self._open(conversations, sink, context.id)
-        except TimeoutError:
-            if answer is None or not isinstance(sink, StreamSink) or not sink.begun:
-                raise _late() from None
-            return await self._stream(answer, sink)
-        record.prompt_tokens = max(turn.prepared.prompt_tokens for turn in answer.turns)
-        try:
-            if isinstance(sink, StreamSink):
-                return await self._stream(answer, sink)
-            return await self._document(answer, sink)
-        finally:
+    async def _finish(self, answer: Answer, sink: AnswerSink) -> None:
+        """Waits for the end of the answer, until the deadline."""
+
+        def too_late() -> None:
             if not sink.ended:
-                answer.cancel("hangup")
+                answer.record.outcome = str(ErrorKind.TIMED_OUT)
+                answer.cancel("timeout")
+                sink.give_up(_late().info)
 
-    def _sink(self, request: web.Request, dialect: Dialect, answer: "_Answer", choices: int) -> StreamSink[SseWriter]:
-        def make() -> tuple[Renderer, SseWriter]:
-            writer = SseWriter(request, EventStream(request), self.limits, dialect.keepalive, on_slow=too_slow)
-            return answer.ask.renderer(answer.reply()), writer
-
-        def too_slow() -> None:
-            answer.record.outcome = "slow_reader"
-            answer.cancel("slow_reader")
-
-        on_failure = partial(answer.cancel, "failed")
-        return StreamSink(
-            answer.record, self.log, self.flusher, make, choices, on_end=answer.on_end, on_failure=on_failure
-        )
-
-    def card(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """Returns the model of a request. Raises NotFound, and Invalid for a request that names none."""
+        timer = asyncio.get_running_loop().call_at(answer.deadline, too_late)
         try:
-            return self.gateway.resolve(model, conversation)
-        except NotFound:
-            if model:
-                raise
-            raise Invalid("model: Field required", param="model") from None
+            await sink.finish()
+        finally:
+            timer.cancel()
 
-    def report(self, ask: Ask, context: RequestContext) -> ModelCard:
-        """Returns the request's model, and puts into headers and log what the answer will lack. Raises as `card`."""
-        context.note(ask.notes)
-        card = self.card(ask.conversations[0].model, ask.conversations[0])
-        context.not_enforced = not_enforced(ask.conversations[0], card.features, card.family)
-        return card
-
-    def admit(self, ask: Ask, context: RequestContext, record: TurnRecord) -> list[Conversation]:
-        """Returns the conversations as the pipeline gets them. Raises as `card`."""
-        record.stream = ask.stream
-        asked, card = ask.conversations[0].model, self.report(ask, context)
-        record.opened(card.name)
-        return [
-            msgspec.structs.replace(
-                conversation,
-                model=card.name,
-                client=msgspec.structs.replace(
-                    conversation.client, tenant=context.tenant, alias=asked if asked in card.aliases else None
-                ),
-            )
-            for conversation in ask.conversations
-        ]
-
-    async def _open(
-        self, conversations: Sequence[Conversation], sink: StreamSink[SseWriter] | DocumentSink, turn_id: str
-    ) -> list[OpenTurn]:
+    async def _open(self, admitted: Sequence[Admitted], sink: AnswerSink, answer: Answer) -> list[OpenTurn]:
         """Opens every turn, or none."""
-        if len(conversations) == 1:
-            return [await self.gateway.open(conversations[0], sink, turn_id=turn_id)]
+        opening, turn_id = self.admission.open, answer.turn_id
+        if len(admitted) == 1:
+            try:
+                return [await opening(admitted[0], sink, turn_id=turn_id)]
+            except ContextOverflow as overflow:
+                if answer.shorten is None:
+                    raise
+                shorter = admitted[0].then(await answer.shorten(admitted[0].conversation, overflow))
+            return [await opening(shorter, sink, turn_id=turn_id)]
         tasks = [
-            asyncio.ensure_future(self.gateway.open(conversation, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
-            for i, conversation in enumerate(conversations)
+            asyncio.ensure_future(opening(one, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
+            for i, one in enumerate(admitted)
         ]
         try:
             return await asyncio.gather(*tasks)
@@ -185,6 +223,28 @@ class TurnServer:
                 if not isinstance(opened, BaseException):
                     opened.cancel("hangup")
             raise
+
+    def report(self, ask: Ask, context: RequestContext) -> ModelCard:
+        """Returns the request's model, and puts into headers and log what the answer will lack. Raises as
+        `Admission.resolve`."""
+        context.note(ask.notes)
+        first = ask.conversations[0]
+        card = self.admission.resolve(first.model, context.caller, first)
+        context.not_enforced = not_enforced(first, card.features, card.family)
+        return card
+
+    async def admit(self, ask: Ask, answer: Answer) -> list[Admitted]:
+        """Admits the conversation of every choice. Raises as `Admission.admit`."""
+        card = self.report(ask, answer.context)
+        answer.record.opened(card.name)
+        caller = answer.context.caller
+        return [await self.admission.admit(conversation, caller, card) for conversation in ask.conversations]
+
+    def log_answer(self, event: str, answer: Answer, **fields: object) -> None:
+        """Logs an answer that has no line in the access log."""
+        context, record = answer.context, answer.record
+        ids = {"request": context.request_id, "outcome": record.outcome, "tenant": context.tenant}
+        self.log.info(event, **ids, **record.fields(), **fields)
 
     def _reply(self, request: web.Request, context: RequestContext, model: str) -> Reply:
         config = self.config
@@ -199,68 +259,6 @@ class TurnServer:
             ),
             now=time.time,
         )
-
-    async def _stream(self, answer: "_Answer", sink: StreamSink[SseWriter]) -> web.StreamResponse:
-        if not sink.begun:
-            refusal = sink.refusal()
-            if refusal is not None:
-                raise raised(refusal)
-            sink.begin(answer.prepared)
-        renderer, writer = sink.get_ready()
-
-        def too_late() -> None:
-            answer.record.outcome = str(ErrorKind.TIMED_OUT)
-            answer.cancel("timeout")
-            writer.close(renderer.error(_late().info))
-
-        timer = asyncio.get_running_loop().call_at(answer.deadline, too_late)
-        try:
-            await writer.run()
-        finally:
-            timer.cancel()
-        return writer.response
-
-    async def _document(self, answer: "_Answer", sink: DocumentSink) -> web.StreamResponse:
-        try:
-            async with asyncio.timeout_at(answer.deadline):
-                await sink.done.wait()
-        except TimeoutError:
-            answer.cancel("timeout")
-            raise _late() from None
-        if sink.failure is not None:
-            if len(answer.turns) > 1:
-                answer.cancel("failed")
-            raise raised(sink.failure)
-        collector = answer.ask.collector(answer.reply())
-        collector.start(answer.prepared)
-        for choice, events in enumerate(sink.events):
-            collector.events(events, choice)
-        body = collector.body()
-        if answer.on_end is not None:
-            answer.on_end(collector)
-        return web.Response(body=body, content_type="application/json")
-
-
-@dataclass(slots=True)
-class _Answer:
-    """What both forms of an answer use."""
-
-    ask: Ask
-    reply: Callable[[], Reply]
-    record: TurnRecord
-    deadline: float
-    """The loop's time at which the request times out."""
-    on_end: OnEnd | None
-    turns: Sequence[OpenTurn] = ()
-    """One for each choice; none before all are open."""
-
-    @property
-    def prepared(self) -> list[Prepared]:
-        return [turn.prepared for turn in self.turns]
-
-    def cancel(self, reason: CancelReason) -> None:
-        for turn in self.turns:
-            turn.cancel(reason)
 
 
 def _late() -> TimedOut:

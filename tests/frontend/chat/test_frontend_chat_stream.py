@@ -26,7 +26,7 @@ from schemas.events import (
     Usage,
     failure_of,
 )
-from services.frontend.apis.chat.stream import ChatStream, Shape, chat_collector
+from services.frontend.apis.chat.stream import ChatCollector, ChatStream, Shape
 from services.frontend.apis.shared.freeform import freeform_input
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.frontend_fakes import with_dispatch
@@ -58,7 +58,7 @@ class Case(msgspec.Struct):
         return b"".join(out).decode()
 
     def document(self) -> dict[str, Any]:
-        collector = chat_collector(self.reply(), self.shape, self.choices)
+        collector = ChatCollector(ChatStream(self.reply(), self.shape.whole(), self.choices))
         collector.start([PREPARED] * self.choices)
         for choice, events in self.batches:
             collector.events(events, choice)

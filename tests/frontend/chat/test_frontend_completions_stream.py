@@ -21,7 +21,7 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.apis.completions.stream import CompletionsStream, Shape, completions_collector
+from services.frontend.apis.completions.stream import CompletionsCollector, CompletionsStream, Shape
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.chat.test_frontend_chat_stream import frames
 
@@ -56,7 +56,7 @@ def stream(shape: Shape, batches: Batches) -> list[Any]:
 
 
 def document(shape: Shape, batches: Batches) -> dict[str, Any]:
-    collector = completions_collector(REPLY, shape)
+    collector = CompletionsCollector(CompletionsStream(REPLY, shape.whole()))
     collector.start([Prepared(5, 16)] * len(shape.echoes))
     for choice, events in batches:
         collector.events(events, choice)

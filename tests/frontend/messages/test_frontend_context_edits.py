@@ -12,6 +12,7 @@ from schemas.conversation import Call, Conversation, Reasoning, Result, Text, Tu
 from schemas.errors import Invalid
 from services.frontend.apis.messages.context_edits import CLEARED
 from services.frontend.apis.messages.request import MessagesAsk, apply_context_edits, parse
+from services.frontend.turns.admission import Admitted
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
 Json = dict[str, Any]
@@ -233,8 +234,8 @@ def test_what_an_edit_of_tools_cannot_be(edit: Json, place: str) -> None:
 
 
 class Counting(FakeGateway):
-    async def count(self, conversation: Conversation) -> int:
-        return await by_length(conversation)
+    async def count(self, admitted: Admitted) -> int:
+        return await by_length(admitted.conversation)
 
 
 async def test_the_sdk_sees_what_was_cleared() -> None:

@@ -25,9 +25,8 @@ from schemas.events import (
     Usage,
     failure_of,
 )
-from services.frontend.apis.messages.stream import MessagesStream, merged_message
+from services.frontend.apis.messages.stream import MessageCollector, MessagesStream
 from services.frontend.apis.messages.wire import UNSEALED
-from services.frontend.apis.shared.answers.documents import StreamCollector
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.frontend_fakes import with_dispatch
 
@@ -47,8 +46,8 @@ class Case(msgspec.Struct):
     def renderer(self) -> MessagesStream:
         return MessagesStream(self.reply(), **self._display())
 
-    def collector(self) -> StreamCollector:
-        return StreamCollector(MessagesStream(self.reply(), **self._display()), merged_message)
+    def collector(self) -> MessageCollector:
+        return MessageCollector(MessagesStream(self.reply(), **self._display()))
 
     def stream(self, batches: list[list[TurnEvent]]) -> str:
         renderer = self.renderer()

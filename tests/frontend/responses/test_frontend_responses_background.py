@@ -196,6 +196,7 @@ async def test_what_can_be_refused_at_once_is(client: Client, served: Served) ->
     error = await client.refused("POST", status=404, json={"model": "none", "input": "x", "background": True})
     assert error["code"] == "model_not_found"
     assert len(served.responses.background) == 0
+    assert len(served.responses.store) == 0
 
 
 async def test_a_request_that_takes_too_long_fails(script: Script) -> None:

@@ -11,9 +11,10 @@ import pytest
 from aiohttp import ClientSession
 
 from schemas.control import ModelCard
-from schemas.conversation import Conversation, Reasoning, Result
+from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
+from services.frontend.turns.admission import Admitted
 from services.frontend.turns.interfaces import TurnSink
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import (
@@ -254,15 +255,16 @@ class Window(FakeGateway):
 
     room = 4
 
-    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> FakeTurn:
-        if len(conversation.turns) > self.room:
-            details = {"prompt_tokens": len(conversation.turns), "max_prompt_tokens": self.room}
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
+        size = len(admitted.conversation.turns)
+        if size > self.room:
+            details = {"prompt_tokens": size, "max_prompt_tokens": self.room}
             raise ContextOverflow("prompt is too long", code="context_length_exceeded", details=details)
-        return await super().open(conversation, sink, turn_id=turn_id)
+        return await super().open(admitted, sink, turn_id=turn_id)
 
-    async def count(self, conversation: Conversation) -> int:
-        self.counted.append(conversation)
-        return len(conversation.turns)
+    async def count(self, admitted: Admitted) -> int:
+        self.counted.append(admitted.conversation)
+        return len(admitted.conversation.turns)
 
 
 def long_session(exchanges: int) -> list[dict[str, Any]]:

@@ -14,11 +14,12 @@ from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.live.runner import Emitter, Runner
 from services.frontend.http.middleware import RequestContext
+from services.frontend.turns.answer import Answer
 from services.frontend.turns.metrics import FrontendMetrics, TurnRecord
 from services.frontend.turns.sinks import Flusher, StreamSink
 from services.frontend.turns.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, finish, text
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, admission, finish, text
 
 
 class Renderer:
@@ -44,11 +45,13 @@ class Lane:
         log = structlog.get_logger()
         loop = asyncio.get_running_loop()
         self.record = TurnRecord(FrontendMetrics(CollectorRegistry()), loop.time(), loop.time)
+        context = RequestContext("0" * 24, None, loop.time())
+        answer = Answer(context, "responses", self.record, loop.time() + 60, context.id)
         self.record.opened("m")
         self.renderer = Renderer()
         self.emitted: list[bytes] = []
         self.emitter = Emitter(self.emitted.append, lambda: self.emitted.append(b"<end>"))
-        self.sink = StreamSink(self.record, log, Flusher(log), lambda: (self.renderer, self.emitter))
+        self.sink = StreamSink(answer, Flusher(log), lambda: (self.renderer, self.emitter))
 
     def begin(self) -> None:
         self.sink.begin([Prepared(1, 1)])
@@ -125,12 +128,12 @@ class Stall(asyncio.Event):
 async def test_a_turn_that_ends_in_the_tick_in_which_its_time_is_over_is_whole() -> None:
     gateway = FakeGateway(lambda: [text(0, "Hello"), Stall(), [finish(1)]])
     log, metrics = structlog.get_logger(), FrontendMetrics(CollectorRegistry())
-    runner = Runner(TurnServer(gateway, FrontendConfig(request_timeout_s=0.05), metrics, log))
+    runner = Runner(TurnServer(admission(gateway), FrontendConfig(request_timeout_s=0.05), metrics, log))
     exchange = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
     ask = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
     emitted: list[bytes] = []
-    renderer, record = ask.renderer(runner.reply(exchange, MODEL)), runner.record()
-    await runner.run(ask, renderer, exchange, record, Emitter(emitted.append))
+    with structlog.testing.capture_logs() as lines:
+        await runner.run(ask, ask.renderer(runner.reply(exchange, MODEL)), exchange, Emitter(emitted.append))
     assert b"response.completed" in emitted[-1]
-    assert record.outcome == "stop"
+    assert [line["outcome"] for line in lines] == ["stop"]
     assert gateway.turns[0].cancelled == []

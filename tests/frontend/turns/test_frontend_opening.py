@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
 from services.frontend.apis.messages.stream import MessagesStream
+from services.frontend.turns.admission import Admitted
 from services.frontend.turns.interfaces import TurnSink
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, FakeTurn, finish, serving, text
@@ -35,8 +35,8 @@ class Eager(FakeGateway):
         self.at_once = False
         """The events come before the handler's task has let go of the loop."""
 
-    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> FakeTurn:
-        turn = FakeTurn(turn_id, self.resolve(conversation.model), conversation, sink)
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
+        turn = FakeTurn(turn_id, admitted.card, admitted.conversation, sink)
         self.turns.append(turn)
         if not self.at_once:
             await asyncio.sleep(0)

@@ -5,16 +5,12 @@ freeform    {"index":0,"id":…,"type":"custom","custom":{"name":…,"input":…
 legacy      {"name":…,"arguments":…}                                                    in `function_call`
 """
 
-from typing import Any
-
-import msgspec
 from msgspec import Raw
 
 from schemas.events import BlockStart
+from services.frontend.apis.chat import wire
 from services.frontend.apis.shared.decode import is_json
 from services.frontend.apis.shared.freeform import FreeformInput, freeform_input
-
-_encode = msgspec.json.Encoder().encode
 
 
 class CallWriter:
@@ -27,50 +23,58 @@ class CallWriter:
         self._legacy = legacy
         self._input = FreeformInput() if freeform else None
         self._begun = False
-        if legacy:
-            self._head, self._tail = b'{"function_call":{"arguments":', b"}}"
-        else:
-            member = b'"custom":{"input":' if freeform else b'"function":{"arguments":'
-            self._head, self._tail = b'{"tool_calls":[{"index":%d,%b' % (index, member), b"}}]}"
 
-    def opening(self) -> bytes:
+    def opening(self) -> wire.AnswerMessage:
         """The first delta: everything but the arguments."""
         if self._legacy:
-            return _encode({"function_call": {"name": self._name, "arguments": ""}})
-        return _encode({"tool_calls": [{"index": self.index, **self._document("")}]})
+            return wire.AnswerMessage(function_call=wire.CalledFunction(self._name))
+        return wire.AnswerMessage(tool_calls=[self._call("")])
 
-    def piece(self, text: str) -> bytes:
-        """The delta for the next piece of the arguments; empty while none of it is certain."""
+    def piece(self, text: str) -> wire.AnswerMessage | None:
+        """The delta for the next piece of the arguments; None while none of it is certain."""
         if self._input is not None:
             text = self._input.feed(text)
         return self._delta(text)
 
     def plain(self) -> tuple[bytes, bytes] | None:
-        """The bytes around the next piece's text, where `piece` would only splice it in."""
-        return (self._head, self._tail) if self._begun and self._input is None else None
+        """The bytes of the next delta before and after its text, where `piece` would only add the text."""
+        if not self._begun or self._input is not None:
+            return None
+        if self._legacy:
+            return b'{"function_call":{"arguments":', b"}}"
+        return b'{"tool_calls":[{"index":%d,"function":{"arguments":' % self.index, b"}}]}"
 
-    def end(self, *, complete: bool) -> bytes:
+    def end(self, *, complete: bool) -> wire.AnswerMessage | None:
         """The last delta. The arguments of a complete call can be parsed; those of an incomplete one cannot."""
         if self._input is not None:
             return self._delta(self._input.end() if complete else "")
         if self._begun:
-            return b""
+            return None
         return self._delta("{}" if complete else "{")
 
-    def whole(self, arguments: str) -> dict[str, Any] | None:
-        """The complete call as in a message; None if the arguments of a function are no JSON object."""
+    def whole(self, arguments: str) -> wire.AnswerCall | None:
+        """The complete call; None if the arguments of a function are not a JSON object."""
         if self._input is not None:
-            return self._document(freeform_input(arguments))
+            return self._call(freeform_input(arguments))
         arguments = arguments or "{}"
-        return self._document(arguments) if is_json(arguments, dict[str, Raw]) else None
+        return self._call(arguments) if is_json(arguments, dict[str, Raw]) else None
 
-    def _delta(self, text: str) -> bytes:
+    def _delta(self, text: str) -> wire.AnswerMessage | None:
         if not text:
-            return b""
+            return None
         self._begun = True
-        return self._head + _encode(text) + self._tail
-
-    def _document(self, arguments: str) -> dict[str, Any]:
+        if self._legacy:
+            return wire.AnswerMessage(function_call=wire.CalledFunction(arguments=text))
         if self._input is not None:
-            return {"id": self.id, "type": "custom", "custom": {"name": self._name, "input": arguments}}
-        return {"id": self.id, "type": "function", "function": {"name": self._name, "arguments": arguments}}
+            return wire.AnswerMessage(
+                tool_calls=[wire.AnswerCall(index=self.index, custom=wire.CalledTool(input=text))]
+            )
+        function = wire.CalledFunction(arguments=text)
+        return wire.AnswerMessage(tool_calls=[wire.AnswerCall(index=self.index, function=function)])
+
+    def _call(self, arguments: str) -> wire.AnswerCall:
+        index, id = self.index, self.id
+        if self._input is not None:
+            return wire.AnswerCall(index=index, id=id, type="custom", custom=wire.CalledTool(self._name, arguments))
+        function = wire.CalledFunction(self._name, arguments)
+        return wire.AnswerCall(index=index, id=id, type="function", function=function)

@@ -8,18 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
 from services.frontend.apis.chat.stream import (
+    ChatCollector,
     ChatStream,
     ReasoningField,
     ReasoningPlace,
     Settings,
     Shape,
-    chat_collector,
 )
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, given, tags_of
 from services.frontend.apis.shared.hints import hints
@@ -78,7 +79,8 @@ class ChatAsk(Struct, frozen=True):
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        return chat_collector(reply, self.shape, self.choices)
+        reply = replace(reply, dispatch=False, dispatch_reasoning=False)
+        return ChatCollector(ChatStream(reply, self.shape.whole(), self.choices))
 
 
 Decoder: TypeAlias = BodyDecoder[wire.Body, ToolList]

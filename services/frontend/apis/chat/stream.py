@@ -1,4 +1,4 @@
-"""Renders a turn, or several side by side, as chunks of Chat Completions, or as one document that merges them.
+"""Renders a turn, or several side by side, as chunks of Chat Completions, or folds the chunks to one document.
 
     start                                           role chunk of every choice
     Delta "Let me look." of reasoning               delta.reasoning_content
@@ -11,15 +11,12 @@
 Ids, names and roles are sent once: the Python SDK concatenates repeated strings.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from schemas.errors import ErrorInfo
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -30,19 +27,21 @@ from schemas.events import (
     TokenLogprob,
 )
 from schemas.frames import unpack_ids
+from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.calls import CallWriter
 from services.frontend.apis.chat.history import DETAILS
-from services.frontend.apis.shared.answers.documents import StreamCollector
-from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
 from services.frontend.apis.shared.openai.chunks import (
+    ChoiceRenderer,
+    Chunk,
+    ChunkCollector,
     ChunkShape,
     ChunkStream,
+    ErrorChunk,
     UsageAnswer,
-    answer_head,
-    error_chunk,
-    first_usage,
+    add_logprobs,
+    chunk_frame,
+    chunk_head,
     logprob,
-    merged_chunks,
     reason_of,
     usage_of,
 )
@@ -53,10 +52,8 @@ ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "i
 
 _THINK = ("<think>\n", "\n</think>\n\n")
 """Around reasoning that is part of the content."""
-_CONTENT = b'{"content":'
 _UNKNOWN: dict[str, Any] = {"token": "", "logprob": None, "bytes": None, "top_logprobs": []}
 """In place of a token whose log probability the engine did not report."""
-_encode = msgspec.json.Encoder().encode
 
 
 class Settings(Struct, frozen=True):
@@ -85,56 +82,86 @@ class Shape(ChunkShape, frozen=True, kw_only=True):
     service_tier: str | None = None
 
 
-class ChatStream(ChunkStream["_Choice"]):
+class ChatStream(ChunkStream):
     """Renders one answer."""
 
     def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
-        head = answer_head(f"chatcmpl-{reply.turn}", "chat.completion.chunk", reply, shape.fingerprint)
+        head = chunk_head(f"chatcmpl-{reply.turn}", "chat.completion.chunk", reply, shape)
         if shape.service_tier is not None:
-            head["service_tier"] = shape.service_tier
-        super().__init__(head, choices, partial(_Choice, reply, shape), shape)
-        self._continuous_usage = shape.continuous_usage
-
-    def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """The role chunk of every choice."""
-        role = b'{"role":"assistant","content":"","refusal":null}'
-        usage = first_usage(prepared[:1]) if self._continuous_usage else None
-        pairs = zip(self._choices, prepared, strict=True)
-        return b"".join(choice.chunk(role, usage=usage, prompt=each.prompt_ids) for choice, each in pairs)
+            head.service_tier = shape.service_tier
+        super().__init__(head, [_Choice(head, reply, shape, index) for index in range(choices)], shape)
 
 
-def chat_collector(reply: Reply, shape: Shape, choices: int = 1) -> StreamCollector:
+class ChatCollector(ChunkCollector[wire.AnswerChoice]):
     """Collects one answer."""
-    reply = replace(reply, dispatch=False, dispatch_reasoning=False)
-    return StreamCollector(ChatStream(reply, shape.whole(), choices), _document)
+
+    def _add(self, choice: wire.ChunkChoice, chunk: Chunk) -> None:
+        held = self._choices.get(choice.index)
+        if held is None:
+            held = self._choices[choice.index] = wire.AnswerChoice(choice.index, wire.AnswerMessage())
+        if chunk.prompt_token_ids is not UNSET:
+            held.token_ids = []
+        _add_message(held.message, choice.delta)
+        held.logprobs = add_logprobs(held.logprobs, choice.logprobs)
+        held.finish_reason = choice.finish_reason or held.finish_reason
+        if choice.token_ids is not UNSET:
+            held.token_ids = (held.token_ids or []) + choice.token_ids
+        if choice.stop_reason is not UNSET:
+            held.stop_reason = choice.stop_reason
+
+    def _document(self, choices: list[wire.AnswerChoice], usage: UsageAnswer) -> wire.Answer:
+        for choice in choices:
+            message = choice.message
+            if not message.content and (message.tool_calls or message.function_call):
+                message.content = None
+        head = self._head
+        return wire.Answer(
+            id=head.id,
+            created=head.created,
+            model=head.model,
+            system_fingerprint=head.system_fingerprint,
+            service_tier=head.service_tier,
+            prompt_token_ids=self._prompt_ids,
+            choices=choices,
+            usage=usage,
+        )
 
 
-def _document(chunks: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    document = merged_chunks("chat.completion", chunks)
-    return document | {"choices": [_message_choice(choice) for choice in document["choices"]]}
+def _add_message(into: wire.AnswerMessage, piece: wire.AnswerMessage) -> None:
+    """Adds a delta to the message so far, as the SDKs do."""
+    for name in ("role", "content", "refusal", "reasoning_content", "reasoning"):
+        if (text := getattr(piece, name)) is not UNSET:
+            held = getattr(into, name)
+            setattr(into, name, held + text if held else text)
+    if piece.function_call:
+        if into.function_call:
+            into.function_call.arguments += piece.function_call.arguments
+        else:
+            into.function_call = piece.function_call
+    if piece.reasoning_details:
+        into.reasoning_details = [*(into.reasoning_details or []), *piece.reasoning_details]
+    for call in piece.tool_calls or ():
+        into.tool_calls = into.tool_calls or []
+        held = into.tool_calls[call.index] if call.index is not UNSET and call.index < len(into.tool_calls) else None
+        if held is None:
+            into.tool_calls.append(replace(call, index=UNSET))
+        elif held.function and call.function:
+            held.function.arguments += call.function.arguments
+        elif held.custom and call.custom:
+            held.custom.input += call.custom.input
 
 
-def _message_choice(choice: dict[str, Any]) -> dict[str, Any]:
-    """A choice with its merged deltas as the message."""
-    message = choice.pop("delta")
-    if not message["content"] and ("tool_calls" in message or "function_call" in message):
-        message["content"] = None
-    return {"index": choice.pop("index"), "message": message, **choice}
-
-
-class _Choice(TurnRenderer):
+class _Choice(ChoiceRenderer):
     """Renders the chunks of one choice."""
 
-    def __init__(self, reply: Reply, shape: Shape, index: int, head: bytes, tail: bytes) -> None:
+    def __init__(self, head: Chunk, reply: Reply, shape: Shape, index: int) -> None:
+        self._head = head
         self._reply = reply
         self._shape = shape
         self._index = index
-        self._frame = head, tail
-        self._head = head + b'{"index":%d,"delta":' % index
-        self._tail = b',"logprobs":null,"finish_reason":null}' + tail
-        self._text = self._head + _CONTENT, b"}" + self._tail
-        first = "reasoning" if shape.reasoning == "reasoning" else "reasoning_content"
-        self._reasoning_text = self._head + b'{"%b":' % first.encode(), b"}" + self._tail
+        before, after = chunk_frame(head)
+        self._frame = before + b'{"index":%d,"delta":' % index, b',"logprobs":null,"finish_reason":null}' + after
+        """The bytes of a chunk before and after its delta."""
         self._block: BlockStart | None = None
         self._call: CallWriter | None = None
         self._dispatched: Dispatch | None = None
@@ -147,18 +174,25 @@ class _Choice(TurnRenderer):
         """Seals of reasoning since the last call."""
         self._seals_sent = 0
 
-    def chunk(self, delta: bytes, *, usage: UsageAnswer | None = None, prompt: bytes = b"", **fields: Any) -> bytes:
-        """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`, `token_ids`. `prompt`: its
-        packed ids."""
-        if not fields and usage is None and not prompt:
-            return self._head + delta + self._tail
-        ending = _encode({"logprobs": None, "finish_reason": None, **fields})
-        tail = self._frame[1] if usage is None else b'],"usage":' + _encode(usage) + b"}\n\n"
-        if prompt:
-            tail = b'],"prompt_token_ids":' + _encode(unpack_ids(prompt)) + tail[1:]
-        return self._head + delta + b"," + ending[1:] + tail
+    def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
+        """The role chunk."""
+        chunk = self._chunk(wire.AnswerMessage(role="assistant", content="", refusal=None), usage=usage)
+        if prepared.prompt_ids:
+            chunk.prompt_token_ids = unpack_ids(prepared.prompt_ids)
+        return [chunk]
 
-    def _start(self, event: BlockStart, out: list[bytes]) -> None:
+    def _chunk(self, delta: wire.AnswerMessage, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
+        """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`, `token_ids`."""
+        choices = [wire.ChunkChoice(self._index, delta, **fields)]
+        if usage is None:
+            return replace(self._head, choices=choices)
+        return replace(self._head, choices=choices, usage=usage)
+
+    def _spliced(self, before: bytes, after: bytes = b"}") -> tuple[bytes, bytes]:
+        """The bytes of a chunk before and after a text of its delta."""
+        return self._frame[0] + before, after + self._frame[1]
+
+    def _start(self, event: BlockStart, out: list[Chunk | ErrorChunk]) -> None:
         self._block = event
         self.plain = None
         self._thought.clear()
@@ -174,32 +208,31 @@ class _Choice(TurnRenderer):
         )
         self._calls += 1
         self._dispatched = None
-        out.append(self.chunk(self._call.opening()))
+        out.append(self._chunk(self._call.opening()))
         self._send_seals(self._call.id, out)
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[Chunk | ErrorChunk]) -> None:
         block = self._block
         if block is None or block.kind == "hosted":  # this API has no form for searches
             return
         if block.kind == "text":
             if tokens and self._shape.logprobs:
-                out.append(self.chunk(_CONTENT + _encode(text) + b"}", logprobs=_logprobs(tokens)))
+                out.append(self._chunk(wire.AnswerMessage(content=text), logprobs=_logprobs(tokens)))
             elif text:
-                head, tail = self._text
-                out.append(head + _encode(text) + tail)
-                self.plain = None if self._shape.logprobs else self._text
+                out.append(self._chunk(wire.AnswerMessage(content=text)))
+                self.plain = None if self._shape.logprobs else self._spliced(b'{"content":')
         elif block.kind == "tool_use":
             if self._call is not None:
                 self._add(self._call.piece(text), out)
                 around = self._call.plain()
-                self.plain = around and (self._head + around[0], around[1] + self._tail)
+                self.plain = around and self._spliced(*around)
         elif text:
             self._reasoning(text, out)
 
     def _dispatch(self, event: Dispatch) -> None:
         self._dispatched = event
 
-    def _stop(self, event: BlockStop, out: list[bytes]) -> None:
+    def _stop(self, event: BlockStop, out: list[Chunk | ErrorChunk]) -> None:
         block, self._block = self._block, None
         self.plain = None
         if block is None:
@@ -209,51 +242,51 @@ class _Choice(TurnRenderer):
         elif block.kind == "reasoning" and self._thinking:
             self._stop_reasoning(event, out)
 
-    def _tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+    def _tokens(self, event: OutputTokens, out: list[Chunk | ErrorChunk]) -> None:
         logprobs = None if event.logprobs is None else _logprobs(event.logprobs)
-        out.append(self.chunk(b"{}", token_ids=event.ids, logprobs=logprobs))
+        out.append(self._chunk(wire.AnswerMessage(), token_ids=event.ids, logprobs=logprobs))
 
-    def error(self, info: ErrorInfo) -> bytes:
-        return error_chunk(info)
-
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _finish(self, event: Finish, out: list[Chunk | ErrorChunk]) -> None:
         if self._block is not None:
             self._stop(BlockStop(self._block.block, complete=False), out)
         self._send_seals(None, out)
         calls = ("function_call" if self._shape.legacy else "tool_calls") if self._complete else None
         usage = usage_of([event.usage]) if self._shape.continuous_usage else None
-        out.append(self.chunk(b"{}", usage=usage, **reason_of(event, calls)))
+        out.append(self._chunk(wire.AnswerMessage(), usage=usage, **reason_of(event, calls)))
 
-    def _reasoning(self, text: str, out: list[bytes]) -> None:
+    def _reasoning(self, text: str, out: list[Chunk | ErrorChunk]) -> None:
         place = self._shape.reasoning
         opening, self._thinking = not self._thinking, True
         if self._reply.dispatch_reasoning:
             self._thought.append(text)
         if place == "omitted":
             return
-        head, tail = self._reasoning_text
-        if place == "inline":
-            head, tail = self._text
-            text = _THINK[0] + text if opening else text
-        encoded = _encode(text)
         if place == "both":
-            tail = b',"reasoning":' + encoded + tail
-        elif not self._reply.dispatch_reasoning:
-            self.plain = head, tail
-        out.append(head + encoded + tail)
+            out.append(self._chunk(wire.AnswerMessage(reasoning_content=text, reasoning=text)))
+            return
+        if place == "inline":
+            text = _THINK[0] + text if opening else text
+            field, delta = b"content", wire.AnswerMessage(content=text)
+        elif place == "reasoning":
+            field, delta = b"reasoning", wire.AnswerMessage(reasoning=text)
+        else:
+            field, delta = b"reasoning_content", wire.AnswerMessage(reasoning_content=text)
+        if not self._reply.dispatch_reasoning:
+            self.plain = self._spliced(b'{"%b":' % field)
+        out.append(self._chunk(delta))
 
-    def _stop_reasoning(self, event: BlockStop, out: list[bytes]) -> None:
+    def _stop_reasoning(self, event: BlockStop, out: list[Chunk | ErrorChunk]) -> None:
         if self._shape.reasoning == "omitted":
             return
         if self._shape.reasoning == "inline":
-            out.append(self.chunk(_CONTENT + _encode(_THINK[1]) + b"}"))
+            out.append(self._chunk(wire.AnswerMessage(content=_THINK[1])))
         if self._shape.details and event.seal:
             self._seals.append(event.seal)
         if self._reply.dispatch_reasoning:
             reasoning = {"index": self._index, "reasoning_content": "".join(self._thought)}
-            self._event("reasoning_dispatch", reasoning, out)
+            out.append(replace(self._head, reasoning_dispatch=reasoning))
 
-    def _stop_call(self, event: BlockStop, out: list[bytes]) -> None:
+    def _stop_call(self, event: BlockStop, out: list[Chunk | ErrorChunk]) -> None:
         call, self._call = self._call, None
         if call is None:
             return
@@ -264,10 +297,10 @@ class _Choice(TurnRenderer):
         dispatched = self._dispatched if self._reply.dispatch else None
         whole = None if dispatched is None else call.whole(dispatched.arguments)
         if whole is not None:
-            dispatch = {"choice_index": self._index, "tool_call": {"index": call.index, **whole}}
-            self._event("tool_call_dispatch", dispatch, out)
+            dispatch = {"choice_index": self._index, "tool_call": whole}
+            out.append(replace(self._head, tool_call_dispatch=dispatch))
 
-    def _send_seals(self, call_id: str | None, out: list[bytes]) -> None:
+    def _send_seals(self, call_id: str | None, out: list[Chunk | ErrorChunk]) -> None:
         """Sends the seals since the last call in `reasoning_details`. `call_id` None: the turn is over.
 
         A client that sends them back restores the reasoning and its place: the id of an entry is that of the call that
@@ -276,25 +309,17 @@ class _Choice(TurnRenderer):
         """
         if not self._seals:
             return
-        entries = []
+        details = []
         for index, seal in enumerate(self._seals, self._seals_sent):
-            entry_id = call_id or f"rs_{self._reply.turn}{self._index}{index}"
-            entries.append(
-                {"type": "reasoning.encrypted", "data": seal, "id": entry_id, "format": DETAILS, "index": index}
-            )
-        self._seals_sent += len(entries)
+            id = call_id or f"rs_{self._reply.turn}{self._index}{index}"
+            details.append(wire.ReasoningDetail("reasoning.encrypted", seal, id, DETAILS, index))
+        self._seals_sent += len(details)
         self._seals.clear()
-        out.append(self.chunk(_encode({"reasoning_details": entries})))
+        out.append(self._chunk(wire.AnswerMessage(reasoning_details=details)))
 
-    def _add(self, delta: bytes, out: list[bytes]) -> None:
-        if delta:
-            out.append(self._head + delta + self._tail)
-
-    def _event(self, name: str, content: dict[str, Any], out: list[bytes]) -> None:
-        # A chunk without choices and with a member of its own: the only form that every client ignores.
-        head, tail = self._frame
-        member = b"],%b:%b" % (_encode(name), _encode(content))
-        out.append(b"event: %b\n" % name.encode() + head + member + tail[1:])
+    def _add(self, delta: wire.AnswerMessage | None, out: list[Chunk | ErrorChunk]) -> None:
+        if delta is not None:
+            out.append(self._chunk(delta))
 
 
 def _logprobs(tokens: Sequence[TokenLogprob | None]) -> dict[str, Any]:

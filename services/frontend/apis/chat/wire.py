@@ -1,15 +1,16 @@
-"""Types of a Chat Completions request.
+"""The JSON of Chat Completions as typed Structs: requests, answers, and the choices of chunks.
 
-Fields that decide neither prompt nor answer are left out and skipped (`prediction`, `moderation`,
+Fields of requests that decide neither prompt nor answer are left out and skipped (`prediction`, `moderation`,
 `safety_identifier`, …). Reasoning is no part of the API and has the type Any: no form of it makes a request invalid.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.shared.bounds import Limit, Name
 from services.frontend.apis.shared.decode import NULL
+from services.frontend.apis.shared.openai.chunks import UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 
@@ -276,3 +277,89 @@ class Body(OpenAIFields, kw_only=True):
     chat_template: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     chat_template_args: dict[str, Any] | None = None
+
+
+# Answers, and the choices of chunks.
+
+
+class CalledFunction(Struct):
+    """The function of a call, whole or in a chunk: then a piece of its arguments, with the name in the first one."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class CalledTool(Struct):
+    """The freeform tool of a call; pieces as of a function."""
+
+    name: str | UnsetType = UNSET
+    input: str = ""
+
+
+class AnswerCall(Struct, kw_only=True):
+    """A call, whole or in a chunk: then with its index, and with id and type in the first piece."""
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: Literal["function", "custom"] | UnsetType = UNSET
+    function: CalledFunction | UnsetType = UNSET
+    custom: CalledTool | UnsetType = UNSET
+
+
+class ReasoningDetail(Struct):
+    """The seal of a thought in OpenRouter's form. `id`: of the call that follows it."""
+
+    type: str
+    data: str
+    id: str
+    format: str
+    index: int
+
+
+class AnswerMessage(Struct, kw_only=True):
+    """The assistant's message, or a piece of it. Reasoning is in the field that the server is configured for."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    refusal: str | UnsetType | None = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[AnswerCall] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
+    reasoning_details: list[ReasoningDetail] | UnsetType = UNSET
+
+
+class ChunkChoice(Struct):
+    """A piece of one of the answers."""
+
+    index: int
+    delta: AnswerMessage
+    logprobs: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    stop_reason: str | UnsetType | None = UNSET
+
+
+class AnswerChoice(Struct):
+    """One of the answers."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    stop_reason: str | UnsetType | None = UNSET
+
+
+class Answer(Struct, kw_only=True):
+    """A chat completion."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    system_fingerprint: str | None
+    service_tier: str | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    choices: list[AnswerChoice]
+    usage: UsageAnswer

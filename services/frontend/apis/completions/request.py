@@ -10,7 +10,7 @@ from schemas.conversation import Client, Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from services.frontend.apis.completions import wire
-from services.frontend.apis.completions.stream import CompletionsStream, Shape, completions_collector
+from services.frontend.apis.completions.stream import CompletionsCollector, CompletionsStream, Shape
 from services.frontend.apis.shared.decode import decode_body
 from services.frontend.apis.shared.hints import hints
 from services.frontend.apis.shared.openai.chunks import PING
@@ -55,7 +55,7 @@ class CompletionsAsk(Struct, frozen=True):
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        return completions_collector(reply, self.shape)
+        return CompletionsCollector(CompletionsStream(reply, self.shape.whole()))
 
 
 def prompts(body: wire.Body) -> list[RawPrompt]:

@@ -1,31 +1,30 @@
 """Renders turns side by side as chunks of Completions, or as one document: text and a finish_reason for each choice."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from schemas.errors import ErrorInfo
 from schemas.events import BlockStart, Finish, OutputTokens, Prepared, TokenLogprob
 from schemas.frames import unpack_ids
-from services.frontend.apis.shared.answers.documents import StreamCollector
-from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
+from services.frontend.apis.completions import wire
 from services.frontend.apis.shared.openai.chunks import (
+    ChoiceRenderer,
+    Chunk,
+    ChunkCollector,
     ChunkShape,
     ChunkStream,
+    ErrorChunk,
     UsageAnswer,
-    answer_head,
-    error_chunk,
-    first_usage,
-    merged_chunks,
+    add_logprobs,
+    chunk_frame,
+    chunk_head,
     reason_of,
     usage_of,
 )
 from services.frontend.turns.interfaces import Reply
 
-_encode = msgspec.json.Encoder().encode
 _UNKNOWN = TokenLogprob("", 0.0, 0)
 """In place of a token whose log probability the engine did not report."""
 
@@ -38,61 +37,76 @@ class Shape(ChunkShape, frozen=True):
     prompts: int = 1
 
 
-class CompletionsStream(ChunkStream["_Choice"]):
+class CompletionsStream(ChunkStream):
     """Renders one answer."""
 
     def __init__(self, reply: Reply, shape: Shape) -> None:
-        self._shape = shape
-        head = answer_head(f"cmpl-{reply.turn}", "text_completion", reply, shape.fingerprint)
-        super().__init__(head, len(shape.echoes), partial(_Choice, shape), shape, shape.prompts)
-
-    def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """The prompts, where they are echoed."""
-        usage = None
-        if self._shape.continuous_usage:
-            usage = first_usage(prepared[:: len(prepared) // self._shape.prompts])
-        out = []
-        for choice, echo, each in zip(self._choices, self._shape.echoes, prepared, strict=True):
-            ids = {"prompt_token_ids": unpack_ids(each.prompt_ids)} if each.prompt_ids else {}
-            if echo or ids:
-                out.append(choice.chunk(echo, usage=usage, **ids))
-        return b"".join(out)
+        head = chunk_head(f"cmpl-{reply.turn}", "text_completion", reply, shape)
+        choices = [_Choice(head, shape, index) for index in range(len(shape.echoes))]
+        super().__init__(head, choices, shape, shape.prompts)
 
 
-def completions_collector(reply: Reply, shape: Shape) -> StreamCollector:
+class CompletionsCollector(ChunkCollector[wire.Choice]):
     """Collects one answer."""
-    return StreamCollector(CompletionsStream(reply, shape.whole()), partial(merged_chunks, "text_completion"))
+
+    def _add(self, choice: wire.Choice, chunk: Chunk) -> None:
+        held = self._choices.get(choice.index)
+        if held is None:
+            held = self._choices[choice.index] = wire.Choice(choice.index, "")
+            if choice.prompt_token_ids is not UNSET:
+                held.prompt_token_ids, held.token_ids = choice.prompt_token_ids, []
+        held.text += choice.text
+        held.logprobs = add_logprobs(held.logprobs, choice.logprobs)
+        held.finish_reason = choice.finish_reason or held.finish_reason
+        if choice.token_ids is not UNSET:
+            held.token_ids = (held.token_ids or []) + choice.token_ids
+        if choice.stop_reason is not UNSET:
+            held.stop_reason = choice.stop_reason
+
+    def _document(self, choices: list[wire.Choice], usage: UsageAnswer) -> wire.Answer:
+        head = self._head
+        return wire.Answer(
+            head.id, "text_completion", head.created, head.model, head.system_fingerprint, choices, usage
+        )
 
 
-class _Choice(TurnRenderer):
+class _Choice(ChoiceRenderer):
     """Renders the chunks of one choice."""
 
-    def __init__(self, shape: Shape, index: int, head: bytes, tail: bytes) -> None:
-        self._index = index
+    def __init__(self, head: Chunk, shape: Shape, index: int) -> None:
         self._head = head
-        self._tail = tail
+        self._index = index
+        self._echo = shape.echoes[index]
         self._continuous_usage = shape.continuous_usage
-        self._length = self._base = len(shape.echoes[index])
+        self._length = self._base = len(self._echo)
         """Characters of the choice's text, and of that before its open block; counted for log probabilities only, by
         the tokens' own texts where these come with their ids."""
         if not shape.logprobs:
-            self.plain = head + b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}' + tail
+            before, after = chunk_frame(head)
+            self.plain = (
+                before + b'{"index":%d,"text":' % index,
+                b',"logprobs":null,"finish_reason":null}' + after,
+            )
 
-    def _start(self, event: BlockStart, out: list[bytes]) -> None:
+    def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
+        """The prompt, where it is echoed."""
+        ids: dict[str, Any] = {}
+        if prepared.prompt_ids:
+            ids = {"prompt_token_ids": unpack_ids(prepared.prompt_ids)}
+        return [self._chunk(self._echo, usage=usage, **ids)] if self._echo or ids else []
+
+    def _start(self, event: BlockStart, out: list[Chunk | ErrorChunk]) -> None:
         self._base = self._length
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
-        if self.plain is not None:
-            if text:
-                out.append(self.plain[0] + _encode(text) + self.plain[1])
-            return
-        if tokens:
-            out.append(self.chunk(text, logprobs=self._token_logprobs(tokens)))
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[Chunk | ErrorChunk]) -> None:
+        if tokens and self.plain is None:
+            out.append(self._chunk(text, logprobs=self._token_logprobs(tokens)))
         elif text:
-            out.append(self.chunk(text))
-        self._length += len(text)
+            out.append(self._chunk(text))
+        if self.plain is None:
+            self._length += len(text)
 
-    def _tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+    def _tokens(self, event: OutputTokens, out: list[Chunk | ErrorChunk]) -> None:
         logprobs = None
         if event.logprobs is not None:
             placed = []
@@ -103,19 +117,17 @@ class _Choice(TurnRenderer):
             for index, token in enumerate(event.logprobs):
                 if token is None:
                     logprobs["token_logprobs"][index] = logprobs["top_logprobs"][index] = None
-        out.append(self.chunk("", token_ids=event.ids, logprobs=logprobs))
+        out.append(self._chunk("", token_ids=event.ids, logprobs=logprobs))
 
-    def error(self, info: ErrorInfo) -> bytes:
-        return error_chunk(info)
-
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _finish(self, event: Finish, out: list[Chunk | ErrorChunk]) -> None:
         usage = usage_of([event.usage]) if self._continuous_usage else None
-        out.append(self.chunk("", usage=usage, **reason_of(event)))
+        out.append(self._chunk("", usage=usage, **reason_of(event)))
 
-    def chunk(self, text: str, *, usage: UsageAnswer | None = None, **fields: Any) -> bytes:
-        document = {"index": self._index, "text": text, "logprobs": None, "finish_reason": None, **fields}
-        tail = self._tail if usage is None else b'],"usage":' + _encode(usage) + b"}\n\n"
-        return self._head + _encode(document) + tail
+    def _chunk(self, text: str, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
+        choices = [wire.Choice(self._index, text, **fields)]
+        if usage is None:
+            return replace(self._head, choices=choices)
+        return replace(self._head, choices=choices, usage=usage)
 
     def _token_logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         """The chosen token is always in `top_logprobs`, so there may be one more than requested, as natively."""

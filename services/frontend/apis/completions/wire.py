@@ -1,9 +1,10 @@
-"""Types of a Completions request."""
+"""The JSON of Completions as typed Structs: requests, answers and the choices of chunks."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from services.frontend.apis.shared.openai.chunks import UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -18,3 +19,27 @@ class Body(OpenAIFields, kw_only=True):
     best_of: Annotated[int, Meta(ge=0)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     add_special_tokens: bool | None = None
+
+
+class Choice(Struct):
+    """One of the answers, whole or in a chunk: then a piece of it."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None = None
+    finish_reason: Literal["stop", "length"] | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    stop_reason: str | UnsetType | None = UNSET
+
+
+class Answer(Struct):
+    """A text completion."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str | None
+    choices: list[Choice]
+    usage: UsageAnswer

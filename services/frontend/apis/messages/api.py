@@ -1,127 +1,15 @@
-"""The types of the answers of the Messages API, and its operations."""
+"""The operations of the Messages API."""
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from functools import partial
 
-from msgspec import Struct
-
-from schemas.conversation import Conversation
-from schemas.events import TurnEvent
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import ANTHROPIC
 from services.frontend.apis.messages.request import Messages, MessagesAsk, apply_context_edits, compact
 from services.frontend.apis.shared.mount import Api, Mount, Operation
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.side_turn import run_side_turn
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
-
-
-class TextContent(Struct, tag="text"):
-    """Text."""
-
-    text: str
-
-
-class ThinkingContent(Struct, tag="thinking"):
-    """A thought; the signature restores it where the client sends it back without its text."""
-
-    thinking: str
-    signature: str
-
-
-class ToolUseContent(Struct, tag="tool_use"):
-    """A call for the client to run."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-    caller: dict[str, Any]
-
-
-class ServerToolUseContent(ToolUseContent, tag="server_tool_use"):
-    """A call that this server runs."""
-
-
-class WebSearchContent(Struct, tag="web_search_tool_result"):
-    """Pages found, or an error."""
-
-    tool_use_id: str
-    content: list[dict[str, Any]] | dict[str, Any]
-    caller: dict[str, Any]
-
-
-class WebFetchContent(Struct, tag="web_fetch_tool_result"):
-    """A page, or an error."""
-
-    tool_use_id: str
-    content: dict[str, Any]
-    caller: dict[str, Any]
-
-
-class CompactionContent(Struct, tag="compaction"):
-    """The summary of everything before it; null where the model wrote none."""
-
-    content: str | None
-    encrypted_content: str | None
-
-
-Content: TypeAlias = (
-    TextContent
-    | ThinkingContent
-    | ToolUseContent
-    | ServerToolUseContent
-    | WebSearchContent
-    | WebFetchContent
-    | CompactionContent
-)
-
-
-class Usage(Struct):
-    """Token counts; `input_tokens` excludes those that were read from the cache."""
-
-    input_tokens: int
-    output_tokens: int
-    cache_creation_input_tokens: int
-    cache_read_input_tokens: int
-    cache_creation: dict[str, int]
-    service_tier: str
-    output_tokens_details: dict[str, int]
-    server_tool_use: dict[str, int] | None = None
-    iterations: list[dict[str, Any]] | None = None
-
-
-class Answer(Struct):
-    """A turn of the assistant."""
-
-    id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
-    content: list[Content]
-    stop_reason: Literal[
-        "end_turn",
-        "tool_use",
-        "max_tokens",
-        "stop_sequence",
-        "model_context_window_exceeded",
-        "pause_turn",
-        "compaction",
-    ]
-    stop_sequence: str | None
-    usage: Usage
-    context_management: dict[str, Any] | None = None
-    prompt_token_ids: list[int] | None = None
-    token_ids: list[int] | None = None
-    token_logprobs: list[float | None] | None = None
-
-
-class Tokens(Struct):
-    """The exact size of a prompt."""
-
-    input_tokens: int
-    context_management: dict[str, int] | None = None
 
 
 _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -155,17 +43,19 @@ _EVENTS = (
 def _mount(mount: Mount) -> None:
     messages = Messages(mount.config.served_tools)
 
-    async def prepare(ask: MessagesAsk) -> MessagesAsk:
-        return await apply_context_edits(ask, mount.count)
+    admission = mount.server.admission
+
+    async def prepare(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
+        return await apply_context_edits(ask, partial(admission.count, caller=context.caller))
 
     async def prepare_turn(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
-        async def write(conversation: Conversation) -> Sequence[TurnEvent]:
-            return await run_side_turn(mount.server, conversation, context, messages.name)
-
-        ask = await prepare(ask)
+        ask = await prepare(ask, context)
         if ask.compact is None:
             return ask
-        return await compact(ask, mount.count, mount.server.card(ask.conversation.model).max_model_len, write)
+        card = admission.resolve(ask.conversation.model, context.caller)
+        count = partial(admission.count, caller=context.caller)
+        write = partial(mount.server.read, context=context, dialect=messages.name)
+        return await compact(ask, count, card.max_model_len, write)
 
     mount.add_turns(PATH, messages, prepare_turn)
     mount.add_count(COUNT_PATH, messages.parse_count, messages.count_body, prepare)
@@ -183,7 +73,7 @@ API = Api(
             body=wire.Body,
             required=("model", "max_tokens"),
             example=_EXAMPLE,
-            answer=Answer,
+            answer=wire.Answer,
             events=_EVENTS,
         ),
         Operation(
@@ -192,7 +82,7 @@ API = Api(
             body=wire.Body,
             required=("model",),
             example={"model": "your-model", "messages": [_QUESTION]},
-            answer=Tokens,
+            answer=wire.Tokens,
         ),
     ),
     mount=_mount,

@@ -6,7 +6,6 @@ everything before it when the client sends it back. With `pause_after_compaction
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,14 +76,14 @@ def summary_of(events: Sequence[TurnEvent]) -> Compaction:
     return Compaction(text.strip() or None, last.usage if isinstance(last, Finish) else Usage())
 
 
-def block_events(compaction: Compaction) -> Sequence[tuple[str, dict[str, Any]]]:
-    """The events of the block, by their names. It comes whole, in one delta, as natively."""
-    block = {"type": "compaction", "content": None, "encrypted_content": None}
-    delta = {"type": "compaction_delta", "content": compaction.summary, "encrypted_content": None}
+def block_events(
+    compaction: Compaction,
+) -> Sequence[wire.ContentBlockStart | wire.ContentBlockDelta | wire.ContentBlockStop]:
+    """The events of the block. It comes whole, in one delta, as natively."""
     return (
-        ("content_block_start", {"index": 0, "content_block": block}),
-        ("content_block_delta", {"index": 0, "delta": delta}),
-        ("content_block_stop", {"index": 0}),
+        wire.ContentBlockStart(0, wire.CompactionContent(None)),
+        wire.ContentBlockDelta(0, wire.CompactionDelta(compaction.summary)),
+        wire.ContentBlockStop(0),
     )
 
 

@@ -8,8 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.messages import wire
@@ -39,7 +38,7 @@ class AnthropicErrorDetail(Struct):
 
     type: str
     message: str
-    details: dict[str, Any] | None = None
+    details: dict[str, Any] | UnsetType = UNSET
 
 
 class AnthropicError(Struct):
@@ -52,20 +51,15 @@ class AnthropicError(Struct):
 
 def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
     """The error as an HTTP response."""
-    return json_error(info, status or KINDS[info.kind][0], _document(info, request_id))
+    return json_error(info, status or KINDS[info.kind][0], error_document(info, request_id))
 
 
-def error_event(info: ErrorInfo, request_id: str) -> bytes:
-    """The error as the last event of a stream."""
-    return b"event: error\ndata: " + msgspec.json.encode(_document(info, request_id)) + b"\n\n"
-
-
-def _document(info: ErrorInfo, request_id: str) -> dict[str, Any]:
-    error: dict[str, Any] = {"type": KINDS[info.kind][1], "message": info.message}
+def error_document(info: ErrorInfo, request_id: str) -> AnthropicError:
+    """The error, which may also be the last event of a stream."""
     details = {**({"error_code": info.code} if info.code else {}), **(info.details or {})}
-    if details:
-        error["details"] = details
-    return {"type": "error", "error": error, "request_id": request_id}
+    return AnthropicError(
+        "error", AnthropicErrorDetail(KINDS[info.kind][1], info.message, details or UNSET), request_id
+    )
 
 
 STATUSES = frozenset({408, *(status for status, _ in KINDS.values())})

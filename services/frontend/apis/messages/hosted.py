@@ -16,6 +16,10 @@ _PREFIX = "srv"
 """Natively the ids of such calls begin with `srvtoolu_`, those of other calls with `toolu_`."""
 
 
+DIRECT = {"type": "direct"}
+"""`caller` of every call: no program of the model's made it."""
+
+
 class _Page(Struct):
     url: str = ""
     title: str | None = None
@@ -71,7 +75,7 @@ def own_id(id: str) -> str:
     return id.removeprefix(_PREFIX)
 
 
-def result_block(result: HostedResult) -> dict[str, Any]:
+def result_block(result: HostedResult) -> wire.WebSearchContent | wire.WebFetchContent:
     """The content block of a result."""
     content: Any
     if result.error is not None:
@@ -92,12 +96,8 @@ def result_block(result: HostedResult) -> dict[str, Any]:
         text = {"type": "text", "media_type": "text/plain", "data": page.text}
         document = {"type": "document", "source": text, "title": page.title or None}
         content = {"type": "web_fetch_result", "url": page.url, "content": document, "retrieved_at": None}
-    return {
-        "type": f"{result.kind}_tool_result",
-        "tool_use_id": shown_id(result.call_id),
-        "caller": {"type": "direct"},
-        "content": content,
-    }
+    kind = wire.WebSearchContent if result.kind == "web_search" else wire.WebFetchContent
+    return kind(shown_id(result.call_id), DIRECT, content)
 
 
 def result_of(block: wire.WebSearchResultBlock | wire.WebFetchResultBlock, name: str, path: str) -> HostedResult:

@@ -18,8 +18,7 @@ from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History
-from services.frontend.apis.messages.stream import PING, CompactionStream, MessagesStream, merged_message
-from services.frontend.apis.shared.answers.documents import StreamCollector
+from services.frontend.apis.messages.stream import PING, CompactionStream, MessageCollector, MessagesStream
 from services.frontend.apis.shared.decode import BodyDecoder, given
 from services.frontend.apis.shared.hints import hints
 from services.frontend.apis.shared.sampling_fields import sampling_of
@@ -62,7 +61,7 @@ class MessagesAsk(Struct, frozen=True):
 
     def collector(self, reply: Reply) -> Collector:
         """The answer in one piece."""
-        return StreamCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)), merged_message)
+        return MessageCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)))
 
     def _stream(self, reply: Reply) -> MessagesStream:
         make = CompactionStream if self.pausing else MessagesStream
@@ -269,8 +268,8 @@ class Messages:
 
     def count_body(self, ask: MessagesAsk, tokens: int) -> bytes:
         """The answer to count_tokens."""
-        count: dict[str, object] = {"input_tokens": tokens}
+        count = wire.Tokens(tokens)
         if ask.edits is not None:
             original = tokens if ask.edits.original_tokens is None else ask.edits.original_tokens
-            count["context_management"] = {"original_input_tokens": original}
+            count.context_management = wire.OriginalTokens(original)
         return msgspec.json.encode(count)

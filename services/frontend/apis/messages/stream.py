@@ -1,4 +1,4 @@
-"""Renders a turn as the event stream of the Messages API, or as one Message that merges it.
+"""Renders a turn as the event stream of the Messages API, or folds the same events to one Message.
 
     BlockStart reasoning                            nothing yet
     Delta "Let me look."                            content_block_start thinking, ping (the first time), thinking_delta
@@ -14,11 +14,12 @@ counted here and have no gaps. Agents start a tool at its content_block_stop, wh
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import asdict, replace
 
 from schemas.errors import ErrorInfo
 from schemas.events import (
@@ -35,14 +36,13 @@ from schemas.events import (
     Usage,
     failure_of,
 )
+from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.compaction import Compaction, block_events, summary_of
-from services.frontend.apis.messages.errors import error_event
-from services.frontend.apis.messages.hosted import result_block, shown_id
+from services.frontend.apis.messages.errors import AnthropicError, error_document
+from services.frontend.apis.messages.hosted import DIRECT, result_block, shown_id
 from services.frontend.apis.messages.wire import UNSEALED
-from services.frontend.apis.shared.answers.documents import merge
-from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
+from services.frontend.apis.shared.answer import TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json
-from services.frontend.apis.shared.token_report import TokenReport
 from services.frontend.turns.interfaces import Reply
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -58,7 +58,7 @@ _FIELDS = {
 _END = b"}}\n\n"
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
 _DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
-_REASONS = {
+_REASONS: dict[FinishReason, wire.StopReason] = {
     FinishReason.STOP: "end_turn",
     FinishReason.LENGTH: "max_tokens",
     FinishReason.CONTEXT: "model_context_window_exceeded",
@@ -67,7 +67,37 @@ _REASONS = {
 }
 
 
-class MessagesStream(TurnRenderer):
+Event: TypeAlias = (
+    wire.MessageStart
+    | wire.ContentBlockStart
+    | wire.ContentBlockDelta
+    | wire.ContentBlockStop
+    | wire.MessageDelta
+    | wire.MessageStop
+    | wire.Ping
+    | wire.ToolCallDispatch
+    | wire.ReasoningDispatch
+    | AnthropicError
+)
+_NAMES: dict[type, bytes] = {
+    kind: str(kind.__struct_config__.tag).encode()
+    for kind in (
+        wire.MessageStart,
+        wire.ContentBlockStart,
+        wire.ContentBlockDelta,
+        wire.ContentBlockStop,
+        wire.MessageDelta,
+        wire.MessageStop,
+        wire.Ping,
+    )
+} | {
+    wire.ToolCallDispatch: b"tool_call_dispatch",
+    wire.ReasoningDispatch: b"reasoning_dispatch",
+    AnthropicError: b"error",
+}
+
+
+class MessagesStream(TurnRenderer[Event]):
     """Renders one turn."""
 
     def __init__(
@@ -88,7 +118,7 @@ class MessagesStream(TurnRenderer):
         self._open = False
         self._index = -1
         self._head = b""
-        """Of a delta of the open block; `_END` follows its text."""
+        """The bytes of a delta of the open block before its text; `_END` follows it."""
         self._calls = 0
         self._pinged = False
         self._begun = False
@@ -101,33 +131,40 @@ class MessagesStream(TurnRenderer):
         """Searches and fetches that succeeded, by kind."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
+        """See `Renderer.start`."""
+        return self.encode(self.opening(prepared))
+
+    def opening(self, prepared: Sequence[Prepared]) -> list[Event]:
         """`message_start`, with the exact size of the prompt, and the part of it that is expected in the KV cache."""
         self._ids.start(prepared[0])
-        message: dict[str, Any] = {
-            "id": f"msg_{self._reply.turn}",
-            "type": "message",
-            "role": "assistant",
-            "model": self._reply.model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": _first_usage(prepared[0]),
+        message = wire.Answer(
+            id=f"msg_{self._reply.turn}",
+            model=self._reply.model,
+            content=[],
+            usage=_first_usage(prepared[0]),
             **self._ids.prompt(),
-        }
-        return _event("message_start", {"message": message}) + self._compaction_block()
+        )
+        return [wire.MessageStart(message), *self._compaction_block()]
 
     def error(self, info: ErrorInfo) -> bytes:
         """The `error` event; nothing follows it."""
-        return error_event(info, self._reply.request_id)
+        return self.encode([error_document(info, self._reply.request_id)])
 
-    def _compaction_block(self) -> bytes:
+    def encode(self, events: Sequence[Event]) -> bytes:
+        """See `TurnRenderer.encode`."""
+        return b"".join([b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event)) for event in events])
+
+    def _fail(self, info: ErrorInfo, out: list[Event]) -> None:
+        out.append(error_document(info, self._reply.request_id))
+
+    def _compaction_block(self) -> Sequence[Event]:
         """The block of the compaction, if there is one."""
         if self._compaction is None:
-            return b""
+            return ()
         self._index += 1
-        return b"".join(_event(name, fields) for name, fields in block_events(self._compaction))
+        return block_events(self._compaction)
 
-    def _start(self, event: BlockStart, out: list[bytes]) -> None:
+    def _start(self, event: BlockStart, out: list[Event]) -> None:
         self._block = event
         self._open = self._begun = False
         self.plain = None
@@ -135,26 +172,33 @@ class MessagesStream(TurnRenderer):
         self._call = None
         if event.kind in ("tool_use", "hosted"):
             self._announce(event, _tool_use(event, self._reply), out)
-            out.append(self._head + b'""' + _END)
+            out.append(self._piece(""))
 
-    def _announce(self, block: BlockStart, content: dict[str, Any], out: list[bytes]) -> None:
+    def _announce(self, block: BlockStart, content: wire.Content, out: list[Event]) -> None:
         self._index += 1
         self._open = True
         self._head = _DELTA % (self._index, *_FIELDS[block.kind])
-        out.append(_event("content_block_start", {"index": self._index, "content_block": content}))
+        out.append(wire.ContentBlockStart(self._index, content))
         if not self._pinged:
             self._pinged = True
-            out.append(PING)
+            out.append(wire.Ping())
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
+    def _piece(self, text: str) -> wire.ContentBlockDelta:
+        """A delta of the open block; in the stream the same bytes as by `_head`."""
+        kind = self._block.kind if self._block is not None else ""
+        if kind == "text":
+            return wire.ContentBlockDelta(self._index, wire.TextDelta(text))
+        if kind == "reasoning":
+            return wire.ContentBlockDelta(self._index, wire.ThinkingDelta(text))
+        return wire.ContentBlockDelta(self._index, wire.InputJsonDelta(text))
+
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[Event]) -> None:
         block = self._block
         if block is None or not text:
             return
         if not self._open:
-            empty: dict[str, Any] = {"type": "text", "text": ""}
-            if block.kind == "reasoning":
-                empty = {"type": "thinking", "thinking": "", "signature": ""}
-            self._announce(block, empty, out)
+            thinking = block.kind == "reasoning"
+            self._announce(block, wire.ThinkingContent("", "") if thinking else wire.TextContent(""), out)
         if block.kind == "reasoning" and self._omit_thinking:
             return
         kept = block.kind == "reasoning" and self._reply.dispatch_reasoning
@@ -162,20 +206,21 @@ class MessagesStream(TurnRenderer):
             self._text.append(text)
         self.plain = None if kept else (self._head, _END)
         self._begun = True
-        out.append(self._head + _encode(text) + _END)
+        out.append(self._piece(text))
 
-    def _stop(self, event: BlockStop, out: list[bytes]) -> None:
-        block, self._block = self._block, None
+    def _stop(self, event: BlockStop, out: list[Event]) -> None:
+        block = self._block
         self.plain = None
         if block is None or not self._open:
+            self._block = None
             return
         if block.kind == "reasoning":
-            head = _DELTA % (self._index, b"signature_delta", b"signature")
-            out.append(head + _encode(event.seal or UNSEALED) + _END)
+            out.append(wire.ContentBlockDelta(self._index, wire.SignatureDelta(event.seal or UNSEALED)))
         if block.kind == "tool_use" and not event.complete and not self._begun:
             # No arguments at all would be read as {} and run; the beginning of an object never is.
-            out.append(self._head + b'"{"' + _END)
-        out.append(_event("content_block_stop", {"index": self._index}))
+            out.append(self._piece("{"))
+        out.append(wire.ContentBlockStop(self._index))
+        self._block = None
         if block.kind == "tool_use" and event.complete:
             self._calls += 1
         if block.kind == "reasoning" and event.complete and self._reply.dispatch_reasoning:
@@ -186,53 +231,47 @@ class MessagesStream(TurnRenderer):
     def _dispatch(self, event: Dispatch) -> None:
         self._call = event
 
-    def _tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+    def _tokens(self, event: OutputTokens, out: list[Event]) -> None:
         self._ids.add(event)
 
-    def _results(self, event: HostedResults, out: list[bytes]) -> None:
+    def _results(self, event: HostedResults, out: list[Event]) -> None:
         for result in event.results:
             self._index += 1
             self._hosted_uses[result.kind] += result.error is None
-            block = {"index": self._index, "content_block": result_block(result)}
-            out.append(_event("content_block_start", block))
-            out.append(_event("content_block_stop", {"index": self._index}))
+            out.append(wire.ContentBlockStart(self._index, result_block(result)))
+            out.append(wire.ContentBlockStop(self._index))
 
-    def _send_whole(self, block: BlockStart, text: str, seal: str | None, out: list[bytes]) -> None:
-        """An extra event on request: the whole block, as in a document.
-
-        `data.type` is `ping`, since the AI SDK fails on unknown types. Other clients use the event's name.
-        """
+    def _send_whole(self, block: BlockStart, text: str, seal: str | None, out: list[Event]) -> None:
+        """An extra event on request: the whole block, as in a document."""
         if block.kind == "reasoning":
-            name = "reasoning_dispatch"
-            content: dict[str, Any] = {"type": "thinking", "thinking": text, "signature": seal or UNSEALED}
+            out.append(wire.ReasoningDispatch(self._indexed(wire.ThinkingContent(text, seal or UNSEALED))))
         elif is_json(text, dict[str, Raw]):
-            name = "tool_call_dispatch"
             arguments = text.encode()
             if b"\n" in arguments or b"\r" in arguments:
                 # An event is one line; the model may have put line breaks between the tokens of its JSON.
                 arguments = msgspec.json.format(arguments, indent=-1)
-            content = {**_tool_use(block, self._reply), "input": Raw(arguments)}
-        else:
-            return
-        data = _encode({"type": "ping", name: {"index": self._index, **content}})
-        out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
+            call = replace(_tool_use(block, self._reply), input=Raw(arguments))
+            out.append(wire.ToolCallDispatch(self._indexed(call)))
 
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _indexed(self, content: wire.ThinkingContent | wire.ToolUseContent) -> dict[str, Any]:
+        return {"index": self._index, "type": content.__struct_config__.tag, **asdict(content)}
+
+    def _finish(self, event: Finish, out: list[Event]) -> None:
         if self._block is not None:
             self._stop(BlockStop(self._block.block, complete=False), out)
         usage = _last_usage(event.usage)
         if self._hosted_uses:
             uses = {f"{kind}_requests": self._hosted_uses[kind] for kind in ("web_search", "web_fetch")}
-            usage["server_tool_use"] = uses
+            usage.server_tool_use = uses
         if self._compaction is not None:
-            usage["iterations"] = _iterations(compaction=self._compaction.usage, message=event.usage)
-        out.append(self._last({"delta": _stop(event, self._calls), "usage": usage, **self._ids.output()}))
+            usage.iterations = _iterations(compaction=self._compaction.usage, message=event.usage)
+        out += self._last(wire.MessageDelta(_stop(event, self._calls), usage, **self._ids.output()))
 
-    def _last(self, fields: dict[str, Any]) -> bytes:
-        """The last events of a message, with these fields of its end."""
+    def _last(self, end: wire.MessageDelta) -> Sequence[Event]:
+        """The last events of a message."""
         if self._applied_edits is not None:
-            fields["context_management"] = {"applied_edits": self._applied_edits}
-        return _event("message_delta", fields) + _event("message_stop", {})
+            end.context_management = wire.AppliedEdits(self._applied_edits)
+        return end, wire.MessageStop()
 
 
 class CompactionStream(MessagesStream):
@@ -242,83 +281,126 @@ class CompactionStream(MessagesStream):
         super().__init__(reply, **options)
         self._events: list[TurnEvent] = []
 
-    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """See `MessagesStream.events`. Nothing is sent before the end."""
+    def render(self, events: Sequence[TurnEvent]) -> list[Event]:
+        """See `TurnRenderer.render`. Nothing is sent before the end."""
         self._events += events
         last = events[-1]
         if (failure := failure_of(last)) is not None:
-            return self.error(failure)
+            return [error_document(failure, self._reply.request_id)]
         if not isinstance(last, Finish):
-            return b""
+            return []
         self._compaction = summary_of(self._events)
-        usage = _last_usage(Usage()) | {"iterations": _iterations(compaction=last.usage)}
-        stop = {"stop_reason": "compaction", "stop_sequence": None}
-        return self._compaction_block() + self._last({"delta": stop, "usage": usage})
+        usage = _last_usage(Usage())
+        usage.iterations = _iterations(compaction=last.usage)
+        return [*self._compaction_block(), *self._last(wire.MessageDelta(wire.Stop("compaction", None), usage))]
 
 
-def merged_message(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """The Message of a whole stream.
+class MessageCollector:
+    """Collects one turn into a Message: folds the events of its stream.
 
     The input of a call that was cut off has those of its members that are whole, as the SDKs make it of the stream; the
     turn's `stop_reason` shows the cut.
     """
-    message: dict[str, Any] = {}
-    content: list[dict[str, Any]] = []
-    for event in events:
-        kind = event.pop("type")
-        if kind == "message_start":
-            message = event["message"]
-        elif kind == "content_block_start":
-            content.append(event["content_block"])
-        elif kind == "content_block_delta":
-            merge(content[-1], {name: text for name, text in event["delta"].items() if name != "type"})
-        elif kind == "message_delta":
-            usage = message["usage"] | event.pop("usage")
-            message |= {"content": content, **event.pop("delta"), "usage": usage, **event}
-    for block in content:
-        if "partial_json" in block:
-            block["input"] = Raw(_input(block.pop("partial_json")).encode())
-    return message
+
+    def __init__(self, stream: MessagesStream) -> None:
+        self._stream = stream
+        self._message: wire.Answer
+        self._pieces: list[str] = []
+        """The text of the open block."""
+
+    def start(self, prepared: Sequence[Prepared]) -> None:
+        """See `Collector.start`."""
+        self._fold(self._stream.opening(prepared))
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+        """See `Collector.events`."""
+        self._fold(self._stream.render(events))
+
+    def body(self) -> bytes:
+        """See `Collector.body`. Raises RuntimeError where the turn has not finished."""
+        if self._message.stop_reason is None:
+            raise RuntimeError("the turn has not finished")
+        return _encode(self._message)
+
+    def _fold(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, wire.MessageStart):
+                self._message = event.message
+            elif isinstance(event, wire.ContentBlockStart):
+                self._message.content.append(event.content_block)
+                self._pieces.clear()
+            elif isinstance(event, wire.ContentBlockDelta):
+                self._add(event.delta)
+            elif isinstance(event, wire.ContentBlockStop):
+                self._close(self._message.content[-1])
+            elif isinstance(event, wire.MessageDelta):
+                self._end(event)
+
+    def _add(self, delta: wire.BlockDelta) -> None:
+        block = self._message.content[-1]
+        if isinstance(delta, wire.TextDelta):
+            self._pieces.append(delta.text)
+        elif isinstance(delta, wire.ThinkingDelta):
+            self._pieces.append(delta.thinking)
+        elif isinstance(delta, wire.InputJsonDelta):
+            self._pieces.append(delta.partial_json)
+        elif isinstance(delta, wire.SignatureDelta) and isinstance(block, wire.ThinkingContent):
+            block.signature = delta.signature
+        elif isinstance(delta, wire.CompactionDelta) and isinstance(block, wire.CompactionContent):
+            block.content = delta.content
+
+    def _close(self, block: wire.Content) -> None:
+        text = "".join(self._pieces)
+        if isinstance(block, wire.TextContent):
+            block.text = text
+        elif isinstance(block, wire.ThinkingContent):
+            block.thinking = text
+        elif isinstance(block, wire.ToolUseContent):
+            block.input = Raw(_input(text).encode())
+
+    def _end(self, end: wire.MessageDelta) -> None:
+        message, first = self._message, self._message.usage
+        message.stop_reason, message.stop_sequence = end.delta.stop_reason, end.delta.stop_sequence
+        message.usage = replace(end.usage, cache_creation=first.cache_creation, service_tier=first.service_tier)
+        message.token_ids, message.token_logprobs = end.token_ids, end.token_logprobs
+        message.context_management = end.context_management
 
 
-def _stop(finish: Finish, complete_calls: int) -> dict[str, Any]:
-    """`stop_reason` and `stop_sequence`. A turn cut off after a complete call has `max_tokens`, as natively."""
+def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
+    """A turn cut off after a complete call has `max_tokens`, as natively."""
     reason = _REASONS.get(finish.reason, "end_turn")
     if reason == "end_turn" and complete_calls:
         reason = "tool_use"
-    return {"stop_reason": reason, "stop_sequence": finish.stop_string if reason == "stop_sequence" else None}
+    return wire.Stop(reason, finish.stop_string if reason == "stop_sequence" else None)
 
 
-def _first_usage(prepared: Prepared) -> dict[str, Any]:
+def _first_usage(prepared: Prepared) -> wire.Usage:
     """Usage before decoding begins, with the cached part that the worker expects; the end of the stream is exact."""
-    return {
-        "input_tokens": prepared.prompt_tokens - prepared.cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": prepared.cached,
-        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
-        "output_tokens": 1,
-        "service_tier": "standard",
-    }
+    return wire.Usage(
+        input_tokens=prepared.prompt_tokens - prepared.cached,
+        cache_read_input_tokens=prepared.cached,
+        cache_creation={"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+        output_tokens=1,
+        service_tier="standard",
+    )
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
-    """Token counts; `input_tokens` excludes those that were read from the cache."""
-    return {
-        "input_tokens": usage.prompt - usage.cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.cached,
-        "output_tokens": usage.output,
-    }
+def _usage(usage: Usage) -> wire.Usage:
+    return wire.Usage(
+        input_tokens=usage.prompt - usage.cached,
+        cache_read_input_tokens=usage.cached,
+        output_tokens=usage.output,
+    )
 
 
-def _last_usage(usage: Usage) -> dict[str, Any]:
+def _last_usage(usage: Usage) -> wire.Usage:
     """Usage of the whole turn."""
-    return _usage(usage) | {"output_tokens_details": {"thinking_tokens": usage.reasoning}}
+    return replace(_usage(usage), output_tokens_details={"thinking_tokens": usage.reasoning})
 
 
 def _iterations(**usages: Usage) -> list[dict[str, Any]]:
     """Usage of each of several turns, by its kind."""
-    return [{"type": kind, **_usage(usage)} for kind, usage in usages.items()]
+    return [{"type": kind, **msgspec.to_builtins(_usage(usage))} for kind, usage in usages.items()]
 
 
 def _input(text: str) -> str:
@@ -333,18 +415,8 @@ def _input(text: str) -> str:
     return next((known for known in (text, *closed, text[:end] + "}") if is_json(known, dict[str, Raw])), "{}")
 
 
-def _tool_use(block: BlockStart, reply: Reply) -> dict[str, Any]:
+def _tool_use(block: BlockStart, reply: Reply) -> wire.ToolUseContent:
     call_id = block.call_id or f"toolu_{reply.turn}{block.block}"
-    hosted = block.kind == "hosted"
-    return {
-        "type": "server_tool_use" if hosted else "tool_use",
-        "id": shown_id(call_id) if hosted else call_id,
-        "name": block.name or "",
-        "input": {},
-        "caller": {"type": "direct"},
-    }
-
-
-def _event(name: str, fields: dict[str, Any]) -> bytes:
-    """An event of the stream."""
-    return b"event: " + name.encode() + b"\ndata: " + _encode({"type": name, **fields}) + b"\n\n"
+    if block.kind == "hosted":
+        return wire.ServerToolUseContent(shown_id(call_id), block.name or "", Raw(b"{}"), DIRECT)
+    return wire.ToolUseContent(call_id, block.name or "", Raw(b"{}"), DIRECT)

@@ -1,4 +1,4 @@
-"""Types of a Messages request.
+"""The JSON of the Messages API as typed Structs: requests, answers, and the events of a stream.
 
 Fields that decide neither prompt nor answer are left out and skipped (`cache_control`, `citations`, `speed`,
 `service_tier`, future betas). Values that are large or whose spelling matters (tool input, base64 data) stay raw.
@@ -6,7 +6,7 @@ Fields that decide neither prompt nor answer are left out and skipped (`cache_co
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from services.frontend.apis.shared.bounds import Integer, Limit
 from services.frontend.apis.shared.decode import NULL
@@ -396,3 +396,230 @@ class Body(SamplingFields, kw_only=True):
     priority: Integer | None = None
     cache_salt: str | None = None
     nvext: Nvext | None = None
+
+
+# Answers.
+
+
+class TextContent(Struct, tag="text"):
+    """Text."""
+
+    text: str
+
+
+class ThinkingContent(Struct, tag="thinking"):
+    """A thought; the signature restores it where the client sends it back without its text."""
+
+    thinking: str
+    signature: str
+
+
+class ToolUseContent(Struct, tag="tool_use"):
+    """A call for the client to run."""
+
+    id: str
+    name: str
+    input: _Object
+    caller: dict[str, str]
+
+
+class ServerToolUseContent(ToolUseContent, tag="server_tool_use"):
+    """A call that this server runs."""
+
+
+class WebSearchContent(Struct, tag="web_search_tool_result"):
+    """Pages found, or an error."""
+
+    tool_use_id: str
+    caller: dict[str, str]
+    content: list[dict[str, Any]] | dict[str, Any]
+
+
+class WebFetchContent(Struct, tag="web_fetch_tool_result"):
+    """A page, or an error."""
+
+    tool_use_id: str
+    caller: dict[str, str]
+    content: dict[str, Any]
+
+
+class CompactionContent(Struct, tag="compaction"):
+    """The summary of everything before it; null where the model wrote none."""
+
+    content: str | None
+    encrypted_content: str | None = None
+
+
+Content: TypeAlias = (
+    TextContent
+    | ThinkingContent
+    | ToolUseContent
+    | ServerToolUseContent
+    | WebSearchContent
+    | WebFetchContent
+    | CompactionContent
+)
+
+
+class Usage(Struct, kw_only=True):
+    """Token counts; `input_tokens` excludes those that were read from the cache."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int
+    cache_creation: dict[str, int] | UnsetType = UNSET
+    output_tokens: int
+    service_tier: str | UnsetType = UNSET
+    output_tokens_details: dict[str, int] | UnsetType = UNSET
+    server_tool_use: dict[str, int] | UnsetType = UNSET
+    iterations: list[dict[str, Any]] | UnsetType = UNSET
+
+
+StopReason: TypeAlias = Literal[
+    "end_turn",
+    "tool_use",
+    "max_tokens",
+    "stop_sequence",
+    "model_context_window_exceeded",
+    "pause_turn",
+    "compaction",
+]
+
+
+class AppliedEdits(Struct):
+    """The edits of the request's `context_management` that cleared something."""
+
+    applied_edits: list[dict[str, Any]]
+
+
+class Answer(Struct, kw_only=True):
+    """A turn of the assistant."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[Content]
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    usage: Usage
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    token_logprobs: list[float | None] | UnsetType = UNSET
+    context_management: AppliedEdits | UnsetType = UNSET
+
+
+class OriginalTokens(Struct):
+    """The size of a prompt without the edits of `context_management`."""
+
+    original_input_tokens: int
+
+
+class Tokens(Struct):
+    """The exact size of a prompt."""
+
+    input_tokens: int
+    context_management: OriginalTokens | UnsetType = UNSET
+
+
+# Events of a stream.
+
+
+class MessageStart(Struct, tag="message_start"):
+    """The answer begins; it has no content yet."""
+
+    message: Answer
+
+
+class ContentBlockStart(Struct, tag="content_block_start"):
+    """A block begins."""
+
+    index: int
+    content_block: Content
+
+
+class TextDelta(Struct, tag="text_delta"):
+    """A piece of text."""
+
+    text: str
+
+
+class ThinkingDelta(Struct, tag="thinking_delta"):
+    """A piece of a thought."""
+
+    thinking: str
+
+
+class InputJsonDelta(Struct, tag="input_json_delta"):
+    """A piece of a call's input."""
+
+    partial_json: str
+
+
+class SignatureDelta(Struct, tag="signature_delta"):
+    """The signature of a thought."""
+
+    signature: str
+
+
+class CompactionDelta(Struct, tag="compaction_delta"):
+    """The summary, whole."""
+
+    content: str | None
+    encrypted_content: str | None = None
+
+
+BlockDelta: TypeAlias = TextDelta | ThinkingDelta | InputJsonDelta | SignatureDelta | CompactionDelta
+
+
+class ContentBlockDelta(Struct, tag="content_block_delta"):
+    """More of the open block."""
+
+    index: int
+    delta: BlockDelta
+
+
+class ContentBlockStop(Struct, tag="content_block_stop"):
+    """The open block ends."""
+
+    index: int
+
+
+class Stop(Struct):
+    """Why the turn ended."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessageDelta(Struct, tag="message_delta"):
+    """The end of the answer: the members of the message that are known only now."""
+
+    delta: Stop
+    usage: Usage
+    token_ids: list[int] | UnsetType = UNSET
+    token_logprobs: list[float | None] | UnsetType = UNSET
+    context_management: AppliedEdits | UnsetType = UNSET
+
+
+class MessageStop(Struct, tag="message_stop"):
+    """Nothing follows."""
+
+
+class Ping(Struct, tag="ping"):
+    """A sign of life."""
+
+
+class ToolCallDispatch(Struct, tag="ping"):
+    """A complete call once more, on request.
+
+    A `ping` by its type, since the AI SDK fails on unknown types; other clients use the event's name.
+    """
+
+    tool_call_dispatch: dict[str, Any]
+
+
+class ReasoningDispatch(Struct, tag="ping"):
+    """A finished thought once more, in the same form."""
+
+    reasoning_dispatch: dict[str, Any]

@@ -14,7 +14,8 @@ from services.frontend.apis.models.codex_profile import Profile, assigned, catal
 from services.frontend.apis.models.documents import Named, entry, listing, names
 from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
 from services.frontend.apis.shared.shared_errors import SHARED
-from services.frontend.turns.interfaces import TurnGateway
+from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.frontend.turns.admission import Admission
 from services.runtime.config import FrontendConfig
 
 MAX_ETAGS = 256
@@ -70,14 +71,14 @@ _PAGING = (
 
 
 class ModelRoutes:
-    """Handlers over the gateway's models, which are those that the caller may use.
+    """Handlers over the served models that the caller may use.
 
     Raises OSError or ValueError, naming the file, for profiles of Codex that cannot be used.
     """
 
-    def __init__(self, config: FrontendConfig, gateway: TurnGateway) -> None:
+    def __init__(self, config: FrontendConfig, admission: Admission) -> None:
         path = config.codex_models_file
-        self._gateway = gateway
+        self._admission = admission
         self._hosted = config.served_tools
         self._slugs = config.codex_profiles
         """Slugs of Codex' own entries by the names that use them."""
@@ -92,27 +93,28 @@ class ModelRoutes:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Every model under each of its names."""
         lifecycles = [*request.query.getall("lifecycle[]", []), *request.query.getall("lifecycle", [])]
-        named = self._named()
+        named = self._named(request)
         document = listing(named, request.query, lifecycles, self._own(named), self._hosted)
         return _answer(request, document, None if _PAGED & request.query.keys() else self._etag(named))
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """One model by name or alias; a slash in the name may be escaped or not. Raises NotFound, Forbidden."""
         name = request.match_info["id"]
-        return _answer(request, entry(self._gateway.resolve(name), name, self._hosted))
+        card = self._admission.resolve(name, request[REQUEST_CONTEXT].caller)
+        return _answer(request, entry(card, name, self._hosted))
 
     async def codex(self, request: web.Request) -> web.StreamResponse:
         """Codex' catalogue of the same models."""
-        named = self._named()
+        named = self._named(request)
         return _answer(request, catalogue(named, self._own(named)), self._etag(named))
 
     async def add_etag(self, request: web.Request, response: web.StreamResponse) -> None:
         """Signal handler, right before the first byte: sends Codex the ETag of its catalogue."""
         if request.path == "/v1/responses" and response.status == 200:
-            response.headers[MODELS_ETAG] = f'"{self._etag(self._named())}"'
+            response.headers[MODELS_ETAG] = f'"{self._etag(self._named(request))}"'
 
-    def _named(self) -> Sequence[Named]:
-        return names(self._gateway.models())
+    def _named(self, request: web.Request) -> Sequence[Named]:
+        return names(self._admission.models(request[REQUEST_CONTEXT].caller))
 
     def _own(self, named: Sequence[Named]) -> dict[str, Profile]:
         return assigned(self._profiles, self._slugs, [name for _, name in named])
@@ -142,7 +144,7 @@ def _etag_of(body: bytes) -> str:
 
 
 def _mount(mount: Mount) -> None:
-    routes = ModelRoutes(mount.config, mount.gateway)
+    routes = ModelRoutes(mount.config, mount.server.admission)
     mount.app.router.add_get("/v1/models", routes.list)
     mount.app.router.add_get("/v1/models/{id:.+}", routes.retrieve)
     mount.app.router.add_get(CODEX_PATH, routes.codex)

@@ -6,7 +6,6 @@ message for a history. The `compaction` item is the first item of the answer; fo
 for everything before it.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,17 +14,15 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation
-from schemas.errors import TimedOut, raised
-from schemas.events import TurnEvent, Usage
+from schemas.errors import raised
+from schemas.events import Usage
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.answer.document import ResponseState, Status
 from services.frontend.apis.responses.answer.stream import ResponsesStream
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import convert
-from services.frontend.apis.responses.live.runner import TOO_LATE, Runner
+from services.frontend.apis.responses.live.runner import Runner
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
-from services.frontend.apis.responses.request.truncation import try_shortened
 from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.responses.store.chain import chain_items
 from services.frontend.apis.responses.store.input_items import stored_items
@@ -33,10 +30,9 @@ from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import StoredResponse, json_size
 from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.side_turn import run_side_turn
 
-SealerOf = Callable[[str, str | None], TextSealer]
-"""Returns the sealer for a model, by the name that a client has for it, and a tenant."""
+SealerOf = Callable[[str, RequestContext], TextSealer]
+"""Returns the sealer for a model, by the name that a client has for it, and its tenant."""
 
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
 
@@ -106,7 +102,7 @@ class Intake:
         size = request.size + json_size(*history, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.
         early = size >= UNDERSTAND_APART_BYTES and request.store and not counting
-        sealer = self._sealer_of(request.model, tenant)
+        sealer = self._sealer_of(request.model, exchange)
         understand = partial(self.dialect.understand, headers=headers, sealer=sealer)
 
         def understood() -> AcceptedRequest:
@@ -125,8 +121,8 @@ class Intake:
             if compacting:
                 accepted.ask = replace(accepted.ask, user_messages=user_messages(items))
             return accepted
-        threshold, count = compact_threshold(request), self.runner.server.gateway.count
-        if threshold is None or request.prefill or await count(accepted.ask.conversation) < threshold:
+        threshold, count = compact_threshold(request), self.runner.server.admission.count
+        if threshold is None or request.prefill or await count(accepted.ask.conversation, exchange.caller) < threshold:
             return accepted
         items = [*history, *accepted.items]
         summary = await self._summary(request.with_items(items), headers, exchange, sealer)
@@ -144,20 +140,8 @@ class Intake:
         ask = await apart(json_size(*request.items), understood)
         server = self.runner.server
         stream = ask.renderer(self.runner.reply(exchange, request.model))
-        # The session's own model, among those that share a name.
-        card = server.card(request.model, ask.conversation)
-        client = replace(ask.conversation.client, alias=request.model if request.model in card.aliases else None)
-        conversation = replace(ask.conversation, model=card.name, client=client)
-
-        async def write(conversation: Conversation) -> Sequence[TurnEvent]:
-            return await run_side_turn(server, conversation, exchange, self.dialect.name)
-
-        try:
-            async with asyncio.timeout(server.config.request_timeout_s):
-                count, truncate = server.gateway.count, ask.truncate
-                stream.events(await try_shortened(conversation, write, count, truncate=truncate))
-        except TimeoutError:
-            raise TimedOut(TOO_LATE) from None
+        shorten = self.runner.shorten(ask, exchange)
+        stream.events(await server.read(ask.conversation, exchange, self.dialect.name, shorten))
         if stream.state.failure is not None:
             raise raised(stream.state.failure)
         return stream.state

@@ -13,6 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from schemas.control import FrontendNotice
+from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
 from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
@@ -30,9 +31,11 @@ from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimi
 from services.frontend.apis.responses.store.record import StoredResponse
 from services.frontend.apis.responses.store.shared import SharedStore, Sharing
 from services.frontend.apis.shared.mount import Mount, json_response
+from services.frontend.http.auth import Caller
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.turns.interfaces import Collector, Renderer, TurnGateway
+from services.frontend.turns.admission import Admission
+from services.frontend.turns.interfaces import Collector, Renderer
 from services.runtime.storage.seal import Sealer, TenantSealer
 
 PATH = "/v1/responses"
@@ -46,10 +49,10 @@ SETTLE_S = 2.0
 class ModelSealer:
     """Seals with the key that follows from a model's name. Raises NotFound, on first use, where it is not served."""
 
-    def __init__(self, gateway: TurnGateway, model: str, tenant: str | None) -> None:
-        self._gateway = gateway
+    def __init__(self, admission: Admission, model: str, caller: Caller | None) -> None:
+        self._admission = admission
         self._model = model
-        self._tenant = tenant
+        self._caller = caller
 
     def seal(self, text: str) -> str:
         """See `TextSealer.seal`."""
@@ -61,7 +64,8 @@ class ModelSealer:
 
     @cached_property
     def _sealer(self) -> TenantSealer:
-        return Sealer.load(None, self._gateway.resolve(self._model).name).of(self._tenant)
+        name = self._admission.resolve(self._model, self._caller).name
+        return Sealer.load(None, name).of(self._caller.tenant if self._caller is not None else None)
 
 
 class ResponsesServer:
@@ -69,7 +73,7 @@ class ResponsesServer:
 
     def __init__(self, mount: Mount) -> None:
         """Raises OSError where the sealing key cannot be read."""
-        config, gateway = mount.config, mount.gateway
+        config, admission = mount.config, mount.server.admission
         self.dialect = Responses(config.served_tools)
         self._server = mount.server
         self._sharing = cast(Sharing | None, mount.sharing)
@@ -79,8 +83,8 @@ class ResponsesServer:
             self.store = SharedStore(limits, time.time, self._sharing, mount.log)
         common = Sealer.load(config.seal_key_file, "") if config.seal_key_file else None
 
-        def sealer_of(model: str, tenant: str | None) -> TextSealer:
-            return common.of(tenant) if common is not None else ModelSealer(gateway, model, tenant)
+        def sealer_of(model: str, exchange: RequestContext) -> TextSealer:
+            return common.of(exchange.tenant) if common is not None else ModelSealer(admission, model, exchange.caller)
 
         self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.server))
         self.background = Background(self._intake, owner="here" if self._sharing is None else self._sharing.id)
@@ -102,12 +106,12 @@ class ResponsesServer:
         body = await self._decoded(request)
         if body.body.background:
             return await self._start(request, body)
+        exchange = request[REQUEST_CONTEXT]
         accepted: AcceptedRequest | None = None
 
         async def read() -> ResponsesAsk:
             nonlocal accepted, body
-            if accepted is None:
-                accepted = await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT])
+            accepted = await self._intake.accept(body, request.headers, exchange)
             if not body.store:
                 body = body.without_input()
                 accepted.ask = replace(accepted.ask, request=body)
@@ -118,15 +122,14 @@ class ResponsesServer:
             if accepted is not None and isinstance(stream, ResponsesStream):
                 self.store.put(accepted.record(stream))
 
-        serve = partial(self._server.serve, request, self.dialect, read, on_end=keep if body.store else None)
-        try:
-            return await serve()
-        except ContextOverflow as overflow:
+        async def shorten(conversation: Conversation, overflow: ContextOverflow) -> Conversation:
             if accepted is None or not accepted.ask.truncate:
-                raise
-            fitting = await shortened(accepted.ask.conversation, overflow, self._server.gateway.count)
-            accepted.ask = replace(accepted.ask, conversation=fitting)
-        return await serve()
+                raise overflow
+            count = partial(self._server.admission.count, caller=exchange.caller)
+            return await shortened(conversation, overflow, count)
+
+        on_end = keep if body.store else None
+        return await self._server.serve(request, self.dialect, read, on_end=on_end, shorten=shorten)
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Returns a stored response, or its stream after some event."""
@@ -191,7 +194,7 @@ class ResponsesServer:
         """Counts the tokens of a request's prompt."""
         body, exchange = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
         accepted = await self._intake.accept(body, request.headers, exchange, counting=True)
-        tokens = await self._server.gateway.count(accepted.ask.conversation)
+        tokens = await self._server.admission.count(accepted.ask.conversation, exchange.caller)
         exchange.fields |= {"model": body.model, "prompt_tokens": tokens}
         return json_response(self.dialect.count_body(tokens))
 
@@ -224,8 +227,8 @@ class ResponsesServer:
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
         exchange = request[REQUEST_CONTEXT]
         accepted = await self._intake.accept(body, request.headers, exchange)
-        job = self.background.start(accepted, exchange)
         self._server.report(accepted.ask, exchange)
+        job = self.background.start(accepted, exchange)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._server.limits)
         return json_response(msgspec.json.encode(job.document()))

@@ -6,10 +6,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from aiohttp import web
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from schemas.conversation import Conversation
 from services.frontend.http.bodies import apart, read_body
 from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
@@ -75,10 +73,8 @@ class Api(Struct, frozen=True, kw_only=True):
 
 
 A = TypeVar("A", bound=Ask)
-Prepare: TypeAlias = Callable[[Any], Awaitable[Any]]
+Prepare: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
 """Returns the request to serve in place of a parsed one. Raises TurnwireError."""
-PrepareTurn: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
-"""The same, for a request that creates turns."""
 
 
 def json_response(body: bytes | Raw, status: int = 200) -> web.Response:
@@ -93,6 +89,7 @@ class Mount:
     app: web.Application
     config: FrontendConfig
     gateway: TurnGateway
+    """For the state of the pipeline; requests go through `server.admission`."""
     server: TurnServer
     registry: CollectorRegistry
     log: FilteringBoundLogger
@@ -101,7 +98,7 @@ class Mount:
     sharing: object = None
     """Access to the store that frontends share, for the API that stores its answers."""
 
-    def add_turns(self, path: str, dialect: Dialect, prepare: PrepareTurn | None = None) -> None:
+    def add_turns(self, path: str, dialect: Dialect, prepare: Prepare | None = None) -> None:
         """POST `path` creates turns. `prepare` changes a parsed request, by what only the pipeline can measure."""
 
         async def create(request: web.Request) -> web.StreamResponse:
@@ -113,11 +110,6 @@ class Mount:
             return await self.server.serve(request, dialect, read)
 
         self.app.router.add_post(path, create)
-
-    async def count(self, conversation: Conversation) -> int:
-        """Returns the size of a prompt in tokens. `model` is as the client spelled it. Raises TurnwireError."""
-        card = self.server.card(conversation.model, conversation)
-        return await self.gateway.count(replace(conversation, model=card.name))
 
     def add_count(
         self,
@@ -131,11 +123,12 @@ class Mount:
         async def count(request: web.Request) -> web.Response:
             body = await read_body(request, self.config.max_body_bytes)
             ask = await apart(len(body), lambda: parse(body, request.headers))
+            context = request[REQUEST_CONTEXT]
             if prepare is not None:
-                ask = await prepare(ask)
+                ask = await prepare(ask, context)
             conversation = ask.conversations[0]
-            tokens = await self.count(conversation)
-            request[REQUEST_CONTEXT].fields |= {"model": conversation.model, "prompt_tokens": tokens}
+            tokens = await self.server.admission.count(conversation, context.caller)
+            context.fields |= {"model": conversation.model, "prompt_tokens": tokens}
             return json_response(answer(ask, tokens))
 
         self.app.router.add_post(path, count)

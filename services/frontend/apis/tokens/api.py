@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
-from msgspec.structs import replace
 
 from schemas.errors import Invalid, raised
 from schemas.frames import TextReply, unpack_ids
@@ -24,6 +23,7 @@ from services.frontend.apis.shared.decode import NULL, decode_body, given, objec
 from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.bodies import read_body
+from services.frontend.http.middleware import REQUEST_CONTEXT
 
 _MAX_ID = 2**32 - 1
 
@@ -70,36 +70,37 @@ class TokenRoutes:
     """The handlers."""
 
     def __init__(self, mount: Mount) -> None:
-        self._mount = mount
+        self._max_body_bytes = mount.config.max_body_bytes
+        self._admission = mount.server.admission
         served = mount.config.served_tools
         self._messages = Messages(served)
         self._chat = Chat(Settings(served=frozenset(served)))
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Ids of a text, or of the prompt of a conversation."""
-        body = await read_body(request, self._mount.config.max_body_bytes)
+        body = await read_body(request, self._max_body_bytes)
         fields: Any = decode_body(_text.decode, body, explain)
         text = fields.prompt if fields.prompt is not None else fields.text
-        conversation = None
-        if text is None:
+        caller, special = request[REQUEST_CONTEXT].caller, fields.add_special_tokens
+        if text is not None:
+            reply = _checked(await self._admission.tokenize_text(fields.model, text, caller, special))
+        else:
             if not given(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
             parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
             conversation = parse(body, request.headers).conversation
-            conversation = replace(conversation, model=self._mount.server.card(conversation.model, conversation).name)
-        model = conversation.model if conversation is not None else self._mount.server.card(fields.model).name
-        reply = _checked(await self._mount.gateway.tokenize(model, text, conversation, fields.add_special_tokens))
+            reply = _checked(await self._admission.tokenize(conversation, caller, special))
         ids = unpack_ids(reply.token_ids)
         answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
         return json_response(_encode(answer))
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
-        fields = decode_body(_ids.decode, await read_body(request, self._mount.config.max_body_bytes), explain)
+        fields = decode_body(_ids.decode, await read_body(request, self._max_body_bytes), explain)
         if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
             raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
-        model = self._mount.server.card(fields.model).name
-        reply = _checked(await self._mount.gateway.detokenize(model, fields.tokens))
+        caller = request[REQUEST_CONTEXT].caller
+        reply = _checked(await self._admission.detokenize(fields.model, fields.tokens, caller))
         return json_response(_encode(PlainPrompt(reply.text or "")))
 
 

@@ -11,7 +11,7 @@ from openai.types.responses import ResponseFunctionWebSearch
 
 from schemas.conversation import Call, Part, Reasoning, Result, Text, Turn
 from schemas.errors import ContextOverflow, Overloaded
-from services.frontend.turns.hosted.gateway import next_turn_id
+from services.frontend.turns.hosted.loop import next_turn_id
 from tests.conftest import LIMIT_S, eventually
 from tests.frontend.frontend_fakes import (
     MODEL,

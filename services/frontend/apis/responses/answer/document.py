@@ -8,7 +8,7 @@ from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.errors import failure
-from services.frontend.apis.shared.token_report import TokenReport
+from services.frontend.apis.shared.answer import TokenReport
 from services.frontend.turns.interfaces import Reply
 
 Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]

@@ -43,14 +43,14 @@ from services.frontend.apis.responses.answer.events import EventWriter
 from services.frontend.apis.responses.answer.items import CUT_OFF, MessageItem, OutputItem, ReasoningItem, Shape
 from services.frontend.apis.responses.request.tools import tool_name
 from services.frontend.apis.responses.sealing import TextSealer, seal_summary
-from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
+from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.turns.interfaces import Reply
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 _encode = msgspec.json.Encoder().encode
 
 
-class ResponsesStream(TurnRenderer):
+class ResponsesStream(TurnRenderer[None]):
     """Renders one turn. Events go to its writer instead of `out`."""
 
     def __init__(self, reply: Reply, shape: Shape, *, recorded: bool = False) -> None:
@@ -91,12 +91,15 @@ class ResponsesStream(TurnRenderer):
             if writer.packer is not None:
                 writer.packer.add(data)
             return data
-        return b"" if self.state.over else super().events(events) + self._writer.take()
+        return b"" if self.state.over else super().events(events)
+
+    def encode(self, events: Sequence[None]) -> bytes:
+        """See `TurnRenderer.encode`."""
+        return self._writer.take()
 
     def error(self, info: ErrorInfo) -> bytes:
         """`response.failed`, the last event."""
-        if not self.state.over:
-            self._fail(info)
+        self._fail(info, [])
         return self._writer.take()
 
     def break_off(self) -> bytes:
@@ -109,22 +112,22 @@ class ResponsesStream(TurnRenderer):
         """The stream so far, for `unpack_events`; empty where it is not recorded."""
         return self._writer.recording()
 
-    def _start(self, event: BlockStart, out: list[bytes]) -> None:
+    def _start(self, event: BlockStart, out: list[None]) -> None:
         self._close_message()
         self._item = self._new_item(event)
         self._item.begin()
 
-    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[bytes]) -> None:
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[None]) -> None:
         if self._item is not None:
             self._item.add(text, tokens)
 
-    def _stop(self, event: BlockStop, out: list[bytes]) -> None:
+    def _stop(self, event: BlockStop, out: list[None]) -> None:
         if isinstance(self._item, MessageItem):
             self._pending_stop = event
         else:
             self._close(event)
 
-    def _tokens(self, event: OutputTokens, out: list[bytes]) -> None:
+    def _tokens(self, event: OutputTokens, out: list[None]) -> None:
         self.state.tokens.add(event)
 
     def _new_item(self, start: BlockStart) -> OutputItem:
@@ -161,7 +164,7 @@ class ResponsesStream(TurnRenderer):
         self._writer.item("done", index, item)
         self.state.items.append(item)
 
-    def _results(self, event: HostedResults, out: list[bytes]) -> None:
+    def _results(self, event: HostedResults, out: list[None]) -> None:
         """Ends the searches that have results, and adds the item that carries these."""
         carried = [result for result in event.results if result.call_id in self._searches]
         for result in carried:
@@ -172,13 +175,15 @@ class ResponsesStream(TurnRenderer):
             self._add_whole(results_item(f"rs_{self._turn}{len(self.state.items):03d}", carried))
         self._turn = event.turn
 
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _finish(self, event: Finish, out: list[None]) -> None:
         cut = self.state.cut_by(event)
         self._close(CUT_OFF if cut or self._pending_stop is None else self._pending_stop)
         self.state.finish(event.usage, cut=cut)
         self._end()
 
-    def _fail(self, info: ErrorInfo) -> None:
+    def _fail(self, info: ErrorInfo, out: list[None]) -> None:
+        if self.state.over:
+            return
         self._break_off()
         self.state.fail(info)
         self._end()
@@ -221,10 +226,10 @@ class CompactionStream(ResponsesStream):
             self._texts.append(item)
         return item
 
-    def _finish(self, event: Finish, out: list[bytes]) -> None:
+    def _finish(self, event: Finish, out: list[None]) -> None:
         summary = "\n".join(text for item in self._texts if (text := item.text)).strip()
         if not summary:
-            self._fail(NO_SUMMARY)
+            self._fail(NO_SUMMARY, out)
             return
         sealed = seal_summary(self._sealer, summary)
         item = {"id": f"cmp_{self.state.reply.turn}000", "type": "compaction", "encrypted_content": sealed}

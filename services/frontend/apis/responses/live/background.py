@@ -20,7 +20,6 @@ from services.frontend.apis.responses.store.record import ENDED, StoredResponse
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.turns.interfaces import Reply
-from services.frontend.turns.metrics import TurnRecord
 
 RETRY_AFTER_S = 5.0
 POLL_S = 0.5
@@ -112,11 +111,10 @@ class Background:
             )
         job = Job(accepted, self._runner.reply(exchange, accepted.ask.request.model))
         open_request = contextlib.ExitStack()
-        record = self._runner.record()
-        open_request.enter_context(exchange.turn(lambda: record.tokens))
+        open_request.enter_context(exchange.open_request())
         self._jobs[job.id] = job
         self._keep(job, owner=self._owner)
-        job.task = asyncio.create_task(self._work(job, exchange, record), name=f"background {job.id}")
+        job.task = asyncio.create_task(self._work(job, exchange), name=f"background {job.id}")
 
         def ended(_task: asyncio.Task[None]) -> None:
             open_request.close()
@@ -153,13 +151,13 @@ class Background:
             job.task.cancel()
         await self.drain()
 
-    async def _work(self, job: Job, exchange: RequestContext, record: TurnRecord) -> None:
+    async def _work(self, job: Job, exchange: RequestContext) -> None:
         try:
             async with self._slots:
                 job.running = True
                 self._keep(job, owner=self._owner)
                 ask = job.accepted.ask
-                await self._runner.run(ask, job.renderer, exchange, record, Emitter(job.emit))
+                await self._runner.run(ask, job.renderer, exchange, Emitter(job.emit))
         except TurnwireError as error:
             self._fail(job, error.info)
         except Exception as error:

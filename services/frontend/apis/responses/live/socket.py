@@ -182,10 +182,10 @@ class Socket:
         reply = runner.reply(exchange, request.model)
         if lane is not None:
             self._lane_of[response_id(reply.turn)] = lane
-        renderer, record = accepted.ask.renderer(reply), runner.record()
+        renderer = accepted.ask.renderer(reply)
         try:
-            with exchange.turn(lambda: record.tokens):
-                await runner.run(accepted.ask, renderer, exchange, record, Emitter(emit, keep))
+            with exchange.open_request():
+                await runner.run(accepted.ask, renderer, exchange, Emitter(emit, keep))
         except Invalid as error:
             if not request.prefill or error.kind is not ErrorKind.INVALID:
                 raise

@@ -5,7 +5,6 @@ are dropped first, a call always with its results. A binary search with exact co
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -14,22 +13,8 @@ from schemas.errors import ContextOverflow
 
 _INSTRUCTIONS = ("system", "developer")
 
-T = TypeVar("T")
 Count = Callable[[Conversation], Awaitable[int]]
 """Returns the exact number of prompt tokens."""
-
-
-async def try_shortened(
-    conversation: Conversation, attempt: Callable[[Conversation], Awaitable[T]], count: Count, *, truncate: bool
-) -> T:
-    """Returns what `attempt` does: with the conversation or, where that does not fit and `truncate` is set, with a
-    shortened one."""
-    try:
-        return await attempt(conversation)
-    except ContextOverflow as overflow:
-        if not truncate:
-            raise
-        return await attempt(await shortened(conversation, overflow, count))
 
 
 async def shortened(conversation: Conversation, overflow: ContextOverflow, count: Count) -> Conversation:

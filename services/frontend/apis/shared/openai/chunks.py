@@ -1,20 +1,21 @@
 """Streams and documents of Chat Completions and Completions: what is the same in both.
 
-A chunk is spliced from bytes that were made once and the encoded text. A document is its own stream, merged.
+A stream encodes its chunks; a document folds them. The chunk of a plain token is spliced from bytes that were made once
+and the encoded text.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, Prepared, TokenLogprob, TopLogprob, TurnEvent, Usage, failure_of
 from services import __version__
-from services.frontend.apis.shared.answers.documents import merge
-from services.frontend.apis.shared.answers.turn_renderer import TurnRenderer
+from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.apis.shared.shared_errors import openai_error
 from services.frontend.turns.interfaces import Reply
 
@@ -37,6 +38,31 @@ class UsageAnswer(Struct):
     completion_tokens_details: dict[str, int]
 
 
+class Chunk(Struct, kw_only=True):
+    """One chunk of a stream. Of one answer all have the same head; `choices` are of the API's own type."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str | None
+    service_tier: str | UnsetType = UNSET
+    choices: list[Any] = []
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    tool_call_dispatch: dict[str, Any] | UnsetType = UNSET
+    """A complete call once more, on request. A chunk without choices and with a member of its own is the only form that
+    every client ignores."""
+    reasoning_dispatch: dict[str, Any] | UnsetType = UNSET
+    """A finished thought once more, in the same form."""
+    usage: UsageAnswer | UnsetType | None = UNSET
+
+
+class ErrorChunk(Struct):
+    """An error as the last chunk; the SDKs raise it. No `[DONE]` follows."""
+
+    error: dict[str, Any]
+
+
 class ChunkShape(Struct, frozen=True, kw_only=True):
     """The form of an answer in both APIs."""
 
@@ -48,81 +74,155 @@ class ChunkShape(Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
 
     def whole(self) -> Self:
-        """The form of a stream that is merged to a document."""
+        """The form of chunks that are folded to a document."""
         return replace(self, include_usage=True, continuous_usage=False)
 
 
-W = TypeVar("W", bound=TurnRenderer)
+C = TypeVar("C")
 
 
-class ChunkStream(Generic[W]):
+class ChoiceRenderer(TurnRenderer[Chunk | ErrorChunk]):
+    """Renders the chunks of one choice."""
+
+    def encode(self, events: Sequence[Chunk | ErrorChunk]) -> bytes:
+        """See `TurnRenderer.encode`."""
+        return b"".join(map(encode_chunk, events))
+
+    def _fail(self, info: ErrorInfo, out: list[Chunk | ErrorChunk]) -> None:
+        out.append(ErrorChunk(openai_error(info)))
+
+    @abstractmethod
+    def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
+        """The chunks before the first event. `usage`: where it is requested."""
+
+
+class ChunkStream:
     """Renders one answer of one or more choices."""
 
-    def __init__(
-        self,
-        head: dict[str, Any],
-        choices: int,
-        writer: Callable[[int, bytes, bytes], W],
-        shape: ChunkShape,
-        prompts: int = 1,
-    ) -> None:
-        """`writer`: makes the renderer of a choice from its index and the bytes before and after each choice.
-        `prompts`: each has the same number of choices, in order."""
-        self._include_usage = shape.include_usage
+    def __init__(self, head: Chunk, choices: Sequence[ChoiceRenderer], shape: ChunkShape, prompts: int = 1) -> None:
+        """`head`: see `chunk_head`. `prompts`: each has the same number of choices, in order."""
+        self.head = head
+        self._choices = choices
+        self._shape = shape
         self._prompts = prompts
-        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
-        tail = b'],"usage":null}\n\n' if shape.include_usage else b"]}\n\n"
-        self._choices = [writer(index, self._head, tail) for index in range(choices)]
         self._usages: dict[int, Usage] = {}
+
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        """See `Renderer.start`."""
+        return b"".join(map(encode_chunk, self.opening(prepared)))
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """See `Renderer.events`."""
         out = self._choices[choice].events(events)
-        last = events[-1]
-        if type(last) is not Finish or failure_of(last) is not None:
+        if not self._ends(events[-1], choice):
             return out
-        self._usages[choice] = last.usage
-        if len(self._usages) < len(self._choices):
-            return out
-        if self._include_usage:
-            usages = [self._usages[index] for index in range(len(self._choices))]
-            out += self._head + b'],"usage":' + _encode(usage_of(usages, self._prompts)) + b"}\n\n"
-        return out + DONE
+        return out + (encode_chunk(self._last()) if self._shape.include_usage else b"") + DONE
 
     def error(self, info: ErrorInfo) -> bytes:
         """See `Renderer.error`."""
-        return error_chunk(info)
+        return encode_chunk(ErrorChunk(openai_error(info)))
+
+    def opening(self, prepared: Sequence[Prepared]) -> list[Chunk]:
+        """The chunks before the first event."""
+        usage = None
+        if self._shape.continuous_usage:
+            usage = first_usage(prepared[:: len(prepared) // self._prompts])
+        pairs = zip(self._choices, prepared, strict=True)
+        return [chunk for choice, each in pairs for chunk in choice.opening(each, usage)]
+
+    def chunks(self, events: Sequence[TurnEvent], choice: int) -> list[Chunk | ErrorChunk]:
+        """The chunks for the next events of a choice, and after the last one that with the token counts."""
+        out = self._choices[choice].render(events)
+        return [*out, self._last()] if self._ends(events[-1], choice) else out
+
+    def _ends(self, last: TurnEvent, choice: int) -> bool:
+        """Whether this is the end of the last choice."""
+        if type(last) is not Finish or failure_of(last) is not None:
+            return False
+        self._usages[choice] = last.usage
+        return len(self._usages) == len(self._choices)
+
+    def _last(self) -> Chunk:
+        usages = [self._usages[index] for index in range(len(self._choices))]
+        return replace(self.head, usage=usage_of(usages, self._prompts))
 
 
-def error_chunk(info: ErrorInfo) -> bytes:
-    """An error as the last chunk; the SDKs raise it. No `[DONE]` follows."""
-    return b"data: " + _encode({"error": openai_error(info)}) + b"\n\n"
+class ChunkCollector(Generic[C]):
+    """Collects one answer: folds the chunks of its stream. A subclass makes the document."""
+
+    def __init__(self, stream: ChunkStream) -> None:
+        self._stream = stream
+        self._head = stream.head
+        self._choices: dict[int, C] = {}
+        self._prompt_ids: list[int] | UnsetType = UNSET
+        self._usage: UsageAnswer | None = None
+
+    def start(self, prepared: Sequence[Prepared]) -> None:
+        """See `Collector.start`."""
+        self._fold(self._stream.opening(prepared))
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
+        """See `Collector.events`."""
+        self._fold(self._stream.chunks(events, choice))
+
+    def body(self) -> bytes:
+        """See `Collector.body`. Raises RuntimeError where a turn has not finished."""
+        if self._usage is None:
+            raise RuntimeError("the turn has not finished")
+        return _encode(self._document([self._choices[index] for index in sorted(self._choices)], self._usage))
+
+    def _fold(self, chunks: Sequence[Chunk | ErrorChunk]) -> None:
+        for chunk in chunks:
+            if isinstance(chunk, ErrorChunk):
+                continue
+            self._usage = chunk.usage or self._usage
+            self._prompt_ids = chunk.prompt_token_ids if chunk.prompt_token_ids is not UNSET else self._prompt_ids
+            for choice in chunk.choices:
+                self._add(choice, chunk)
+
+    @abstractmethod
+    def _add(self, choice: Any, chunk: Chunk) -> None:
+        """Adds a chunk to the choice that it continues."""
+
+    @abstractmethod
+    def _document(self, choices: list[C], usage: UsageAnswer) -> Struct:
+        """The whole answer."""
 
 
-def merged_chunks(object: str, chunks: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """The document of a stream whose last chunk has the token counts."""
-    document: dict[str, Any] = {}
-    choices: dict[int, dict[str, Any]] = {}
-    for chunk in chunks:
-        for choice in chunk.pop("choices"):
-            held = choices.setdefault(choice["index"], {})
-            merge(held, choice)
-            if "prompt_token_ids" in choice or "prompt_token_ids" in chunk:
-                held.setdefault("token_ids", [])
-        document |= chunk
-    usage = document.pop("usage")
-    return {**document, "object": object, "choices": [choices[index] for index in sorted(choices)], "usage": usage}
+def encode_chunk(chunk: Chunk | ErrorChunk) -> bytes:
+    """The bytes of a chunk in the stream."""
+    name = b""
+    if isinstance(chunk, Chunk) and not chunk.choices:
+        if chunk.tool_call_dispatch is not UNSET:
+            name = b"event: tool_call_dispatch\n"
+        elif chunk.reasoning_dispatch is not UNSET:
+            name = b"event: reasoning_dispatch\n"
+    return b"%bdata: %b\n\n" % (name, _encode(chunk))
 
 
-def answer_head(id: str, object: str, reply: Reply, fingerprint: str | None) -> dict[str, Any]:
-    """The members with which every chunk begins."""
-    return {
-        "id": id,
-        "object": object,
-        "created": reply.created,
-        "model": reply.model,
-        "system_fingerprint": fingerprint,
-    }
+def chunk_frame(head: Chunk) -> tuple[bytes, bytes]:
+    """The bytes of a chunk before and after its one choice."""
+    before, choices, after = encode_chunk(head).partition(b'"choices":[')
+    return before + choices, after
+
+
+def add_logprobs(into: dict[str, Any] | None, piece: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The log probabilities so far with those of a chunk, whose lists continue them."""
+    if into is None or piece is None:
+        return piece if into is None else into
+    return {name: held if held is None else held + piece[name] for name, held in into.items()}
+
+
+def chunk_head(id: str, object: str, reply: Reply, shape: ChunkShape) -> Chunk:
+    """A chunk without choices: the members that all chunks of an answer have."""
+    return Chunk(
+        id=id,
+        object=object,
+        created=reply.created,
+        model=reply.model,
+        system_fingerprint=shape.fingerprint,
+        usage=None if shape.include_usage else UNSET,
+    )
 
 
 def reason_of(finish: Finish, calls: str | None = None) -> dict[str, Any]:

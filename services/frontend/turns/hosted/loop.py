@@ -1,11 +1,11 @@
-"""Runs hosted tools between two turns of the model, as a `TurnGateway` in front of another one.
+"""Runs hosted tools between two turns of the model: a loop over turns that are one answer for the client.
 
     client ← sink ← HostedAnswer ← turn 1: text, call of web_search, Finish
                          │         provider: results
                          └──────── turn 2, with the call and its results in its prompt: text, Finish
 
 The sink gets one answer: blocks are numbered on, the calls are blocks of kind `hosted`, `HostedResults` comes between
-the turns, and one Finish has the usage of all. A conversation without hosted tools passes through unchanged.
+the turns, and one Finish has the usage of all.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from schemas.control import ModelCard
-from schemas.conversation import Call, Conversation, HostedTool, Part, Reasoning, Result, Text, ToolChoice, Turn
+from schemas.conversation import Call, HostedTool, Part, Reasoning, Result, Text, ToolChoice, Turn
 from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
 from schemas.events import (
     BlockStart,
@@ -39,13 +39,16 @@ from services.frontend.turns.hosted.contract import Provider, ProviderError
 from services.frontend.turns.hosted.metrics import HostedMetrics
 from services.frontend.turns.hosted.policy import refusal, shown
 from services.frontend.turns.hosted.tools import add_results, hosted_argument, result_part
-from services.frontend.turns.interfaces import CancelReason, ContinuedAnswer, OpenTurn, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnGateway, TurnSink
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
+if TYPE_CHECKING:
+    from services.frontend.turns.admission import Admitted
 
-class HostedGateway:
-    """A `TurnGateway` with hosted tools."""
+
+class HostedTools:
+    """Opens answers, with the hosted tools of their conversations."""
 
     def __init__(
         self,
@@ -60,20 +63,17 @@ class HostedGateway:
         self.provider = provider
         self.config = config
         self.log = log
-        self.count, self.tokenize, self.detokenize = gateway.count, gateway.tokenize, gateway.detokenize
-        self.models, self.resolve = gateway.models, gateway.resolve
-        self.readiness, self.live = gateway.readiness, gateway.live
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, conversation: Conversation, sink: TurnSink, *, turn_id: str) -> OpenTurn:
-        """See `TurnGateway.open`."""
-        hosted = {tool.name: tool.hosted for tool in conversation.tools if tool.hosted is not None}
+    async def open(self, admitted: "Admitted", sink: TurnSink, *, turn_id: str) -> OpenTurn:
+        """As `TurnGateway.open`. A conversation without hosted tools passes through unchanged."""
+        hosted = {tool.name: tool.hosted for tool in admitted.conversation.tools if tool.hosted is not None}
         if not hosted:
-            return await self.gateway.open(conversation, sink, turn_id=turn_id)
-        if conversation.sampling.return_token_ids:
+            return await self.gateway.open(admitted, sink, turn_id=turn_id)
+        if admitted.conversation.sampling.return_token_ids:
             message = "return_token_ids: the answer of a tool that this server runs is several turns, with ids of none"
             raise Invalid(message, param="return_token_ids")
-        answer = HostedAnswer(self, conversation, hosted, sink, turn_id)
+        answer = HostedAnswer(self, admitted, hosted, sink, turn_id)
         await answer.open()
         return answer
 
@@ -102,18 +102,19 @@ class HostedGateway:
         await self.provider.close()
 
 
-class HostedAnswer(ContinuedAnswer):
+class HostedAnswer:
     """One answer of several turns: an `OpenTurn` for its client, and the `TurnSink` of each turn."""
 
     card: ModelCard
     prepared: Prepared
 
     def __init__(
-        self, gateway: HostedGateway, conversation: Conversation, hosted: dict[str, HostedTool], sink: TurnSink, id: str
+        self, tools: HostedTools, admitted: "Admitted", hosted: dict[str, HostedTool], sink: TurnSink, id: str
     ) -> None:
         self.id = id
-        self._gateway = gateway
-        self._conversation = conversation
+        self._tools = tools
+        self._admitted = admitted
+        self._conversation = admitted.conversation
         self._hosted = hosted
         self._sink = sink
         self._turn: OpenTurn | None = None
@@ -137,8 +138,12 @@ class HostedAnswer(ContinuedAnswer):
         if calls:
             self._waiting = await self._run(calls)
             self._conversation = replace(self._conversation, turns=add_results(turns, map(result_part, self._waiting)))
-        self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=self.id)
+        self._turn = await self._open(self.id, continues=False)
         self.card, self.prepared = self._turn.card, self._turn.prepared
+
+    async def _open(self, turn_id: str, *, continues: bool) -> OpenTurn:
+        admitted = self._admitted.then(self._conversation, continues=continues)
+        return await self._tools.gateway.open(admitted, self, turn_id=turn_id)
 
     def cancel(self, reason: CancelReason) -> None:
         """See `OpenTurn.cancel`."""
@@ -191,7 +196,7 @@ class HostedAnswer(ContinuedAnswer):
         later = turn.client_calls and any(self._hosted[call.name].deferred for call in turn.calls)
         if finish.reason is not FinishReason.STOP or not turn.calls or later:
             return [self._end(finish)]
-        self._task = self._gateway.spawn(self._continue(finish, turn))
+        self._task = self._tools.spawn(self._continue(finish, turn))
         return ()
 
     def _ended_turn(self) -> "_EndedTurn":
@@ -228,7 +233,7 @@ class HostedAnswer(ContinuedAnswer):
                 self._push_last(Failed(EngineFailed("this server was shut down").info))
             raise
         except Exception:
-            self._gateway.log.exception("hosted.answer_failed", turn=self.id)
+            self._tools.log.exception("hosted.answer_failed", turn=self.id)
             last = Failed(EngineFailed("internal error").info)
         if last is not None:
             self._push_last(last)
@@ -242,12 +247,11 @@ class HostedAnswer(ContinuedAnswer):
         """Returns the event that ends the answer; None where another turn follows."""
         results = await self._run(turn.calls)
         self._round += 1
-        self.continues = True
         turn_id = next_turn_id(self.id, self._round)
         self._sink.push([HostedResults(results, turn_id)])
         if turn.client_calls:
             return self._end(finish)
-        last = self._round >= self._gateway.config.web_max_rounds
+        last = self._round >= self._tools.config.web_max_rounds
         if last and any(self._hosted[call.name].deferred for call in turn.calls):
             return self._end(finish, FinishReason.PAUSE)
         conversation, sampling = self._conversation, self._conversation.sampling
@@ -263,14 +267,14 @@ class HostedAnswer(ContinuedAnswer):
             choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
         turns = add_results([*conversation.turns, Turn("assistant", turn.parts)], map(result_part, results))
         self._conversation = replace(conversation, turns=turns, sampling=sampling, tool_choice=choice)
-        self._turn = await self._gateway.gateway.open(self._conversation, self, turn_id=turn_id)
+        self._turn = await self._open(turn_id, continues=True)
         return None
 
     async def _run(self, calls: Sequence[Call]) -> list[HostedResult]:
         return await asyncio.gather(*(self._call(call) for call in calls))
 
     async def _call(self, call: Call) -> HostedResult:
-        tool, config = self._hosted[call.name], self._gateway.config
+        tool, config = self._hosted[call.name], self._tools.config
         argument = hosted_argument(tool.kind, call.arguments)
         result = HostedResult(call.call_id, call.name, tool.kind, call.arguments)
         self._uses[call.name] += 1
@@ -280,7 +284,7 @@ class HostedAnswer(ContinuedAnswer):
         else:
             code = refusal(tool, argument, self._conversation, allow_private=config.web_allow_private)
         if code is not None:
-            self._gateway.metrics.ended(tool.kind, code, None)
+            self._tools.metrics.ended(tool.kind, code, None)
             return replace(result, error=code)
         loop = asyncio.get_running_loop()
         started, outcome = loop.time(), "cancelled"
@@ -288,15 +292,15 @@ class HostedAnswer(ContinuedAnswer):
             result = await self._provided(result, tool, argument)
             outcome = result.error or "ok"
         finally:
-            self._gateway.metrics.ended(tool.kind, outcome, loop.time() - started)
+            self._tools.metrics.ended(tool.kind, outcome, loop.time() - started)
         return result
 
     async def _provided(self, result: HostedResult, tool: HostedTool, argument: str) -> HostedResult:
         """The result with what the provider returns."""
-        config, log = self._gateway.config, self._gateway.log
+        config, log = self._tools.config, self._tools.log
         try:
             async with asyncio.timeout(config.web_timeout_s):
-                sources = await self._gateway.provider.run(tool, argument)
+                sources = await self._tools.provider.run(tool, argument)
         except (ProviderError, TimeoutError, OSError, ValueError) as error:
             log.warning("hosted.call_failed", turn=self.id, tool=tool.kind, error=str(error) or type(error).__name__)
             return replace(result, error=error.code if isinstance(error, ProviderError) else "unavailable")

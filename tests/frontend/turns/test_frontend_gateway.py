@@ -26,14 +26,15 @@ from schemas.events import (
     Usage,
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
-from services.frontend.turns import bus_gateway
-from services.frontend.turns.bus_gateway import BusGateway
-from services.frontend.turns.open_turn import BusTurn
-from services.frontend.turns.shared_names import session_of
+from schemas.session import placement_key
+from services.frontend.turns import gateway
+from services.frontend.turns.gateway import BusGateway
+from services.frontend.turns.interfaces import OpenTurn
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import Registry
 from tests.conftest import eventually
+from tests.frontend.frontend_fakes import admission
 
 FINISH = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
 
@@ -119,12 +120,16 @@ class Stage:
         self.gateway = BusGateway(process, self.process.config)
         self._seq = 0
 
-    async def begin(self, turn_id: str) -> tuple[Sink, asyncio.Task[BusTurn]]:
+    async def begin(self, turn_id: str) -> tuple[Sink, asyncio.Task[OpenTurn]]:
         """Requests a turn; the preprocessor has it."""
         sink, before = Sink(), len(self.process.bus.requests)
-        opening = asyncio.create_task(self.gateway.open(Conversation("m", []), sink, turn_id=turn_id))
+        opening = asyncio.create_task(self.opened(Conversation("m", []), sink, turn_id))
         await eventually(lambda: len(self.process.bus.requests) > before)
         return sink, opening
+
+    async def opened(self, conversation: Conversation, sink: Sink, turn_id: str) -> OpenTurn:
+        admitted = await admission(self.gateway).admit(conversation, None)
+        return await self.gateway.open(admitted, sink, turn_id=turn_id)
 
     async def open(self, turn_id: str) -> Sink:
         """Opens a turn, whose first block has begun."""
@@ -209,7 +214,7 @@ async def test_a_delta_of_no_open_block_is_dropped(stage: Stage) -> None:
 async def test_events_of_another_attempt_are_ignored_and_their_attempt_is_cancelled_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus_gateway, "CANCEL_AGAIN_S", 0.0)
+    monkeypatch.setattr(gateway, "CANCEL_AGAIN_S", 0.0)
     stage = Stage()
     await stage.gateway.start()
     sink = await stage.open("a")
@@ -259,14 +264,20 @@ async def test_a_request_that_came_too_late_is_not_tried_again(stage: Stage) -> 
 
 
 async def test_a_turn_for_an_alias_goes_to_another_model_where_its_own_drains(stage: Stage) -> None:
-    for name, draining in (("v1", True), ("v2", False)):
+    def serves(name: str, *, draining: bool = False) -> None:
         card = ModelCard(name, aliases=["coder"])
         for kind in ("preprocessor", "worker", "parser"):
             stage.process.registry.receive(Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0)
-    asked = Conversation("v1", [], client=Client(session="s", alias="coder"))
-    opening = asyncio.create_task(stage.gateway.open(asked, Sink(), turn_id="a"))
+
+    serves("v1")
+    asked = Conversation("coder", [], client=Client(session="s"))
+    admitted = await admission(stage.gateway).admit(asked, None)
+    assert admitted.card.name == "v1"
+    serves("v1", draining=True)
+    serves("v2")
+    opening = asyncio.create_task(stage.gateway.open(admitted, Sink(), turn_id="a"))
     await eventually(lambda: len(stage.process.bus.requests) == 1)
     assert stage.process.bus.requests[0].conversation.model == "v2"
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
     assert (await opening).card.name == "v2"
-    assert FrontendNotice("place", session_of(asked), "coder", "v2") in stage.process.published
+    assert FrontendNotice("place", placement_key(asked), "coder", "v2") in stage.process.published

@@ -1,0 +1,137 @@
+"""Renders the events of a turn as the events of an API's stream: the part that does not depend on the API. Pure.
+
+A renderer makes event Structs. The stream encodes them; a document folds the same ones, so both have the same content.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from schemas.errors import ErrorInfo
+from schemas.events import (
+    BlockStart,
+    BlockStop,
+    Delta,
+    Dispatch,
+    Finish,
+    HostedResults,
+    OutputTokens,
+    Prepared,
+    TokenLogprob,
+    TurnEvent,
+    failure_of,
+)
+from schemas.frames import unpack_ids
+
+E = TypeVar("E")
+_encode = msgspec.json.Encoder().encode
+
+
+class TurnRenderer(Generic[E]):
+    """Renders one turn. A subclass adds its own events to `out`; an event that it does not override has no form."""
+
+    plain: tuple[bytes, bytes] | None = None
+    """Set where the next text delta is only spliced in between these and changes nothing else."""
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        """See `Renderer.events`. Deltas that came together are rendered together, as one."""
+        if self.plain is not None and len(events) == 1 and type(first := events[0]) is Delta and first.text:
+            head, tail = self.plain
+            return head + _encode(first.text) + tail
+        return self.encode(self.render(events))
+
+    def render(self, events: Sequence[TurnEvent]) -> list[E]:
+        """The API's events for these."""
+        out: list[E] = []
+        texts: list[str] = []
+        tokens: list[TokenLogprob] = []
+        for event in events:
+            if isinstance(event, Delta):
+                texts.append(event.text)
+                if event.logprobs:
+                    tokens += event.logprobs
+                continue
+            if texts:
+                self._delta("".join(texts), tokens, out)
+                texts, tokens = [], []
+            if isinstance(event, BlockStart):
+                self._start(event, out)
+            elif isinstance(event, Dispatch):
+                self._dispatch(event)
+            elif isinstance(event, BlockStop):
+                self._stop(event, out)
+            elif isinstance(event, OutputTokens):
+                self._tokens(event, out)
+            elif isinstance(event, HostedResults):
+                self._results(event, out)
+            elif (failure := failure_of(event)) is not None:
+                self._fail(failure, out)
+            elif isinstance(event, Finish):
+                self._finish(event, out)
+        if texts:
+            self._delta("".join(texts), tokens, out)
+        return out
+
+    @abstractmethod
+    def encode(self, events: Sequence[E]) -> bytes:
+        """The bytes of events in the stream."""
+
+    def _start(self, event: BlockStart, out: list[E]) -> None:
+        """A block begins."""
+
+    def _delta(self, text: str, tokens: list[TokenLogprob], out: list[E]) -> None:
+        """Text of the open block. `tokens`: see `Delta.logprobs`."""
+
+    def _dispatch(self, event: Dispatch) -> None:
+        """The open block is a complete call."""
+
+    def _stop(self, event: BlockStop, out: list[E]) -> None:
+        """The open block ends."""
+
+    def _tokens(self, event: OutputTokens, out: list[E]) -> None:
+        """Ids of output tokens."""
+
+    def _results(self, event: HostedResults, out: list[E]) -> None:
+        """Results of tools that this server ran."""
+
+    def _finish(self, event: Finish, out: list[E]) -> None:
+        """The turn ends."""
+
+    @abstractmethod
+    def _fail(self, info: ErrorInfo, out: list[E]) -> None:
+        """The turn fails."""
+
+
+class TokenReport:
+    """The ids of one turn so far, and log probabilities where these were requested. Empty where no ids were.
+
+    For the APIs that have no place of their own for them.
+    """
+
+    def __init__(self) -> None:
+        self._prompt = b""
+        self._ids: list[int] = []
+        self._logprobs: list[float | None] = []
+
+    def start(self, prepared: Prepared) -> None:
+        """Takes the prompt's ids."""
+        self._prompt = prepared.prompt_ids
+
+    def add(self, event: OutputTokens) -> None:
+        """Takes the next ids of the output."""
+        self._ids += event.ids
+        if event.logprobs is not None:
+            self._logprobs += [None if token is None else token.logprob for token in event.logprobs]
+
+    def prompt(self) -> dict[str, Any]:
+        """The answer's member `prompt_token_ids`."""
+        return {"prompt_token_ids": unpack_ids(self._prompt)} if self._prompt else {}
+
+    def output(self) -> dict[str, Any]:
+        """The answer's members `token_ids` and `token_logprobs`: one each, null where the engine reported none."""
+        if not self._prompt:
+            return {}
+        logprobs = {"token_logprobs": self._logprobs} if self._logprobs else {}
+        return {"token_ids": self._ids, **logprobs}

@@ -1,0 +1,59 @@
+"""Only `Admission` makes what the gateway takes, and it looks the model up once."""
+
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from schemas.control import ModelCard
+from schemas.conversation import Conversation
+from services.frontend.turns.admission import Admitted
+from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, admission, serving
+
+MESSAGES = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+RESPONSES = {"model": MODEL, "input": "hi", "store": False}
+ROUTES = [
+    ("/v1/messages", MESSAGES),
+    ("/v1/messages", MESSAGES | {"stream": True}),
+    ("/v1/messages/count_tokens", MESSAGES),
+    ("/v1/chat/completions", MESSAGES),
+    ("/v1/completions", {"model": MODEL, "prompt": "hi"}),
+    ("/v1/responses", RESPONSES),
+    ("/v1/responses/input_tokens", RESPONSES),
+    ("/tokenize", MESSAGES),
+    ("/tokenize", {"model": MODEL, "prompt": "hi"}),
+    ("/detokenize", {"model": MODEL, "tokens": [1]}),
+]
+
+
+class Counting(FakeGateway):
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked_up: list[str] = []
+
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        self.looked_up.append(model)
+        return super().resolve(model, conversation)
+
+
+@pytest.mark.parametrize(("path", "body"), ROUTES)
+async def test_model_is_looked_up_once(path: str, body: dict[str, Any]) -> None:
+    gateway = Counting()
+    async with serving(gateway) as served, ClientSession(served.url) as http, http.post(path, json=body) as reply:
+        await reply.read()
+        assert reply.status == 200
+    assert gateway.looked_up == [MODEL]
+
+
+def test_nothing_else_makes_an_admitted_request() -> None:
+    with pytest.raises(TypeError):
+        Admitted(object(), CARD, Conversation(MODEL, []))
+
+
+async def test_next_turn_of_an_answer_has_no_notice_and_continues_it() -> None:
+    admitted = await admission(FakeGateway()).admit(Conversation("claude-alias", []), None)
+    assert admitted.conversation.model == MODEL
+    assert admitted.conversation.client.alias == "claude-alias"
+    following = admitted.then(Conversation(MODEL, []), continues=True)
+    assert (following.card, following.continues, following.notice) == (CARD, True, "")
+    assert not admitted.continues
