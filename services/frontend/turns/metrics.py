@@ -7,6 +7,7 @@ over.
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
@@ -22,21 +23,21 @@ BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3
 WHOLE_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 
 
+M = TypeVar("M", Counter, Gauge, Histogram)
+
+
 class FrontendMetrics:
     """The metrics of one process, in its registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, labels: Sequence[str] = ("model",)) -> Callable[..., Counter]:
-            return cache(Counter(name, text, labels, registry=registry).labels)
+            return _labels(Counter(name, text, labels, registry=registry))
 
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Callable[..., Histogram]:
-            return cache(Histogram(name, text, ["model"], registry=registry, buckets=buckets).labels)
+            return _labels(Histogram(name, text, ["model"], registry=registry, buckets=buckets))
 
-        # Cached, because `labels` takes a lock, 1.2 us a time, nine times a request; there are few labels.
         self._requests = counter("turnwire_requests", "Requests, by how they ended.", ("model", "dialect", "outcome"))
-        self.running = cache(
-            Gauge("turnwire_requests_running", "Turns that are open.", ["model"], registry=registry).labels
-        )
+        self.running = _labels(Gauge("turnwire_requests_running", "Turns that are open.", ["model"], registry=registry))
         self.first_token = histogram(
             "turnwire_time_to_first_token_seconds", "From a request to its first event.", FIRST_TOKEN_S
         )
@@ -69,6 +70,11 @@ class FrontendMetrics:
         self._output(model).inc(usage.output)
         self._queries(model).inc(usage.prompt)
         self._hits(model).inc(usage.cached)
+
+
+def _labels(metric: M) -> Callable[..., M]:
+    """Returns `metric.labels` with a cache: it takes a lock (1.2 us, nine times a request), and there are few labels."""
+    return cache(metric.labels)
 
 
 class ModelProcesses(Collector):
