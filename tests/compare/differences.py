@@ -210,10 +210,10 @@ def _session(row: Json) -> list[Json]:
     names, found = Renamer(), []
     for turn in row["turns"]:
         generate = [
-            {**bus_message(text, names), **({"prompt": token_ids(ids)} if ids else {})}
-            for text, ids in turn["generate"]
+            {**bus_message(text, names), "attempt": 1, **({"prompt": token_ids(ids)} if ids else {})}
+            for text, ids in turn["generate"][:1]
         ]
-        messages = {"turn": turn["turn"], "ledger": turn["ledger"]}
+        messages = {"turn": turn["turn"][:1], "ledger": turn["ledger"]}  # a busy machine has more attempts
         found.append(
             {k: [bus_message(text, names) for text in v] for k, v in messages.items()} | {"generate": generate}
         )

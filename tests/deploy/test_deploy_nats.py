@@ -14,8 +14,7 @@ from services.cli.main import main
 from services.frontend.apis.responses.store.shared import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, read_secret
-from services.runtime.storage.kv import Bucket
-from services.runtime.storage.ledger_bucket import ledger_bucket
+from services.runtime.storage.kv import Bucket, ledger_bucket
 from tests.conftest import LIMIT_S, until
 from tests.deploy.deployed import DeployedNats
 

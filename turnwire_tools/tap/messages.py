@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from schemas import control, frames, kv, ledger, subjects
+from schemas import control, frames, ledger, subjects
 from services.cli.common import UsageError
 
 TYPES: Mapping[str, type[Struct]] = {
@@ -22,7 +22,7 @@ TYPES: Mapping[str, type[Struct]] = {
     "replay": control.Replay,
     "credit": control.Credit,
     "beat": control.Heartbeat,
-    "kv": kv.KvUpdate,
+    "kv": control.KvUpdate,
     "ledger": ledger.LedgerEntry,
 }
 """The type of the messages on `tw.v1.<kind>.…`."""

@@ -26,10 +26,10 @@ from schemas.events import (
     Usage,
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
+from schemas.session import placement_key
 from services.frontend.turns import gateway
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
-from services.frontend.turns.shared_names import session_of
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import Registry
@@ -280,4 +280,4 @@ async def test_a_turn_for_an_alias_goes_to_another_model_where_its_own_drains(st
     assert stage.process.bus.requests[0].conversation.model == "v2"
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
     assert (await opening).card.name == "v2"
-    assert FrontendNotice("place", session_of(asked), "coder", "v2") in stage.process.published
+    assert FrontendNotice("place", placement_key(asked), "coder", "v2") in stage.process.published
