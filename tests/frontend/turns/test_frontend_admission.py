@@ -70,9 +70,13 @@ async def test_counted_prompt_has_the_tenant_of_its_caller(tmp_path: Path) -> No
     assert [conversation.client.tenant for conversation in gateway.counted] == ["alpha", "alpha"]
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/input_tokens", "/v1/messages", "/tokenize"])
-async def test_request_without_a_model_is_refused(path: str) -> None:
-    body = {"input": "hi", "prompt": "hi", "max_tokens": 9, "messages": MESSAGES["messages"], "store": False}
-    async with serving() as served, ClientSession(served.url) as http, http.post(path, json=body) as reply:
+@pytest.mark.parametrize(("path", "body"), ROUTES)
+async def test_request_without_a_model_is_refused(path: str, body: dict[str, Any]) -> None:
+    body = {name: value for name, value in body.items() if name != "model"}
+    async with (
+        serving(FakeGateway(cards=[CARD, ModelCard("acme/other")])) as served,
+        ClientSession(served.url) as http,
+        http.post(path, json=body) as reply,
+    ):
         assert reply.status == 400
         assert (await reply.json())["error"].get("param", "model") == "model"
