@@ -28,7 +28,7 @@ from services.frontend.apis.responses.store.chain import chain_items
 from services.frontend.apis.responses.store.input_items import stored_items
 from services.frontend.apis.responses.store.memory import MemoryStore
 from services.frontend.apis.responses.store.record import StoredResponse, json_size
-from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
+from services.frontend.http.bodies import PARSE_IN_THREAD_FROM_BYTES, run_in_thread_if_large
 from services.frontend.http.middleware import RequestContext
 
 SealerOf = Callable[[str, RequestContext], TextSealer]
@@ -101,7 +101,7 @@ class Intake:
             request = request.with_references(stored)
         size = request.size + json_size(*history, *(request.body.tools or ()))
         # A small input is prepared for the store after the answer, when no client waits.
-        early = size >= UNDERSTAND_APART_BYTES and request.store and not counting
+        early = size >= PARSE_IN_THREAD_FROM_BYTES and request.store and not counting
         sealer = self._sealer_of(request.model, exchange)
         understand = partial(self.dialect.understand, headers=headers, sealer=sealer)
 
@@ -112,7 +112,7 @@ class Intake:
                 _ = accepted.items
             return accepted
 
-        accepted = await apart(size, understood)
+        accepted = await run_in_thread_if_large(size, understood)
         if counting:
             return accepted
         if accepted.ask.sealer is not None:
@@ -137,7 +137,7 @@ class Intake:
     ) -> ResponseState:
         """The compaction of a conversation. Its tokens are charged to the caller."""
         understood = partial(self.dialect.understand, request, headers, sealer=sealer, compacting=True)
-        ask = await apart(json_size(*request.items), understood)
+        ask = await run_in_thread_if_large(json_size(*request.items), understood)
         server = self.runner.server
         stream = ask.renderer(self.runner.reply(exchange, request.model))
         shorten = self.runner.shorten(ask, exchange)
