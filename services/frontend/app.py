@@ -11,8 +11,8 @@ from services.frontend.apis.completions.api import API as COMPLETIONS
 from services.frontend.apis.health.api import API as HEALTH
 from services.frontend.apis.messages.api import API as MESSAGES
 from services.frontend.apis.models.api import API as MODELS
-from services.frontend.apis.responses.api import API as RESPONSES
-from services.frontend.apis.responses.store.shared import Sharing
+from services.frontend.apis.responses.routes import API as RESPONSES
+from services.frontend.apis.responses.state.store import Sharing
 from services.frontend.apis.shared.mount import Api, Mount
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens.api import API as TOKENS

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage, failure_of
-from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame
-from services.frontend.apis.responses.dialect import Responses, ResponsesAsk, understand
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.turns.interfaces import Reply
 
@@ -294,7 +294,7 @@ class Plain:
 def compacting(stream: bool = True) -> ResponsesAsk:
     items = [{"role": "user", "content": "Fix it."}, {"type": "compaction_trigger"}]
     body = {"model": "m", "input": items, "stream": stream, "include": ["reasoning.encrypted_content"]}
-    return understand(decode(json.dumps(body).encode()), {}, sealer=Plain())
+    return Responses().understand(decode(json.dumps(body).encode()), {}, sealer=Plain())
 
 
 def test_a_compaction_is_exactly_one_item() -> None:
@@ -312,7 +312,7 @@ def test_a_compaction_is_exactly_one_item() -> None:
     (item,) = seen[-1]["response"]["output"]
     assert item["type"] == "compaction"
     again = {"model": "m", "input": [item, {"role": "user", "content": "Go on."}]}
-    conversation = understand(decode(json.dumps(again).encode()), {}, sealer=Plain()).conversation
+    conversation = Responses().understand(decode(json.dumps(again).encode()), {}, sealer=Plain()).conversation
     assert conversation.turns[0].parts[0].text.endswith("\n\nWe fixed it.")  # type: ignore[union-attr]
 
 

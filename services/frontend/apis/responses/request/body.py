@@ -43,6 +43,8 @@ class ResponsesRequest(Struct, frozen=True):
     """The members of a Response object that repeat the request."""
     prefill: bool
     """Compute the prompt and generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
+    earlier: int = 0
+    """How many of the items come before the request's own: those of the responses that it continues."""
 
     @property
     def model(self) -> str:
@@ -57,16 +59,25 @@ class ResponsesRequest(Struct, frozen=True):
     @property
     def references(self) -> list[str]:
         """The ids of the stored items that the input names, in order."""
-        return [kind.id for kind in self.kinds if is_reference(kind) and kind.id is not None]
+        return [kind.id for kind in self.kinds[self.earlier :] if is_reference(kind) and kind.id is not None]
 
     @property
     def size(self) -> int:
         """Bytes of the items as JSON, about."""
         return sum(len(memoryview(item)) for item in self.items)
 
+    def place(self, index: int) -> str:
+        """The place of an item, for errors: in the request's own input, or in the history before it."""
+        return f"history[{index}]" if index < self.earlier else f"input[{index - self.earlier}]"
+
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
         """The same request with other input items. Raises Invalid."""
-        return replace(self, items=items, kinds=item_kinds(items, "input"))
+        return replace(self, items=items, kinds=item_kinds(items, "input"), earlier=0)
+
+    def with_history(self, items: Sequence[Raw]) -> "ResponsesRequest":
+        """The same request with these items before its own. Raises Invalid."""
+        kinds = item_kinds(items, "history")
+        return replace(self, items=[*items, *self.items], kinds=[*kinds, *self.kinds], earlier=len(items))
 
     def with_references(self, stored: Mapping[str, Raw]) -> "ResponsesRequest":
         """The same request with stored items in place of the references to them. Raises NotFound."""
@@ -78,10 +89,14 @@ class ResponsesRequest(Struct, frozen=True):
                 items[index] = stored[kind.id]
         return self.with_items(items)
 
+    def own(self) -> "ResponsesRequest":
+        """The same request without the items before its own."""
+        return replace(self, items=self.items[self.earlier :], kinds=self.kinds[self.earlier :], earlier=0)
+
     def without_input(self) -> "ResponsesRequest":
         """Keeps what rendering the answer needs: the items would keep the bytes of the whole request alive."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
-        return replace(self, body=body, items=[], kinds=[])
+        return replace(self, body=body, items=[], kinds=[], earlier=0)
 
 
 def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:

@@ -59,7 +59,7 @@ def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
 
 def ends_in_trigger(request: ResponsesRequest) -> bool:
     """Whether the last item is a compaction trigger. Raises Invalid for one in another place."""
-    kinds = request.kinds
+    kinds = request.kinds[request.earlier :]
     for index, kind in enumerate(kinds[:-1]):
         if kind.type == TRIGGER:
             raise Invalid("A compaction_trigger must be the last item.", param=f"input[{index}]", code="invalid_value")

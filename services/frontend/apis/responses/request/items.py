@@ -5,7 +5,7 @@ all results after all calls: consecutive results are one turn, sorted by their c
 by position only. Ids of items never reach a prompt.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from schemas.events import HostedResult
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import content
-from services.frontend.apis.responses.request.body import MESSAGE
+from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
 from services.frontend.apis.responses.sealing import TextSealer, open_summary
@@ -55,10 +55,10 @@ class ItemReader:
         self._shells: dict[str, str] = {}
         """Call ids of local shell calls by the ids of their items."""
 
-    def read(self, items: Iterable[tuple[Raw, wire.ItemKind]], place: str = "input") -> None:
-        """Reads items. Raises Invalid."""
-        for index, (item, kind) in enumerate(items):
-            name, at = kind.type or MESSAGE, f"{place}[{index}]"
+    def read(self, request: ResponsesRequest) -> None:
+        """Reads the items of a request. Raises Invalid."""
+        for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
+            name, at = kind.type or MESSAGE, request.place(index)
             if (known := _READERS.get(name)) is not None:
                 shape, read = known
                 read(self, convert(shape, item, at), at)

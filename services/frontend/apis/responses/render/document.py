@@ -6,8 +6,8 @@ from msgspec import Raw
 
 from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, Usage
-from services.frontend.apis.responses.answer.items import Shape
 from services.frontend.apis.responses.errors import failure
+from services.frontend.apis.responses.render.items import Shape
 from services.frontend.apis.shared.answer import TokenReport
 from services.frontend.turns.interfaces import Reply
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import error_reply
-from services.frontend.apis.responses.server import PATH, RESPONSES, ResponsesServer
+from services.frontend.apis.responses.state.server import PATH, RESPONSES, ResponsesServer
 from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
 from services.frontend.apis.shared.shared_errors import OPENAI
 

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
-from services.frontend.apis.responses.store.record import item_id
+from services.frontend.apis.responses.state.record import item_id
 from services.frontend.apis.shared.openai.wording import invalid_value, out_of_range
 
 DEFAULT_LIMIT = 20

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.events import BlockStop, TokenLogprob, Usage
-from services.frontend.apis.responses.answer.events import EventWriter, delta_head
+from services.frontend.apis.responses.render.events import EventWriter, delta_head
 from services.frontend.apis.responses.request.tools import ToolName
 from services.frontend.apis.shared.openai.chunks import logprob
 

@@ -1,0 +1,112 @@
+"""Accepts requests: expands each to its whole input, converts it to a conversation, and compacts that if necessary."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation
+from schemas.errors import raised
+from schemas.events import Usage
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.render.document import ResponseState
+from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.sealing import TextSealer
+from services.frontend.apis.responses.state.compaction import compact_threshold, instructions, user_messages
+from services.frontend.apis.responses.state.expand import expand
+from services.frontend.apis.responses.state.keep import AcceptedRequest
+from services.frontend.apis.responses.state.record import json_size
+from services.frontend.apis.responses.state.runner import Runner
+from services.frontend.apis.responses.state.store import MemoryStore
+from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
+from services.frontend.http.middleware import RequestContext
+
+SealerOf = Callable[[str, RequestContext], TextSealer]
+"""Returns the sealer for a model, by the name that a client has for it, and its tenant."""
+
+
+class Intake:
+    """Accepts requests."""
+
+    def __init__(self, dialect: Responses, store: MemoryStore, sealer_of: SealerOf, runner: Runner) -> None:
+        self.dialect = dialect
+        self.store = store
+        self.runner = runner
+        self._sealer_of = sealer_of
+
+    async def accept(
+        self,
+        request: ResponsesRequest,
+        headers: Mapping[str, str],
+        context: RequestContext,
+        *,
+        store: MemoryStore | None = None,
+        compacting: bool = False,
+    ) -> AcceptedRequest:
+        """Converts a request. `store`: where to look instead of the deployment's.
+
+        Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError where a store does not
+        answer.
+        """
+        whole = await expand(request, self.store if store is None else store, context.tenant)
+        own, size = whole.own(), _size(whole)
+        understand = partial(self.dialect.understand, headers=headers, sealer=self._sealer_of(request.model, context))
+
+        def understood() -> AcceptedRequest:
+            ask = replace(understand(whole, compacting=compacting), request=own)
+            accepted = AcceptedRequest(ask, context.id, context.tenant)
+            # A small input is prepared for the store after the answer, when no client waits.
+            if size >= UNDERSTAND_APART_BYTES and request.store:
+                _ = accepted.items
+            return accepted
+
+        accepted = await apart(size, understood)
+        if accepted.ask.sealer is not None:
+            items = [*whole.items[: whole.earlier], *accepted.items]
+            accepted.compacted = instructions(items)
+            if compacting:
+                accepted.ask = replace(accepted.ask, user_messages=user_messages(items))
+            return accepted
+        if not await self._exceeds_threshold(own, accepted.ask.conversation, context):
+            return accepted
+        items = [*whole.items[: whole.earlier], *accepted.items]
+        summary = await self._summary(own.with_items(items), understand, context)
+        accepted.compacted = [*instructions(items), *summary.items, *user_messages(items)[-1:]]
+        ask = understand(own.with_items(accepted.compacted))
+        shape = replace(ask.shape, before=summary.items, spent=summary.usage or Usage())
+        accepted.ask = replace(ask, request=own, notes=accepted.ask.notes, shape=shape)
+        return accepted
+
+    async def prompt(
+        self, request: ResponsesRequest, headers: Mapping[str, str], context: RequestContext
+    ) -> Conversation:
+        """The conversation of a request that is only counted. Raises as `accept`."""
+        whole = await expand(request, self.store, context.tenant)
+        sealer = self._sealer_of(request.model, context)
+        understand = partial(self.dialect.understand, whole, headers, sealer=sealer, counting=True)
+        return (await apart(_size(whole), understand)).conversation
+
+    async def _exceeds_threshold(
+        self, request: ResponsesRequest, conversation: Conversation, context: RequestContext
+    ) -> bool:
+        threshold = compact_threshold(request)
+        if threshold is None or request.prefill:
+            return False
+        return await self.runner.server.admission.count(conversation, context.caller) >= threshold
+
+    async def _summary(
+        self, request: ResponsesRequest, understand: Callable[..., ResponsesAsk], context: RequestContext
+    ) -> ResponseState:
+        """The compaction of a conversation. Its tokens are charged to the caller."""
+        ask = await apart(request.size, partial(understand, request, compacting=True))
+        stream = ask.renderer(self.runner.reply(context, request.model))
+        shorten = self.runner.shorten(ask, context)
+        stream.events(await self.runner.server.read(ask.conversation, context, self.dialect.name, shorten))
+        if stream.state.failure is not None:
+            raise raised(stream.state.failure)
+        return stream.state
+
+
+def _size(request: ResponsesRequest) -> int:
+    """Bytes of a request's items and tools as JSON."""
+    return request.size + json_size(*(request.body.tools or ()))
