@@ -14,8 +14,8 @@ import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
 from schemas.errors import Invalid
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import parse as parse_chat
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode

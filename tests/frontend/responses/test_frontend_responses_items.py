@@ -11,8 +11,7 @@ from schemas.conversation import Call, Media, Reasoning, Result, Text, ToolRefer
 from schemas.errors import Invalid, NotFound
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.request.items import COMPACTED
-from services.frontend.apis.responses.sealing import seal_summary
+from services.frontend.apis.responses.request.items import COMPACTED, seal_summary
 from services.frontend.turns.media.pdf_document import document
 from services.frontend.turns.summary import SUMMARIZE
 

@@ -14,7 +14,7 @@ from schemas.conversation import Client, Conversation, OutputFormat, Text, Think
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
-from services.frontend.apis.chat.stream import (
+from services.frontend.apis.chat.render import (
     ChatCollector,
     ChatStream,
     ReasoningField,
@@ -23,10 +23,9 @@ from services.frontend.apis.chat.stream import (
     Shape,
 )
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, given, tags_of
-from services.frontend.apis.shared.hints import hints
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
-from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Renderer, Reply

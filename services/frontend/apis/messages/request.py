@@ -18,10 +18,9 @@ from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History
-from services.frontend.apis.messages.stream import PING, CompactionStream, MessageCollector, MessagesStream
+from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
 from services.frontend.apis.shared.decode import BodyDecoder, given
-from services.frontend.apis.shared.hints import hints
-from services.frontend.apis.shared.sampling_fields import sampling_of
+from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.http.headers import first_header
 from services.frontend.turns.interfaces import Collector, Renderer, Reply
 from services.runtime.memo import KnownParts, share_texts

@@ -19,9 +19,8 @@ from services.frontend.apis.responses.request.body import (
     ResponsesRequest,
     decode,
 )
-from services.frontend.apis.responses.request.items import ItemReader
+from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.turns.interfaces import Reply
 from services.frontend.turns.summary import request_summary
 from services.runtime.memo import KnownParts

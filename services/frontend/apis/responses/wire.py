@@ -9,10 +9,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Raw, Struct
 
-from services.frontend.apis.shared.bounds import MAX_INTEGER, Integer, Metadata, Name
-from services.frontend.apis.shared.decode import NULL
-from services.frontend.apis.shared.hints import Nvext
-from services.frontend.apis.shared.sampling_fields import SamplingFields
+from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Name
+from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
 Includable: TypeAlias = Literal[
     "file_search_call.results",
@@ -24,6 +22,12 @@ Includable: TypeAlias = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
+
+
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+"""What a client attaches to a response."""
 
 
 class Body(SamplingFields, kw_only=True):

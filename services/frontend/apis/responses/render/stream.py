@@ -37,12 +37,18 @@ from services.frontend.apis.responses.render.calls import (
     SearchItem,
     results_item,
 )
-from services.frontend.apis.responses.render.citations import url_citations
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.render.events import EventWriter
-from services.frontend.apis.responses.render.items import CUT_OFF, MessageItem, OutputItem, ReasoningItem, Shape
+from services.frontend.apis.responses.render.items import (
+    CUT_OFF,
+    MessageItem,
+    OutputItem,
+    ReasoningItem,
+    Shape,
+    url_citations,
+)
+from services.frontend.apis.responses.request.items import TextSealer, seal_summary
 from services.frontend.apis.responses.request.tools import tool_name
-from services.frontend.apis.responses.sealing import TextSealer, seal_summary
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.turns.interfaces import Reply
 

@@ -14,9 +14,8 @@ from services.frontend.apis.responses.request.body import LOGPROBS, TRIGGER, Res
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import given
-from services.frontend.apis.shared.hints import hints
 from services.frontend.apis.shared.openai.wording import missing_parameter
-from services.frontend.apis.shared.sampling_fields import sampling_of
+from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.http.headers import first_header
 from services.frontend.turns.hosted.tools import missing_tools
 

@@ -6,7 +6,7 @@ by position only. Ids of items never reach a prompt.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -20,12 +20,36 @@ from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
-from services.frontend.apis.responses.sealing import TextSealer, open_summary
 from services.frontend.apis.shared.decode import given
 from services.frontend.turns.hosted.tools import result_part, unpack
 
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"
 """Goes before the summary of a compaction item."""
+
+
+_PREFIX = "turnwire.compaction.1\n"
+"""Distinguishes a sealed summary from sealed reasoning, so that neither passes for the other."""
+
+
+class TextSealer(Protocol):
+    """Seals and opens text; handed to the dialect, which has no key."""
+
+    def seal(self, text: str) -> str:
+        """The sealed form of a text."""
+
+    def open(self, blob: str) -> str | None:
+        """The text; None where the blob is foreign, damaged or made with another key."""
+
+
+def seal_summary(sealer: TextSealer, summary: str) -> str:
+    """The `encrypted_content` of a compaction item."""
+    return sealer.seal(_PREFIX + summary)
+
+
+def open_summary(sealer: TextSealer, blob: str) -> str | None:
+    """The summary in a compaction item; None where this deployment did not seal it as one."""
+    text = sealer.open(blob)
+    return text.removeprefix(_PREFIX) if text is not None and text.startswith(_PREFIX) else None
 
 
 class ItemReader:

@@ -18,9 +18,9 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.shared.client_grammars import checked_grammar
 from services.frontend.apis.shared.decode import given
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter, unsupported
+from services.frontend.apis.shared.tools import checked_grammar
 from services.frontend.turns.hosted.tools import hosted_spec
 from services.runtime.memo import KnownParts
 

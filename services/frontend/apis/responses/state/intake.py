@@ -6,13 +6,16 @@ from functools import partial
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation
-from schemas.errors import raised
 from schemas.events import Usage
-from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
-from services.frontend.apis.responses.render.document import ResponseState
+from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.sealing import TextSealer
-from services.frontend.apis.responses.state.compaction import compact_threshold, instructions, user_messages
+from services.frontend.apis.responses.request.items import TextSealer
+from services.frontend.apis.responses.state.compaction import (
+    exceeds_threshold,
+    instructions,
+    summarize,
+    user_messages,
+)
 from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.record import json_size
@@ -67,10 +70,10 @@ class Intake:
             if compacting:
                 accepted.ask = replace(accepted.ask, user_messages=user_messages(items))
             return accepted
-        if not await self._exceeds_threshold(own, accepted.ask.conversation, context):
+        if not await exceeds_threshold(own, accepted.ask.conversation, self.runner, context):
             return accepted
         items = [*whole.items[: whole.earlier], *accepted.items]
-        summary = await self._summary(own.with_items(items), understand, context)
+        summary = await summarize(own.with_items(items), understand, self.runner, context)
         accepted.compacted = [*instructions(items), *summary.items, *user_messages(items)[-1:]]
         ask = understand(own.with_items(accepted.compacted))
         shape = replace(ask.shape, before=summary.items, spent=summary.usage or Usage())
@@ -85,26 +88,6 @@ class Intake:
         sealer = self._sealer_of(request.model, context)
         understand = partial(self.dialect.understand, whole, headers, sealer=sealer, counting=True)
         return (await apart(_size(whole), understand)).conversation
-
-    async def _exceeds_threshold(
-        self, request: ResponsesRequest, conversation: Conversation, context: RequestContext
-    ) -> bool:
-        threshold = compact_threshold(request)
-        if threshold is None or request.prefill:
-            return False
-        return await self.runner.server.admission.count(conversation, context.caller) >= threshold
-
-    async def _summary(
-        self, request: ResponsesRequest, understand: Callable[..., ResponsesAsk], context: RequestContext
-    ) -> ResponseState:
-        """The compaction of a conversation. Its tokens are charged to the caller."""
-        ask = await apart(request.size, partial(understand, request, compacting=True))
-        stream = ask.renderer(self.runner.reply(context, request.model))
-        shorten = self.runner.shorten(ask, context)
-        stream.events(await self.runner.server.read(ask.conversation, context, self.dialect.name, shorten))
-        if stream.state.failure is not None:
-            raise raised(stream.state.failure)
-        return stream.state
 
 
 def _size(request: ResponsesRequest) -> int:

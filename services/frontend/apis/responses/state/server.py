@@ -19,8 +19,8 @@ from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.render.stream import ResponsesCollector
 from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.items import TextSealer
 from services.frontend.apis.responses.request.truncation import shortened
-from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.apis.responses.state.background import Background, Job, send_events, stored_events
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import integer, listed, page_of
