@@ -18,7 +18,7 @@ from bench.record import Record
 from bench.report import RESULTS
 from bench.rows import Case, Row
 from bench.sides import BASE
-from bench.summary import CAPACITY, DISPATCH, MEMORY, STREAMS, TTFT, Line, disturbance, number
+from bench.summary import CAPACITY, DISPATCH, MEMORY, RATE, STREAMS, TTFT, Line, disturbance, number
 from bench.summary import lines as lines_of
 
 ROOT = Path(__file__).parent.parent
@@ -37,11 +37,13 @@ CPU_LOADS = ((64, 10.0), (64, 0.0), (256, 0.0))
 def generated(record: Record, name: str, place: str) -> str:
     """The text of one place; `name` is the result's file."""
     found = [line for line in lines_of(record) if (line.group == CAPACITY) == (place == CAPACITY)]
-    parts = [record_heading(record, name), _peers(found, record), _contents(record) if place == REST else ""]
+    if place == CAPACITY:
+        return "\n".join((record_heading(record, name), *_capacity(found, record), ""))
+    parts = [record_heading(record, name), _peers(found, record), _contents(record)]
     groups = dict.fromkeys(line.group for line in found)
     for group in groups:
         some = [line for line in found if line.group == group]
-        parts += [f"### {group}\n"] if place == REST else []
+        parts.append(f"### {group}\n")
         parts += [f"![{group}](performance/{plot}.svg)\n" for plot in PLOTS_OF.get(group, ()) if plot in plots(record)]
         for heading, part in _tables(group, some):
             parts.append("\n".join((*heading, *_table(part, record))) + "\n")
@@ -105,6 +107,28 @@ def _contents(record: Record) -> str:
         for check in record.checks
     )
     return f"Contents at full load equal to those of a slow run, deltas joined: {each}.\n"
+
+
+def _capacity(found: Sequence[Line], record: Record) -> Iterator[str]:
+    """A row for each load, with all its figures; the peers' ratio for the rate only."""
+    ours, *peers = (side.name for side in record.sides)
+    units = list(dict.fromkeys(line.unit for line in found))
+    loads: dict[str, dict[str, Line]] = {}
+    for line in found:
+        loads.setdefault(line.what, {})[line.unit] = line
+    headings = [f"{unit}: {ours}" if side == ours else side for unit in units for side in (ours, *peers)]
+    ratios = [f"× {peer}" for peer in peers]
+    yield "| " + " | ".join(("", *headings[: 1 + len(peers)], *ratios, *headings[1 + len(peers) :])) + " |"
+    yield "|---|" + "---:|" * (len(headings) + len(ratios))
+    for what, lines_by_unit in loads.items():
+        cells = [what]
+        for unit in units:
+            line = lines_by_unit[unit]
+            cells += [f"**{number(line.values.get(ours))}**", *(number(line.values.get(peer)) for peer in peers)]
+            if unit == RATE:
+                known = [line.ratio(ours, peer) for peer in peers]
+                cells += ["" if ratio is None else f"{ratio:.2f}" for ratio in known]
+        yield "| " + " | ".join(cells) + " |"
 
 
 def _tables(group: str, some: Sequence[Line]) -> Iterator[tuple[Sequence[str], Sequence[Line]]]:

@@ -15,6 +15,7 @@ from bench.stats import Spread
 
 MODEL_MS = 10.0
 """A token's time with a large model: each token then has an event of its own."""
+RATE = "requests/s"
 EVENTS = "events per token"
 """Neither more nor less of it is better."""
 Figure: TypeAlias = Callable[[Row], float | None]
@@ -70,11 +71,11 @@ def lines(record: Record) -> list[Line]:
 def _of_case(case: Case, rows: Mapping[str, Mapping[Case, Row]]) -> Iterator[Line]:
     def line(group: str, what: str, unit: str, figure: Figure) -> Line:
         values = {side: figure(known[case]) if _good(known.get(case)) else None for side, known in rows.items()}
-        return Line(group, case, what, unit, values, more=unit in ("tokens/s", "requests/s"))
+        return Line(group, case, what, unit, values, more=unit in ("tokens/s", RATE))
 
     if case.scenario == "capacity":
         what = f"{case.prompt}, {case.clients} {'client' if case.clients == 1 else 'clients'}"
-        yield line(CAPACITY, what, "requests/s", lambda row: row.requests_per_s)
+        yield line(CAPACITY, what, RATE, lambda row: row.requests_per_s)
         yield line(CAPACITY, what, "first token, ms, p50", lambda row: _p50(row.ttft_ms))
         yield line(CAPACITY, what, "first token, ms, p99", lambda row: _p99(row.ttft_ms))
         yield line(CAPACITY, what, "ms of CPU per request", _cpu_per_request)
@@ -140,7 +141,7 @@ def show(record: Record, console: Console) -> None:
         cells = [line.what, line.unit, number(line.values.get(ours))]
         for peer in peers:
             ratio = line.ratio(ours, peer)
-            cells += [number(line.values.get(peer)), "" if ratio is None else f"{ratio:.1f}"]
+            cells += [number(line.values.get(peer)), "" if ratio is None else number(ratio)]
         table.add_row(*cells)
     console.print(table)
     console.print(disturbance(record), highlight=False)

@@ -1,9 +1,9 @@
-"""Tries on a running bus, as each of its users, what that user must not be able to do; reports what was not refused.
+"""Tries forbidden actions on a running bus, as each of its users, and reports those that were not refused.
 
     python3 deploy/audit.py nats://127.0.0.1:4222 SECRETS_DIR [--ca FILE] [--cert FILE --key FILE]
 
-SECRETS_DIR is what `turnwire secrets` made. Ends with status 0 if everything was refused. What it sends is harmless
-where the permissions hold; the services count a few heartbeats that they refuse. Needs nats-py.
+SECRETS_DIR is the directory of `turnwire secrets`. Ends with status 0 if everything was refused. The messages are
+harmless if the permissions hold; the services count a few refused heartbeats. Needs nats-py.
 """
 
 import argparse
@@ -24,7 +24,7 @@ STAGES = ("frontend", "preprocessor", "worker", "parser")
 USERS = (*STAGES, "setup", "tap")
 BUCKETS = ("KV_tw_ledger", "KV_tw_responses")
 PROBE = "tw_audit"
-"""Part of every name that this script makes up."""
+"""Part of every invented name."""
 WAIT_S = 2.0
 
 PUBLISHERS: Mapping[str, tuple[str, ...]] = {
@@ -53,7 +53,7 @@ PUBLISHERS: Mapping[str, tuple[str, ...]] = {
     f"$JS.API.DIRECT.GET.KV_tw_responses.$KV.tw_responses.{PROBE}": ("frontend",),
     **{f"$JS.API.STREAM.{call}.{bucket}": ("setup",) for call in ("CREATE", "UPDATE") for bucket in BUCKETS},
 }
-"""Subjects of services, and who may publish on them."""
+"""Subjects of services, and the users that may publish on them."""
 
 SUBSCRIBERS: Mapping[str, tuple[str, ...]] = {
     "tw.v1.turn.*.*": ("preprocessor", "tap"),
@@ -76,7 +76,7 @@ SUBSCRIBERS: Mapping[str, tuple[str, ...]] = {
     "tw.v1.>": ("tap",),
     **{f"_INBOX_{user}.*.*": (user,) for user in USERS},
 }
-"""What services listen to, and who may."""
+"""Subjects of services, and the users that may subscribe to them."""
 
 _STREAM_CALLS = (
     *("CREATE", "UPDATE", "INFO", "DELETE", "PURGE", "SNAPSHOT", "RESTORE"),
@@ -86,7 +86,7 @@ _CONSUMER_CALLS = ("LIST", "NAMES", "INFO", "DELETE", "MSG.NEXT", "PAUSE", "RESE
 
 
 def forbidden_to_publish() -> list[str]:
-    """Subjects on which no user may publish, `setup` excepted where PUBLISHERS names it."""
+    """Subjects on which no user may publish, except `setup` on those where PUBLISHERS names it."""
     found = ["$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.META.LEADER.STEPDOWN"]
     found += [f"$JS.API.ACCOUNT.PURGE.{PROBE}", "$JS.API.SERVER.REMOVE", "$JS.EVENT.ADVISORY.API"]
     for stream in (*BUCKETS, PROBE):
@@ -105,7 +105,7 @@ def forbidden_to_publish() -> list[str]:
 
 
 def forbidden_to_subscribe() -> list[str]:
-    """What no user may listen to."""
+    """Subjects to which no user may subscribe."""
     found = [">", "*", "*.>", "tw.>", "tw.*.>", "$SYS.>", "$JS.>", "$JS.API.>", "$JS.EVENT.>", "$SRV.>", "_R_.>"]
     found += ["$KV.>", "$KV.tw_ledger.>", "$KV.tw_ledger.*.*", "$KV.tw_responses.>", "$KV.tw_responses.*"]
     found += ["_INBOX.>", "_INBOX.*", "*.*", "*.*.*", *(f"_INBOX_{user}.>" for user in USERS)]
@@ -121,14 +121,14 @@ class User:
         self._refusals = refusals
 
     async def refused(self) -> set[str]:
-        """What the server has refused since the last call: subjects in small letters."""
+        """Returns the subjects, in lower case, that the server has refused since the last call."""
         for _ in range(3):  # nats-py sends the first ping ahead of what was published, and reports refusals in a task
             await self.client.flush()
         found, self._refusals[:] = {text.split('"')[1].lower() for text in self._refusals if '"' in text}, []
         return found
 
     async def not_refused(self, publish: Iterable[str], subscribe: Iterable[str]) -> list[str]:
-        """What of this the server allows."""
+        """Returns the subjects that the server allows."""
         publish, subscribe, found = list(publish), list(subscribe), list[str]()
         for subject in publish:
             await self.client.publish(subject, b"")
@@ -156,7 +156,7 @@ class Audit:
 
     @asynccontextmanager
     async def user(self, name: str) -> AsyncIterator[User]:
-        """Raises nats.errors.Error where the server does not accept this user."""
+        """Connects as a user. Raises nats.errors.Error if the server does not accept it."""
         refusals: list[str] = []
 
         async def refuse(error: Exception) -> None:
@@ -177,12 +177,12 @@ class Audit:
             await client.close()
 
     async def run(self) -> list[str]:
-        """Everything that was not refused."""
+        """Returns everything that was not refused."""
         found = []
         for name in USERS:
             publish = [s for s, users in PUBLISHERS.items() if name not in users] + forbidden_to_publish()
             subscribe = [s for s, users in SUBSCRIBERS.items() if name not in users] + forbidden_to_subscribe()
-            if name == "tap":  # it may hear these: tw.v1.> is its right
+            if name == "tap":  # it may subscribe to these: tw.v1.> is its right
                 subscribe = [s for s in subscribe if not s.startswith("tw.v1")]
             async with self.user(name) as user:
                 found += await user.not_refused(publish, subscribe)
@@ -191,7 +191,7 @@ class Audit:
         return found
 
     async def _by_an_answer_to_itself(self, user: User) -> list[str]:
-        """A user with `allow_responses` may publish on the reply subject of any message, its own included."""
+        """Tries to answer a message of one's own: with `allow_responses` a user may publish on any reply subject."""
         if user.name not in STAGES:
             return []
         target, own = f"$JS.API.STREAM.DELETE.{PROBE}", f"tw.v1.beat.{user.name}.{PROBE}"
@@ -202,7 +202,7 @@ class Audit:
         return await user.not_refused([target], [])
 
     async def _by_an_answer_of_jetstream(self) -> list[str]:
-        """JetStream sends a stored value to any subject that its reader names for the answer.
+        """Tries to have JetStream send a stored value to a forbidden subject, named by its reader for the answer.
 
         A value that is the configuration of a stream, sent to the subject that creates streams, would copy heartbeats
         to `tw.v1.tw_audit.>`.
@@ -236,7 +236,7 @@ class Audit:
 
 
 def main() -> int:
-    """Prints what was not refused."""
+    """Prints everything that was not refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("secrets", type=Path)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes .env for docker compose from what this machine has: make-env.sh [MODEL [ENGINE]]
+# Writes .env for docker compose, by this machine's hardware: make-env.sh [MODEL [ENGINE]]
 #
 # With an NVIDIA GPU: the worker with ENGINE (trtllm or vllm; default trtllm), and MODEL, or a model that fits into the
 # smallest GPU. Without one: the worker on the CPU, and MODEL or the demo. Other lines of .env stay.

@@ -1,4 +1,4 @@
-"""The client of deploy/prove.sh: asks a running stack and checks what comes. Standard library only."""
+"""The client of deploy/prove.sh: sends requests to a running stack and checks the answers. Standard library only."""
 
 import argparse
 import http.client
@@ -23,7 +23,7 @@ TOOL = {
 
 @dataclass
 class Turn:
-    """One streamed turn: when its first token came, how long it took, how many tokens it had."""
+    """One streamed turn: the time of its first token, its duration, its number of tokens."""
 
     first_s: float
     total_s: float
@@ -31,7 +31,7 @@ class Turn:
 
 
 def post(url: str, body: dict[str, Any]) -> http.client.HTTPResponse:
-    """The answer to one request. Raises SystemExit where it is not 200."""
+    """Returns the answer to one request. Raises SystemExit if it is not 200."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
     connection.request("POST", "/v1/messages", json.dumps(body), {"Content-Type": "application/json"})
     response = connection.getresponse()
@@ -41,7 +41,7 @@ def post(url: str, body: dict[str, Any]) -> http.client.HTTPResponse:
 
 
 def stream(url: str, body: dict[str, Any]) -> Turn:
-    """One turn, streamed. Raises SystemExit where the stream is not whole."""
+    """Streams one turn. Raises SystemExit if the stream is not whole."""
     started = time.monotonic()
     first, tokens, blocks, last = 0.0, 0, 0, ""
     for line in post(url, {**body, "stream": True}):
@@ -62,7 +62,7 @@ def stream(url: str, body: dict[str, Any]) -> Turn:
 
 
 def there(url: str) -> dict[str, int]:
-    """How many processes of each stage the frontend knows."""
+    """Returns the number of processes of each stage, as the frontend sees them."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
     connection.request("GET", "/health")
     stages = json.loads(connection.getresponse().read())["stages"]
@@ -70,7 +70,7 @@ def there(url: str) -> dict[str, int]:
 
 
 def await_stages(url: str, wanted: dict[str, int]) -> None:
-    """Waits until the frontend knows that many of each."""
+    """Waits until the frontend sees the wanted number of each."""
     deadline = time.monotonic() + 30
     while not wanted.items() <= (known := there(url)).items():
         if time.monotonic() > deadline:
@@ -79,7 +79,7 @@ def await_stages(url: str, wanted: dict[str, int]) -> None:
 
 
 def one(url: str) -> None:
-    """A plain answer, a tool call, a stream."""
+    """Checks a plain answer, a tool call and a stream."""
     message = json.loads(post(url, BODY).read())
     print(f"answers: {message['stop_reason']}, {message['usage']['output_tokens']} tokens")
     message = json.loads(post(url, {**BODY, "tools": [TOOL], "tool_choice": {"type": "any"}}).read())
@@ -91,7 +91,7 @@ def one(url: str) -> None:
 
 
 def load(url: str, turns: int) -> None:
-    """Many turns at once; every one must be whole."""
+    """Runs many turns at once; every one must be whole."""
     started = time.monotonic()
     with ThreadPoolExecutor(turns) as pool:
         done = list(pool.map(lambda _: stream(url, BODY), range(turns)))
@@ -102,7 +102,7 @@ def load(url: str, turns: int) -> None:
 
 
 def spread(recording: Path, wanted: dict[str, int]) -> None:
-    """Which processes the recorded turns went to."""
+    """Checks which processes the recorded turns went to."""
     found: dict[str, Counter[str]] = {"frontend": Counter(), "worker": Counter(), "parser": Counter()}
     for line in recording.read_text().splitlines():
         message = json.loads(line)
@@ -119,7 +119,7 @@ def spread(recording: Path, wanted: dict[str, int]) -> None:
 
 
 def numbers(text: str) -> dict[str, int]:
-    """`worker=2,parser=3` as a dict."""
+    """Parses `worker=2,parser=3` into a dict."""
     return {name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))}
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the images and shows that the stack answers, how it scales, and that it stands the loss of a part.
+# Builds the images and proves that the stack answers, scales, and survives the loss of a part.
 # Needs Docker with Compose and Buildx, and python3 on this machine. Ends with status 0 if everything held.
 #
-#   PROVE_BASE=IMAGE    base image [python:3.12-slim]; where it can be neither found nor pulled, one is made with
+#   PROVE_BASE=IMAGE    base image [python:3.12-slim]; if it can be neither found nor pulled, one is made with
 #                       debootstrap (as root) and imported
 #   PROVE_SUITE=NAME    Debian suite for debootstrap [bookworm]
 #   PROVE_MIRROR=URL    Debian mirror for debootstrap [its own default]
-#   PROVE_NATS=IMAGE    NATS image [nats:2.15-alpine]; where it cannot be had, deploy/nats/Dockerfile is built
-#   PROVE_PROXY=IMAGE   HAProxy image [haproxy:3.2-alpine]; where it cannot be had, deploy/haproxy/Dockerfile is built
+#   PROVE_NATS=IMAGE    NATS image [nats:2.15-alpine]; if it cannot be pulled, deploy/nats/Dockerfile is built
+#   PROVE_PROXY=IMAGE   HAProxy image [haproxy:3.2-alpine]; if it cannot be pulled, deploy/haproxy/Dockerfile is built
 #   PROVE_CA=FILE       certificates to trust while building, behind a proxy that has its own
 #   PROVE_PORT=N        port on loopback [18000]
 #   PROVE_KEEP=1        leave the stack running
@@ -23,7 +23,7 @@ WORK=$(mktemp -d)
 export COMPOSE_PROJECT_NAME=turnwire-prove
 export TURNWIRE_COMPOSE_LISTEN=127.0.0.1:$PORT
 export TURNWIRE_COMPOSE_CA=${PROVE_CA:-/dev/null}
-# Eight turns at once per worker, so that one worker is soon full and a second one shows.
+# Eight turns at once per worker, so that one worker is soon full and a second one makes a difference.
 export TURNWIRE_SLOTS=8 TURNWIRE_TOKEN_DELAY_MS=20
 
 compose() { docker compose --progress quiet "$@"; }

@@ -1,5 +1,5 @@
 # The worker with TensorRT-LLM, on NVIDIA's own image: its torch, CUDA and transformers stay exactly as they are.
-# What Turnwire needs beside them is installed; a conflict with what is there fails the build. On a driver that is older
+# Turnwire's other requirements are installed; a conflict with the image fails the build. On a driver that is older
 # than the image's CUDA (13.2), NVIDIA's container toolkit 1.17 or newer adds the compatibility libraries by itself.
 
 ARG BASE=nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc26
@@ -16,7 +16,7 @@ RUN --mount=type=secret,id=ca,target=/tmp/ca.pem \
 RUN groupadd --gid 10001 turnwire \
     && useradd --uid 10001 --gid turnwire --no-create-home --home-dir /cache --shell /usr/sbin/nologin turnwire \
     && install -d -o turnwire -g turnwire -m 0700 /cache /cache/huggingface /cache/trtllm /secrets
-# Several ranks talk over MPI on this machine only; a bridge network would make it try the wrong interface.
+# Several ranks use MPI on this machine only; with a bridge network it would try the wrong interface.
 ENV HOME=/cache \
     HF_HOME=/cache/huggingface \
     TRTLLM_CACHE_DIR=/cache/trtllm \

@@ -1,5 +1,5 @@
 # The worker with vLLM, on its makers' own image: their torch, CUDA and transformers stay exactly as they are.
-# What Turnwire needs beside them is installed; a conflict with what is there fails the build.
+# Turnwire's other requirements are installed; a conflict with the image fails the build.
 
 ARG BASE=vllm/vllm-openai:v0.32.0
 FROM ${BASE}
@@ -15,7 +15,7 @@ RUN --mount=type=secret,id=ca,target=/tmp/ca.pem \
 RUN groupadd --gid 10001 turnwire \
     && useradd --uid 10001 --gid turnwire --no-create-home --home-dir /cache --shell /usr/sbin/nologin turnwire \
     && install -d -o turnwire -g turnwire -m 0700 /cache /cache/huggingface /secrets
-# What vLLM, Triton and FlashInfer compile goes below HOME.
+# vLLM, Triton and FlashInfer put compiled code below HOME.
 ENV HOME=/cache \
     HF_HOME=/cache/huggingface
 WORKDIR /cache

@@ -19,7 +19,7 @@ ls -l
 
 shell = ToolSpec("run_shell", "Runs a command.", {"type": "object", "properties": {"command": {"type": "string"}}})
 parser = open_parser("qwen3_coder", tools=[shell], in_reasoning=True)
-for start in range(0, len(OUTPUT), 7):  # any chunking gives the same blocks
+for start in range(0, len(OUTPUT), 7):  # the blocks are the same for any chunking
     for event in parser.feed(OUTPUT[start : start + 7]):
         print(event)
 for event in parser.finish(FinishReason.STOP):

@@ -14,11 +14,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 QUIET_S = 6.0
-"""A trace is printed when nothing has come for so long: the SDK exports every five seconds."""
+"""Seconds without a new span after which a trace is printed; the SDK exports every five seconds."""
 
 
 class Traces:
-    """The traces that were not printed yet."""
+    """The traces that are not printed yet."""
 
     def __init__(self) -> None:
         self._spans: dict[bytes, list[tuple[str, Span]]] = defaultdict(list)
@@ -26,7 +26,7 @@ class Traces:
         self._lock = threading.Lock()
 
     def add(self, request: ExportTraceServiceRequest) -> None:
-        """Takes what a process exports."""
+        """Adds the spans of an export."""
         with self._lock:
             for group in request.resource_spans:
                 names = {pair.key: pair.value.string_value for pair in group.resource.attributes}
@@ -35,7 +35,7 @@ class Traces:
                     self._newest[span.trace_id] = time.monotonic()
 
     def print_quiet(self) -> None:
-        """Prints the traces of which nothing more comes."""
+        """Prints the traces without recent spans."""
         with self._lock:
             now = time.monotonic()
             for trace in [trace for trace, newest in self._newest.items() if now - newest > QUIET_S]:
@@ -66,7 +66,7 @@ def main() -> None:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            """Takes one request of an exporter."""
+            """Handles one request of an exporter."""
             data = self.rfile.read(int(self.headers["content-length"]))
             traces.add(ExportTraceServiceRequest.FromString(data))
             self.send_response(200)

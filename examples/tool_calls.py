@@ -15,7 +15,7 @@ ALLOWED = {"ls", "pwd", "date"}
 
 
 def run(command: str) -> str:
-    """The output of an allowed command."""
+    """Runs an allowed command; returns its output."""
     words = command.split()
     if not words or words[0] not in ALLOWED:
         return f"only {', '.join(sorted(ALLOWED))} are allowed"

@@ -11,12 +11,12 @@ from pathlib import Path
 from aiohttp import web
 
 SITE = "https://docs.example/"
-"""Goes before each file's name: the model and the user see URLs."""
+"""The prefix of each file's name, because the model and the user see URLs."""
 MOST = 5
 
 
 def search(pages: dict[str, str], query: str) -> list[dict[str, str]]:
-    """Returns the pages that have most of the words, each with the text around the first of them."""
+    """Returns the pages with the most words of the query, each with the text around the first one."""
     words = query.lower().split()
     scores = {url: sum(word in text.lower() for word in words) for url, text in pages.items()}
     best = sorted((url for url in pages if scores[url]), key=lambda url: -scores[url])[:MOST]

@@ -1,6 +1,6 @@
 """Ledger entries: the tokens of turns that have ended, for the prompts that follow (docs/ledger.md)."""
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 
 class LedgerContext(Struct, frozen=True, omit_defaults=True):
@@ -13,14 +13,14 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
 
     state: bytes
     """Chain hash of the model, template, tenant and conversation up to the turn."""
-    head_chars: int = field(name="front")
+    head_chars: int
     """Length of the prompt head: the text before `opening`."""
-    head_hash: bytes = field(name="front_hash")
-    opening: str = field(default="", name="lead")
+    head_hash: bytes
+    opening: str = ""
     """The turn opening at the prompt's end: the markers that open or skip the turn's reasoning, and a forced call's
     opening. The template may write them differently once the turn is history."""
-    begun: str = field(default="", name="said")
-    """The text with which the client began the turn, without white space."""
+    started: str = ""
+    """The text with which the client started the turn, without white space."""
     parent: bytes = b""
     """`mac` of the last turn with its original tokens in the prompt."""
     parent_end: int = 0
@@ -41,7 +41,7 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     model: str
     key: bytes
     """Chain hash of the conversation up to and including the turn."""
-    context: LedgerContext = field(name="seat")
+    context: LedgerContext
     ids: bytes
     """The original tokens: as the engine decoded them, packed (`frames.pack_ids`), without the end token."""
     closed: bool = True

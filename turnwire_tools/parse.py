@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
-from services.cli.errors import UsageError
+from services.cli.common import UsageError
 from services.cli.registry import Command
 from services.families import open_parser
 from services.runtime.config import Count

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from schemas.errors import TurnwireError
 from services import __version__
-from services.cli.errors import CommandError
+from services.cli.common import CommandError
 from services.cli.registry import load_command, summaries
 from services.cli.signals import time_limit
 from services.runtime.config import STAGES

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.errors import CommandError
+from services.cli.common import CommandError
 from services.runtime.config.settings import Config
 
 GROUP = "turnwire.commands"
@@ -31,7 +31,7 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
     ),
     "doctor": ("services.cli.doctor.command:COMMAND", "check this machine, the bus and the model"),
     "check": (
-        "services.cli.commands.check:COMMAND",
+        "services.cli.up.check:COMMAND",
         "check the settings and the model, before the services start",
     ),
     "config": ("services.cli.commands.show_config:COMMAND", "show every setting, its value and its origin"),

@@ -165,7 +165,7 @@ def attribute_tags(
 
 
 def attribute_style(token: str, section: str = "tool_calls", *, space: str = "") -> Style:
-    """Writes calls in the format that `attribute_tags` reads."""
+    """The style of the calls that `attribute_tags` reads."""
     start, end = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
     return Style(
         call=f'{start}{section}>\n{start}invoke name="{{name}}">\n{{arguments}}{end}invoke>\n{end}{section}>',

@@ -60,20 +60,22 @@ def detect(
     fits = [
         _Fit(
             family=family,
-            written=family.evidence if family.evidence and all(mark in text for mark in family.evidence) else (),
+            written=family.evidence if family.evidence and all(marker in text for marker in family.evidence) else (),
             type_named=kind in family.model_types,
-            tokens=tuple(mark for mark in family.markers if mark in vocabulary),
+            tokens=tuple(marker for marker in family.markers if marker in vocabulary),
         )
         for family in (families().values() if among is None else among)
     ]
     if text:
-        able = [fit for fit in fits if fit.written] or [fit for fit in fits if fit.type_named and fit.tokens_whole]
+        candidates = [fit for fit in fits if fit.written] or [
+            fit for fit in fits if fit.type_named and fit.tokens_whole
+        ]
     else:
-        able = [fit for fit in fits if fit.type_named or fit.tokens_whole]
-    if not able:
+        candidates = [fit for fit in fits if fit.type_named or fit.tokens_whole]
+    if not candidates:
         return None
-    best = max(able, key=lambda fit: fit.weight)
-    also = (fit.family for fit in able if fit.family is not best.family and fit.markup >= best.markup)
+    best = max(candidates, key=lambda fit: fit.weight)
+    also = (fit.family for fit in candidates if fit.family is not best.family and fit.markup >= best.markup)
     return Detection(best.family, tuple(_reasons(best, kind)), tuple(also))
 
 

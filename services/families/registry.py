@@ -86,8 +86,8 @@ def _find(name: str, aliases: Mapping[str, Family]) -> Family:
 @cache
 def _pair(calls_name: str, reasoning_name: str) -> Family:
     """Combines the calls of one family with the reasoning of another; returns the first if its reasoning is the same.
-    Raises UnknownFamily, with candidates, if the first has no calls, if the second has no reasoning, or if the
-    reasoning is a message with its own header."""
+    Raises UnknownFamily, with candidates, if the first has reasoning but no calls, if the second has no reasoning, or
+    if the reasoning is a message with its own header."""
     by_name = families()
     calls, reasoning = by_name[calls_name], by_name[reasoning_name]
     if calls.name == reasoning.name:

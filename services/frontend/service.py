@@ -12,7 +12,7 @@ from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
-from services.frontend.turns.bus_gateway import BusGateway
+from services.frontend.turns.gateway import BusGateway
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError
@@ -67,7 +67,7 @@ async def run(config: FrontendConfig) -> None:
 
     def noticed(delivery: Delivery) -> None:
         notice = _notice.decode(delivery.data)
-        (gateway.apply if notice.action == "place" else responses.apply_notice)(notice)
+        (gateway.catalog.apply if notice.action == "place" else responses.apply_notice)(notice)
 
     await process.subscribe(subjects.frontends(), noticed)
     if tls is not None:

@@ -39,12 +39,12 @@ class CallRules:
     def __init__(self, family: Family, writer: RuleWriter, stops: Sequence[str] = ()) -> None:
         """`stops`: the text of the tokens that end the turn. Raises Unguidable."""
         style = family.style
-        self._before_arguments, self._has, self._after_arguments = style.call.partition(ARGUMENTS)
+        self._before_arguments, arguments, self._after_arguments = style.call.partition(ARGUMENTS)
         for stop in (*stops, *family.stops):  # the engine ends there by itself
             self._after_arguments = self._after_arguments.removesuffix(stop)
         self._style, self._writer = style, writer
         self._parameters = _parameters(family)
-        if not self._has or not (style.arguments is as_json or self._parameters is not None):
+        if not arguments or not (style.arguments is as_json or self._parameters is not None):
             raise Unguidable(f"the calls of {family.name} have a form of their own")
         self.lost: list[str] = []
         self._bodies: dict[str, str] = {}

@@ -6,7 +6,7 @@ the prompt's text, which is compared before anything of an entry is used.
 """
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from schemas.conversation import Call, Conversation, Media, Part, Result, Text, ToolReference, Turn
+from schemas.session import session_key
 from services.ledger.keys import add, chain, key_arguments, turn_key
 from services.runtime.branch_cache import BranchCache
 from services.templates.messages import leading_instructions
@@ -123,7 +124,7 @@ class ChainCache:
 
     def chain_of(self, conversation: Conversation, scope: bytes) -> Chain:
         """The chain of a conversation."""
-        beginning = scope, beginning_of(conversation)
+        beginning = scope, session_key(conversation)
         longest_first = sorted(self._known.get(beginning), key=lambda one: len(one.turns), reverse=True)
         known = next((one for one in longest_first if one.is_prefix_of(conversation)), None)
         made = chain_of(conversation, scope, known.chain if known is not None else None, self._begin)
@@ -198,11 +199,3 @@ def _text(part: Text | Media | ToolReference) -> str:
     if isinstance(part, ToolReference):
         return f"\x00tool {part.name}"
     return "\x00".join(("", part.kind, part.media_type, str(part.size_bytes), part.url or "", part.title or ""))
-
-
-def beginning_of(conversation: Conversation) -> Hashable:
-    """What conversations that extend each other have in common, found in constant time."""
-    client, turns = conversation.client, conversation.turns
-    first = turns[0].parts[0] if turns and turns[0].parts else None
-    text = first.text if isinstance(first, Text) else ""
-    return client.tenant, client.session, len(conversation.system), len(conversation.tools), len(text), text[:400]

@@ -15,15 +15,14 @@ from typing import TypeAlias
 
 from schemas.conversation import Conversation, Turn
 from schemas.ledger import LedgerEntry
+from schemas.session import session_digest
 from services.ledger.chain import Link
-from services.ledger.evidence import Evidence, evidence_of, session_digest
-from services.ledger.store import Doubt, EntryStore, Past, StoredEntry
+from services.ledger.evidence import Evidence, evidence_of
+from services.ledger.store import Doubt, EntryStore, StoredEntry
 from services.templates.messages import Unseal
 
 MAX_COMPARED = 256
 """Siblings that are compared where no id or seal names one. Of more, none is chosen."""
-MAX_IDLE = 16
-"""Prompts of a session after which the entries of its earlier turns are marked as used again."""
 
 Restore: TypeAlias = Callable[[int, StoredEntry], list[Turn] | None]
 """The turn with this number as the model wrote it, if both, compared part by part, are the same; else None."""
@@ -34,19 +33,12 @@ class Choice:
     nothing but the prompt before them."""
 
     def __init__(
-        self,
-        store: EntryStore,
-        conversation: Conversation,
-        links: Sequence[Link],
-        unseal: Unseal | None,
-        restore: Restore,
+        self, store: EntryStore, conversation: Conversation, links: Sequence[Link], unseal: Unseal | None
     ) -> None:
         self.chosen: list[list[StoredEntry]] = [[] for _ in links]
-        self._restored: dict[int, list[Turn]] = {}
-        """Turns as the model wrote them, by number, from `_known` on."""
-        self._known, self._turns = 0, list[Turn]()
-        """How many of the model's turns an earlier request has restored, and the conversation up to behind them."""
         self.doubts: list[Doubt] = ["unknown"] * len(links)
+        self._restored: dict[int, list[Turn]] = {}
+        """Turns as the model wrote them, by number."""
         self._missing: dict[bytes, None] = {}
         self._evidence: dict[int, Evidence] = {}
         """What the client sent back of the turns that are judged."""
@@ -54,11 +46,20 @@ class Choice:
         self._conversation = conversation
         self._links = links
         self._unseal = unseal
-        self._restore = restore
-        self._drops = conversation.thinking.history == "drop"
         self._session = session_digest(conversation.client.session)
-        self._choose()
-        del self._restore  # a method of this object's owner: only a garbage collection would free both
+
+    def choose(self, restore: Restore) -> None:
+        """Chooses the entries of all turns, newest first."""
+        number = len(self._links) - 1
+        while number >= 0:
+            found = self._decide(number)
+            if found and self._accept(number, found[0], restore):
+                self._store.get(found[0].entry.mac)  # it was used
+                self.chosen[number] = found
+                number = self._follow(number, found[0], restore)
+            else:
+                self._miss(number)
+                number -= 1
 
     @property
     def missing(self) -> list[bytes]:
@@ -67,92 +68,39 @@ class Choice:
 
     def turns(self) -> list[Turn]:
         """The conversation's turns, as the model wrote them where that is known."""
-        return self._turns_before(len(self._links)) + self._conversation.turns[self._end(len(self._links)) :]
-
-    def _turns_before(self, number: int) -> list[Turn]:
-        """The turns before those that precede the model's turn with this number, which are `turns` up to its link."""
-        turns, sent, at = [*self._turns], self._conversation.turns, self._end(self._known)
-        for earlier in range(self._known, number):
-            link = self._links[earlier]
+        turns, sent, at = list[Turn](), self._conversation.turns, 0
+        for number, link in enumerate(self._links):
             turns += sent[at : link.first]
-            turns += self._restored.get(earlier) or sent[link.first : link.end]
+            turns += self._restored.get(number) or sent[link.first : link.end]
             at = link.end
-        return turns
-
-    def _end(self, number: int) -> int:
-        """Where the model's turns before this one end in the conversation."""
-        return self._links[number - 1].end if number else 0
+        return turns + sent[at:]
 
     def _number(self, key: bytes, before: int) -> int:
         """The number of the turn with this key before another one; -1 where there is none."""
         return next((number for number in range(before - 1, -1, -1) if self._links[number].key == key), -1)
 
-    def _choose(self) -> None:
-        number = len(self._links) - 1
-        while number >= 0:
-            found = self._decide(number)
-            if found and self._accept(number, found[0]):
-                self._store.get(found[0].entry.mac)  # it was used
-                self.chosen[number] = found
-                number = self._follow(number, found[0])
-            else:
-                self._miss(number)
-                number -= 1
-
-    def _accept(self, number: int, stored: StoredEntry) -> bool:
-        turns = self._restore(number, stored)
+    def _accept(self, number: int, stored: StoredEntry, restore: Restore) -> bool:
+        turns = restore(number, stored)
         if turns is not None:
             self._restored[number] = turns
         return turns is not None
 
-    def _follow(self, first: int, newest: StoredEntry) -> int:
+    def _follow(self, number: int, stored: StoredEntry, restore: Restore) -> int:
         """Takes the entries that an entry names. Returns the number of the turn from which on nothing is decided; -1
         where every turn is."""
-        number, stored, past = first, newest, self._past(first, newest)
-        while past is None and (context := stored.entry.context).previous:
+        while (context := stored.entry.context).previous:
             number, before = self._number(context.previous_key, number), self._store.get(context.previous)
             if number < 0:
                 break
             if before is None:
                 self._miss(number)
                 return number - 1
-            past = self._past(number, before)
-            if self._accept(number, before):
+            if self._accept(number, before, restore):
                 self.chosen[number] = [before]
             else:
                 self.doubts[number] = "client"
             stored = before
-        if past is not None:
-            self.chosen[:number], self.doubts[:number] = past.chosen, past.doubts
-            self._known, self._turns = number, past.turns
-            past.idle += 1
-            if past.idle >= MAX_IDLE:
-                past.idle = 0
-                self._store.use(one.entry.mac for chosen in past.chosen for one in chosen)
-        self._keep_past(first, newest, past.idle if past is not None else 0)
-        if stored is not newest:
-            stored.past = None
         return -1
-
-    def _past(self, number: int, stored: StoredEntry) -> Past | None:
-        """The turns before this one, as they were chosen for an earlier request with the same turns."""
-        past = stored.past
-        if past is None or past.link is not self._links[number]:
-            return None
-        return past if past.unseal == self._unseal and past.drops == self._drops else None
-
-    def _keep_past(self, number: int, stored: StoredEntry, idle: int) -> None:
-        if self._past(number, stored) is None:
-            stored.past = Past(
-                self._links[number],
-                self._unseal,
-                self._drops,
-                self.chosen[:number],
-                self.doubts[:number],
-                self._turns_before(number),
-                self._lineage(number, stored),
-                idle,
-            )
 
     def _decide(self, number: int) -> list[StoredEntry]:
         """The entries that are this turn; several differ in nothing but the prompt before them."""
@@ -207,8 +155,6 @@ class Choice:
     def _lineage(self, number: int, stored: StoredEntry) -> bool | None:
         """Whether the earlier turns of an entry's session are this conversation's; None where nothing shows it."""
         while (context := stored.entry.context).previous:
-            if (past := self._past(number, stored)) is not None:
-                return past.lineage
             number, before = self._number(context.previous_key, number), self._store.get(context.previous)
             if before is None or number < 0:
                 return None
@@ -254,5 +200,5 @@ def _content(entry: LedgerEntry) -> tuple[object, ...]:
     context = entry.context
     return (
         *(entry.ids, entry.tail, entry.closed, entry.in_reasoning, entry.prefix, entry.calls_as_text),
-        *(context.begun, context.previous),
+        *(context.started, context.previous),
     )

@@ -81,11 +81,6 @@ def reasoning_digests(thoughts: Sequence[str]) -> list[bytes]:
     return [_mark("thought", text) for text in ("".join(bare), *bare)] if bare else []
 
 
-def session_digest(session: str | None) -> bytes:
-    """A session id as ledger entries have it; empty where there is none."""
-    return _mark("session", session) if session else b""
-
-
 def evidence_of(turns: Iterable[Turn]) -> Evidence:
     """The evidence in one turn of the model, as a client sent it back."""
     ids: set[bytes] = set()

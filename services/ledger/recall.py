@@ -24,11 +24,11 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Conversation, Part, Text, ToolSpec, Turn
 from schemas.frames import unpack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
+from schemas.session import session_digest
 from services.families import Family
 from services.ledger.chain import Chain, ChainCache, scope_of, text_and_calls
 from services.ledger.choice import Choice
 from services.ledger.comparison import ParseMode, TurnReader, WriteCalls, restored_parts
-from services.ledger.evidence import session_digest
 from services.ledger.keys import DIGEST_BYTES, add, chain, squeeze, turn_key
 from services.ledger.store import EntryStore, OriginalTurn, PromptCache, RestoredTurn, StoredEntry
 from services.templates.messages import Unseal
@@ -187,10 +187,11 @@ class Recall:
         self._tools = tools
         self._unseal = unseal
         self._with_reasoning = conversation.thinking.history != "drop"
-        self._choice = Choice(ledger.entries, conversation, links.links, unseal, self._restored)
+        self._choice = Choice(ledger.entries, conversation, links.links, unseal)
+        self._choice.choose(self._restored)
         open_ended = bool(links.links) and links.links[-1].end == len(conversation.turns)
-        self._ended = len(links.links) - open_ended
-        """How many of the model's turns have something behind them."""
+        self._answered_turns = len(links.links) - open_ended
+        """The number of the model's turns that another message follows."""
 
     @property
     def missing(self) -> list[bytes]:
@@ -227,7 +228,7 @@ class Recall:
     def _base(self, text: str) -> tuple[_Base | None, Outcome]:
         """The newest turn that the text still contains, and the outcome for the newest of all."""
         outcome: Outcome | None = None
-        for index in range(self._ended - 1, -1, -1):
+        for index in range(self._answered_turns - 1, -1, -1):
             base, found = self._try(index, text)
             outcome = outcome or found
             if base is not None:
@@ -273,7 +274,7 @@ class Recall:
         if turn is None:
             return None
         turns = self._conversation.turns[link.first : link.end]
-        if stored.entry.context.begun:  # the client began this turn: its text is not all the model's
+        if stored.entry.context.started:  # the client began this turn: its text is not all the model's
             return turns
         known, wanted = stored.restored, self._with_reasoning
         if known is None or known.with_reasoning != wanted or known.unseal != self._unseal or known.sent != turns:
@@ -292,7 +293,7 @@ class Recall:
             turn = self._ledger.read(entry, self._tools)
             if turn is not None and turn.parts:
                 text, calls = text_and_calls(turn.parts)
-                if turn_key(context.state, context.begun + squeeze(text), calls) == entry.key:
+                if turn_key(context.state, context.started + squeeze(text), calls) == entry.key:
                     stored.turn = turn
             stored.unreadable = stored.turn is None
         return stored.turn
@@ -321,22 +322,24 @@ class Recall:
         return ids
 
     def _context(self, text: str, head_chars: int, base: _Base | None, *, continues: bool) -> LedgerContext | None:
-        links, state, begun = self._chain.links, self._chain.state, ""
-        if self._ended < len(links):
+        links, state, started = self._chain.links, self._chain.state, ""
+        if self._answered_turns < len(links):
             if not continues:
                 return None  # both turns would be one when they come back
             turns = self._conversation.turns[links[-1].first :]
-            begun, calls = text_and_calls([part for turn in turns for part in turn.parts])
+            started, calls = text_and_calls([part for turn in turns for part in turn.parts])
             if calls:
                 return None
-            state, begun = links[-1].state, squeeze(begun)
-        last = next((chosen[0].entry for chosen in reversed(self._choice.chosen[: self._ended]) if chosen), None)
+            state, started = links[-1].state, squeeze(started)
+        last = next(
+            (chosen[0].entry for chosen in reversed(self._choice.chosen[: self._answered_turns]) if chosen), None
+        )
         context = LedgerContext(
             state,
             head_chars,
             _hash(text, head_chars),
             self._ledger.model.encoder.plain(text[head_chars:]),
-            begun,
+            started,
             previous=b"" if last is None else last.mac,
             previous_key=b"" if last is None else last.key,
             session=session_digest(self._conversation.client.session),

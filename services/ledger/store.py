@@ -13,7 +13,6 @@ from msgspec import Struct
 from schemas.conversation import Call, Reasoning, Text, Turn
 from schemas.frames import unpack_array
 from schemas.ledger import LedgerEntry
-from services.ledger.chain import Link
 from services.templates.messages import Unseal
 from services.tokenization.segments import TokenIds
 
@@ -34,31 +33,12 @@ class OriginalTurn(Struct, frozen=True):
 
 
 class RestoredTurn(Struct, frozen=True):
-    """A turn as a client sent it back, and its restored form. The next request holds the same objects, which compare as
-    equal in no time, so that the comparison is not repeated."""
+    """A turn as a client sent it back, and its restored form, which the session's next requests need again."""
 
     sent: list[Turn]
     restored: list[Turn]
     with_reasoning: bool
     unseal: Unseal | None
-
-
-class Past(Struct, eq=False):
-    """The turns before a turn, as they were chosen for a conversation. The session's next request has the very same
-    `Link`, and with it the same turns before it, so that only its new turns are judged. Only `idle` ever changes."""
-
-    link: Link
-    unseal: Unseal | None
-    drops: bool
-    """Without reasoning."""
-    chosen: "list[list[StoredEntry]]"
-    doubts: list[Doubt]
-    turns: list[Turn]
-    """The conversation up to here, with turns as the model wrote them."""
-    lineage: bool | None
-    """Whether evidence shows that these turns are the entry's own session; None where nothing shows it."""
-    idle: int = 0
-    """Requests since these entries were marked as used."""
 
 
 class StoredEntry(Struct):
@@ -67,7 +47,6 @@ class StoredEntry(Struct):
     entry: LedgerEntry
     turn: OriginalTurn | None = None
     restored: RestoredTurn | None = None
-    past: Past | None = None
     unreadable: bool = False
     """Its ids are not tokens of this model, or do not parse to what its key stands for."""
 
@@ -81,7 +60,7 @@ class EntryStore:
 
     def __init__(self, max_bytes: int) -> None:
         self._entries: OrderedDict[bytes, StoredEntry] = OrderedDict()
-        """By `mac`, least recently used first. A session marks all of its entries as used every few prompts: cachetools
+        """By `mac`, least recently used first. A session marks all of its entries as used with each prompt: cachetools
         takes ten times as long for that."""
         self._bytes = 0
         self._max_bytes = max_bytes
@@ -139,13 +118,6 @@ class EntryStore:
             if stored is not None:
                 self._entries.move_to_end(mac)
             return stored
-
-    def use(self, macs: Iterable[bytes]) -> None:
-        """Marks entries as used."""
-        with self._lock:
-            for mac in macs:
-                if mac in self._entries:
-                    self._entries.move_to_end(mac)
 
     def is_complete(self, key: bytes) -> bool:
         """Whether all entries of the key are here, to the knowledge of this process."""
@@ -210,5 +182,5 @@ class PromptCache:
 
 
 def _weight(entry: LedgerEntry) -> int:
-    text = 4 * len(entry.context.begun) + len(entry.tail)
+    text = 4 * len(entry.context.started) + len(entry.tail)
     return _ENTRY_OVERHEAD + _PER_ID_BYTE * len(entry.ids) + _PER_MARK * (len(entry.marks) + len(entry.thoughts)) + text

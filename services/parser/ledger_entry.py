@@ -24,14 +24,14 @@ def entry_of(parse: TurnParse, detokenizer: Detokenizer) -> LedgerEntry | None:
     if content is None:
         return None
     text, calls = "".join(content.texts), content.calls
-    if not (text or calls or ledger.begun):
+    if not (text or calls or ledger.started):
         return None
     kept, tail = len(parse.ids), ""
     if finish.reason is FinishReason.STOP_STRING:
         kept, tail = _before_stop(parse, finish.stop_string or "", detokenizer)
     return LedgerEntry(
         model=parse.context.model,
-        key=turn_key(ledger.state, ledger.begun + text, calls),
+        key=turn_key(ledger.state, ledger.started + text, calls),
         context=ledger,
         ids=pack_ids(parse.ids[:kept]),
         closed=finish.reason is FinishReason.STOP and parse.cut is None,

@@ -29,8 +29,7 @@ from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import step_histogram
 from services.runtime.process import Links, Process, Service
 from services.runtime.recent_turns import RecentTurns
-from services.runtime.storage.kv import Bucket
-from services.runtime.storage.ledger_bucket import ledger_bucket
+from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.frames import FRAME_BYTES, FrameReceiver, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch

@@ -8,7 +8,7 @@ request continues the one whose answers it begins with.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -72,7 +72,7 @@ class PromptWatch:
         self._last: BranchCache[SeenPrompt] = BranchCache(max_bytes, lambda one: one.size, MAX_ALIKE)
         """For each key: the last prompt of every session."""
 
-    def look(self, key: str, now: SeenPrompt, text: str, *, one_session: bool) -> Difference | None:
+    def look(self, key: Hashable, now: SeenPrompt, text: str, *, one_session: bool) -> Difference | None:
         """The difference to the last prompt of the same session; None where there is none, or no last prompt.
 
         `key`: equal for all prompts of a session. `text`: the whole prompt. `one_session`: the client gave the key's

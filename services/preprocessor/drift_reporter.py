@@ -1,13 +1,15 @@
 """Reports changes at the front of a session's prompts: counters, and one log line per session and cause."""
 
+from collections.abc import Hashable
+
 from cachetools import LRUCache
 from prometheus_client import Counter
 
-from schemas.conversation import Conversation, Text
+from schemas.conversation import Conversation
+from schemas.session import session_key
 from services.preprocessor.drift import Difference, PromptWatch, SeenPrompt, answers_of, head_of
 from services.preprocessor.prompt import Prompt
 from services.runtime.process import Process
-from services.runtime.storage.kv import digest_key
 from services.templates.tools import tool_name
 
 WATCH_BYTES = 64 * 1024 * 1024
@@ -20,7 +22,7 @@ class DriftReporter:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._watch = PromptWatch(WATCH_BYTES)
-        self._reported: LRUCache[tuple[str, str], bool] = LRUCache(MAX_REPORTED)
+        self._reported: LRUCache[tuple[Hashable, str], bool] = LRUCache(MAX_REPORTED)
         text = "Prompts that did not begin with the last one of their session, by what varied."
         self._times = Counter("turnwire_prompt_varied", text, ["cause"], registry=process.metrics)
         text = "Tokens computed again because of it."
@@ -30,7 +32,7 @@ class DriftReporter:
         """Compares a prompt with the last one of its session: 20 us for 52,000 tokens without a difference."""
         if conversation.prompt is not None or prompt.found is None or prompt.found.context is None:
             return
-        session, end = session_of(conversation), prompt.found.context.head_chars
+        session, end = session_key(conversation), prompt.found.context.head_chars
         now = SeenPrompt(
             text=prompt.text[:end],
             head=head_of(conversation, prompt.text, end),
@@ -42,7 +44,7 @@ class DriftReporter:
         if found is not None:
             self.report(session, found)
 
-    def report(self, session: str, found: Difference) -> None:
+    def report(self, session: Hashable, found: Difference) -> None:
         """Counts a difference, and logs the first one of its cause in a session."""
         self._times.labels(found.cause).inc()
         self._tokens.labels(found.cause).inc(found.tokens)
@@ -51,11 +53,3 @@ class DriftReporter:
         self._reported[session, found.cause] = True
         write = self._process.log.debug if found.cause == "history" else self._process.log.warning
         write("preprocessor.prompt_varies", cause=found.cause, tokens=found.tokens, was=found.was, now=found.now)
-
-
-def session_of(conversation: Conversation) -> str:
-    """A key for the prompts that may begin with one another: those of a client's session with the same first question,
-    since agents send the requests of their helpers under the same session id."""
-    question = next((turn for turn in conversation.turns if turn.role == "user"), None)
-    first = "\n".join(part.text for part in question.parts if isinstance(part, Text)) if question is not None else ""
-    return digest_key(conversation.client.tenant, conversation.client.session, first)

@@ -1,26 +1,33 @@
 """Loads a model's tokenizer, template and configuration for the preprocessor."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from schemas.control import ModelCard
-from schemas.conversation import Sampling
+from schemas.conversation import Sampling, ToolSpec
 from services.families import Family, family, reasoning_family
 from services.families.detection import Detection
-from services.runtime.config import PreprocessorConfig
+from services.runtime.config import MIB, PreprocessorConfig
+from services.runtime.memo import KnownParts
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import own_tags, probe
 from services.templates.thinking import EFFORTS
+from services.templates.tools import PromptTools
 from services.templates.traits import TemplateTraits
 from services.tokenization.encoder import Encoder
 from services.tokenization.model_files import find_file, read_facts, read_json
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.tokenizer_files import load_tokenizer
+
+OBJECT_FACTOR = 8
+"""Tools take several times the bytes of their JSON."""
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,13 @@ class ModelSetup:
     template_kwargs: dict[str, Any]
     """The operator's template variables."""
     strip_preamble: bool
+    cache_bytes: int
+    """Bound of the tools that are kept, as JSON."""
     card: ModelCard
+    _tools: KnownParts[PromptTools] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_tools", KnownParts(self.cache_bytes))
 
     @classmethod
     def load(cls, config: PreprocessorConfig) -> "ModelSetup":
@@ -80,8 +93,16 @@ class ModelSetup:
             sampling=facts.sampling,
             template_kwargs=config.template_kwargs,
             strip_preamble=config.strip_anthropic_preamble,
+            cache_bytes=config.prompt_cache_mb * MIB // OBJECT_FACTOR,
             card=_card(config, traits, found, window),
         )
+
+    def tools_of(self, tools: list[ToolSpec]) -> PromptTools:
+        """The forms of a request's tools, those of an earlier request with the same tools. Raises RecursionError for
+        schemas that are nested too deeply to be written."""
+        marks = self.encoder.marks
+        marker = marks.data if marks is not None else None
+        return self._tools.get(_encode(tools), lambda _: PromptTools.of(tools, marker))
 
     def window(self, worker: int | None) -> int:
         """The effective window, given the workers' (None: not known yet), which takes precedence over the files'."""

@@ -129,9 +129,14 @@ class Preparation:
         except TooLong:
             raise self._slow_template() from None
 
-    async def check(self, prompt: Prompt) -> None:
-        """Compares the tokenizers on one prompt in some hundred, in a thread, and logs a difference."""
-        if self._check.is_due() and (found := await self.run(partial(self._check.compare, prompt.text))) is not None:
+    def check(self, prompt: Prompt) -> None:
+        """Has the tokenizers compared on one prompt in some hundred."""
+        if self._check.is_due():
+            self._process.spawn(self._compare(prompt.text), "compare tokenizers")
+
+    async def _compare(self, text: str) -> None:
+        """Compares the tokenizers in a thread, and logs a difference."""
+        if (found := await self.run(partial(self._check.compare, text))) is not None:
             self._process.log.error("preprocessor.tokenizers_differ", found=found, remedy="off until the next start")
 
     async def run(self, work: Callable[[], T]) -> T:

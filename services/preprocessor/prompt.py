@@ -25,7 +25,7 @@ from services.preprocessor.render import RenderedPrompt, render
 from services.preprocessor.strip import strip
 from services.runtime.config import PreprocessorConfig
 from services.templates.messages import Unseal
-from services.templates.tools import SessionTools
+from services.templates.tools import PromptTools
 from services.tokenization.model_files import with_defaults
 
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
@@ -105,7 +105,7 @@ def assemble(
     """
     if limit:
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
-    tools, lines = SessionTools(), 0
+    tools, lines = PromptTools(), 0
     recall: Recall | None = None
     found: RecalledPrompt | None = None
     ids: Sequence[int]
@@ -116,17 +116,16 @@ def assemble(
             ids = encode_raw(raw, setup.tokenizer)
         else:
             on_step("strip")
-            tools = SessionTools.of(conversation.tools)
-            stripped, lines = strip(replace(conversation, tools=tools), headers=setup.strip_preamble)
+            tools = setup.tools_of(conversation.tools)
+            stripped, lines = strip(conversation, headers=setup.strip_preamble)
             if remember is not None:
                 on_step("ledger")
                 recall = remember(stripped, tools.rendered)
                 stripped = recall.restore()
             on_step("render")
-            rendered = render(stripped, setup, unseal)
+            rendered = render(stripped, setup, tools, unseal)
             on_step("encode")
             ids, found = encode(rendered, setup.encoder, recall)
-        parser_tools = tools.parser_json
     except RecursionError:
         raise Invalid(_TOO_DEEP) from None
     requested = conversation.sampling.max_tokens
@@ -141,7 +140,7 @@ def assemble(
         in_reasoning=rendered.in_reasoning,
         prefix=rendered.prefix,
         tools=tools.rendered,
-        parser_tools=parser_tools,
+        parser_tools=tools.parser_json,
         max_tokens=output.max_tokens,
         window_limited=output.window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),

@@ -15,7 +15,7 @@ from services.families import Family, open_parser
 from services.preprocessor.model import ModelSetup
 from services.templates.messages import TemplateInput, Unseal, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
-from services.templates.tools import rendered_tool, tool_name
+from services.templates.tools import PromptTools, rendered_tool, tool_name
 
 _TAIL_CHARS = 512
 _CONTINUE_MARK = "\ue000continues here\ue000"
@@ -34,7 +34,9 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
     """The text ends in the assistant's own text, which the model continues."""
 
 
-def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None = None) -> RenderedPrompt:
+def render(
+    conversation: Conversation, setup: ModelSetup, tools: PromptTools, unseal: Unseal | None = None
+) -> RenderedPrompt:
     """The prompt's text, up to where the model continues. Raises Invalid."""
     conversation = without_old_reasoning(conversation)
     call = forced_call(conversation, setup.family)
@@ -52,9 +54,9 @@ def render(conversation: Conversation, setup: ModelSetup, unseal: Unseal | None 
         marks=marks,
     )
     if adapted.continues:
-        text = _continued(adapted, setup, variables)
+        text = _continued(adapted, setup, tools, variables)
     else:
-        text = setup.template.render(adapted.messages, tools=adapted.tools, variables=variables)
+        text = setup.template.render(adapted.messages, tools=tools.definitions, variables=variables)
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
     if in_reasoning and (call is not None or enforced_format(conversation) is not None):
         # Constrained decoding begins with the first token: the model could never close the reasoning itself.
@@ -138,7 +140,7 @@ def _reasoning_end(setup: ModelSetup) -> str:
     return f"\n{setup.family.think[1]}\n\n" if setup.family.think else ""
 
 
-def _continued(adapted: TemplateInput, setup: ModelSetup, variables: dict[str, Any]) -> str:
+def _continued(adapted: TemplateInput, setup: ModelSetup, tools: PromptTools, variables: dict[str, Any]) -> str:
     """The template's text up to the end of the assistant's last text."""
     last = dict(adapted.messages[-1])
     if isinstance(last["content"], str):
@@ -147,7 +149,7 @@ def _continued(adapted: TemplateInput, setup: ModelSetup, variables: dict[str, A
         *before, part = last["content"]
         last["content"] = [*before, {**part, "text": part["text"] + _CONTINUE_MARK}]
     text = setup.template.render(
-        [*adapted.messages[:-1], last], tools=adapted.tools, variables=variables, generation=False
+        [*adapted.messages[:-1], last], tools=tools.definitions, variables=variables, generation=False
     )
     before_mark, found, _ = text.rpartition(_CONTINUE_MARK)
     if not found:

@@ -30,8 +30,9 @@ from services.templates.messages import render_turns
 from services.tokenization.detokenizer import Vocabulary
 
 _ANSWER, _QUESTION = "zqsaid", "zqasked"
-FORM = b"1"
-"""Changes when conversations are adapted to other messages: prompts made before have another text."""
+FORM = b"2"
+"""Changes when conversations are adapted to other messages, so that prompts made before have another text, and when
+entries are written otherwise."""
 FETCH_TIMEOUT_S = 0.5
 """A prompt waits no longer for turns that are not in memory."""
 FETCH_AT_ONCE = 64

@@ -31,7 +31,6 @@ from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
-from services.preprocessor.decode import RequestDecoder
 from services.preprocessor.drift_reporter import DriftReporter
 from services.preprocessor.generate import generate_request, ledger_context_of, turn_guide
 from services.preprocessor.model import ModelSetup
@@ -50,8 +49,7 @@ from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import CountCollector, register, step_histogram
 from services.runtime.process import Process, Service
 from services.runtime.recent_turns import RecentTurns
-from services.runtime.storage.kv import Bucket
-from services.runtime.storage.ledger_bucket import ledger_bucket
+from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
 
 TAKE_TIMEOUT_S = 2.0
@@ -61,6 +59,7 @@ DRAIN_DELAY_S = 0.05
 """Requests that were sent before the heartbeat with `draining` arrived are still taken."""
 
 _encode = msgspec.json.Encoder().encode
+_decode_turn = msgspec.json.Decoder(TurnRequest).decode
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 
@@ -84,7 +83,6 @@ class Preprocessor(Service):
         self._setup = setup
         self._model = setup.card.name
         self._log = process.log
-        self._requests = RequestDecoder(config.prompt_cache_mb * MIB)
         self._accepted = _encode(Accepted(process.id))
         weights = Weights(config.router_overlap_weight, config.router_load_tokens)
         self._placement = Placement(process, self._model, weights)
@@ -98,7 +96,7 @@ class Preprocessor(Service):
         self._place_s = step_histogram(
             "place", "From a prompt's ids to the worker that takes the turn.", process.metrics
         )
-        self._questions = TokenizeService(process, self._preparation, self._requests, self._begin)
+        self._questions = TokenizeService(process, self._preparation, self._begin)
         self._work: list[Subscription] = []
         self.models = [setup.card]
         text = "Texts that fastokens refused."
@@ -131,7 +129,7 @@ class Preprocessor(Service):
         self._preparation.close()
 
     def _turn(self, delivery: Delivery) -> None:
-        request = self._requests.turn(delivery.data)
+        request = _decode_turn(delivery.data)
         present, former = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
             if former is not None:
@@ -195,7 +193,7 @@ class Preprocessor(Service):
             await self._refuse(request, failure.info)
             return
         self._drift.look(request.conversation, prompt)
-        await self._preparation.check(prompt)
+        self._preparation.check(prompt)
 
     async def _dispatch(
         self, request: TurnRequest, prompt: Prompt, deadline: float | None, spans: TurnSpans | None

@@ -8,8 +8,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.errors import EngineFailed, TurnwireError
-from schemas.frames import DetokenizeRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
-from services.preprocessor.decode import RequestDecoder
+from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids, unpack_ids
 from services.preprocessor.preparation import Preparation
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.process import Process
@@ -19,6 +18,7 @@ Begin = Callable[[Coroutine[Any, Any, None], str], object]
 Answer = Callable[[Delivery], Coroutine[Any, Any, TextReply]]
 
 _encode = msgspec.json.Encoder().encode
+_decode_count = msgspec.json.Decoder(CountRequest).decode
 _decode_tokenize = msgspec.json.Decoder(TokenizeRequest).decode
 _decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
 
@@ -26,10 +26,9 @@ _decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
 class TokenizeService:
     """The subscriptions of one model."""
 
-    def __init__(self, process: Process, preparation: Preparation, requests: RequestDecoder, begin: Begin) -> None:
+    def __init__(self, process: Process, preparation: Preparation, begin: Begin) -> None:
         self._process = process
         self._preparation = preparation
-        self._requests = requests
         self._begin = begin
 
     async def start(self) -> list[Subscription]:
@@ -56,7 +55,7 @@ class TokenizeService:
         self._begin(reply(), delivery.subject)
 
     async def _count(self, delivery: Delivery) -> TextReply:
-        request = self._requests.count(delivery.data)
+        request = _decode_count(delivery.data)
         prompt = await self._preparation.prompt(request.conversation, limit=False, size=len(delivery.data))
         return TextReply(count=len(prompt.ids), max_model_len=self._preparation.setup.card.max_model_len)
 

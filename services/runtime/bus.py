@@ -250,21 +250,24 @@ class Bus(Requester):
         self.received += 1
         return result
 
-    async def flush(self, timeout_s: float = 2.0) -> None:
+    async def flush(self, timeout_s: float = STOP_S) -> None:
         """Waits until the server has everything that was published. Two round trips: not for the token path."""
         for _ in range(2):  # nats-py sends a ping ahead of what waits to be written: only the second one is behind it
             if self.connected:
                 await within(timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2)))
 
-    async def close(self) -> None:
-        """Sends what is pending and closes. Requests without an answer end with Unavailable."""
-        await self.flush()
+    async def close(self, timeout_s: float = STOP_S) -> None:
+        """Sends what is pending and closes. Requests without an answer end with Unavailable.
+
+        `timeout_s`: for each of three answers of the server.
+        """
+        await self.flush(timeout_s)
         if self._reconnecting is not None:
             self._reconnecting.cancel()
             await asyncio.gather(self._reconnecting, return_exceptions=True)
         for token in list(self.waiting):
             self.answer(token, Unavailable("the connection to the bus was closed"))
-        await within(STOP_S, self._client.close())
+        await within(timeout_s, self._client.close())
 
     async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -35,7 +36,13 @@ def main(stage: str, config: type[C], load: Callable[[], RunService[C]], argv: S
         loaded = sources.load(config).config
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(_loaded(load)(loaded))
+                try:
+                    runner.run(_loaded(load)(loaded))
+                except KeyboardInterrupt:
+                    # Both the runner and Python would wait for a thread that loads a model, for as long as that takes.
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(FAILURE)
         except (TurnwireError, OSError) as error:
             print(f"{prog}: {mask_passwords(error)}", file=sys.stderr)
             return FAILURE

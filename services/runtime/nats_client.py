@@ -15,7 +15,7 @@ with without("aiohttp"):  # for NATS over WebSocket: 95 ms and 10 MB
     import nats.errors
     from nats.aio.client import Client, RawCredentials
 
-ATTEMPT_S = 2.0
+ATTEMPT_S = 2
 """How long one server may take to accept a connection."""
 PING_INTERVAL_S, MAX_UNANSWERED = 10, 2
 """A connection counts as lost after 30 s without an answer."""
@@ -56,6 +56,7 @@ class NatsClient(Client):
                 error_cb=self._failed,
                 closed_cb=self._closed,
                 name=name,
+                connect_timeout=ATTEMPT_S,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
@@ -139,17 +140,18 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def cancellable(work: Awaitable[T]) -> T:
-    """Awaits nats-py without losing a cancellation.
+    """Awaits nats-py in a task of its own, so that a cancellation ends the wait whatever nats-py does with it.
 
-    It calls `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes in the tick of the result.
+    nats-py calls `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes in the tick of the result:
+    an attempt to connect would then go on until its time limit.
     """
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
-        return await work
+        await asyncio.wait({task})
     finally:
-        if task and task.cancelling() > before:
-            raise asyncio.CancelledError
+        task.cancel()
+    return task.result()
 
 
 async def within(timeout_s: float, work: Awaitable[object]) -> None:

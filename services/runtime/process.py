@@ -2,7 +2,7 @@
 
 A stage's `Service` subscribes by its `Process`; then `run` serves it until the end. SIGTERM or SIGINT starts the drain:
 heartbeats announce it, the service stops accepting work, running turns may end, and the last heartbeat reports that the
-process has left. A second signal ends it at once.
+process has left. A second signal ends it within `END_S`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from schemas import subjects
 from schemas.control import Heartbeat, Load, ModelCard, Stage
 from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from services import __version__
-from services.runtime.bus import NO_MEMORY, Bus, Delivery, Subscription
+from services.runtime.bus import NO_MEMORY, STOP_S, Bus, Delivery, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.observability.metrics import (
@@ -48,6 +48,10 @@ CHANGE_DELAY_S = 0.02
 """A heartbeat on change follows the change by this much, so that a hundred changes in a tick make one heartbeat."""
 ANNOUNCE_S = 5 * CHANGE_DELAY_S
 """Within this time all others have answered a new process's first heartbeat."""
+CUT_OFF_S = 0.1
+"""For an answer of a bus that does not answer, at the end of the process."""
+END_S = 0.5
+"""From a second signal to the end of the process."""
 MAX_UNDER_WAY = 256
 """Own heartbeats that may come back: those of some minutes."""
 
@@ -110,6 +114,8 @@ class Process:
         self._service = Service()
         self._subscriptions: list[Subscription] = []
         self._stop = asyncio.Event()
+        self._stopping = False
+        """A signal has come."""
         self._announced = False
         """Whether the others may know of this process: all its subscriptions exist."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
@@ -200,7 +206,7 @@ class Process:
         """
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, self.stop)
+            loop.add_signal_handler(signum, self._signalled)
         loop.set_exception_handler(self._unhandled)
         self.spawn(watch_event_loop(self.metrics), "watch_event_loop")
         register(self.metrics, CountCollector(bus_readings(self.bus)))
@@ -235,6 +241,14 @@ class Process:
         if isinstance(context.get("exception"), MemoryError):
             self.stop(failure=NO_MEMORY)
         loop.default_exception_handler(context)
+
+    def _signalled(self) -> None:
+        """Starts the drain; a second signal cuts it short."""
+        if self._stopping:
+            # The kernel ends the process, whatever holds up the rest: a thread, an engine, the bus, a client.
+            signal.setitimer(signal.ITIMER_REAL, END_S)
+        self._stopping = True
+        self.stop()
 
     def stop(self, failure: str | None = None) -> None:
         """Ends `run`: with a drain, or at once where a failure is given."""
@@ -331,13 +345,13 @@ class Process:
             await asyncio.gather(draining, heartbeats, return_exceptions=True)
 
     async def _leave(self) -> None:
-        for subscription in self._subscriptions:
-            await subscription.stop()
+        if not self.cut_off:  # else nothing more comes, and nothing arrives
+            await asyncio.gather(*(subscription.stop() for subscription in self._subscriptions))
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.send_heartbeat(leaving=True)
-        await self.bus.close()
+        await self.bus.close(CUT_OFF_S if self.cut_off else STOP_S)
         if self.tracer is not None:
             await self.tracer.close()
         self.log.info("process.left")

@@ -48,13 +48,6 @@ class JsonDict(dict[str, Any]):
         self._json: dict[tuple[object, ...], str] = {}
 
 
-def with_cached_json(value: Any) -> Any:
-    """JSON data with each object in it as a `JsonDict`."""
-    if isinstance(value, dict):
-        return JsonDict({key: with_cached_json(item) for key, item in value.items()})
-    return [with_cached_json(item) for item in value] if isinstance(value, list) else value
-
-
 class CheckedContext(Context):
     """The context of one rendering. Every loop of the template calls `step`, with which the caller can stop it."""
 

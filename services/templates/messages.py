@@ -5,7 +5,7 @@ their order; an instruction inside the conversation is never moved; the client's
 text between blocks) does not reach the prompt.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, takewhile
 
 from msgspec import Struct
@@ -13,9 +13,8 @@ from msgspec import Struct
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, Turn
 from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
-from services.templates.call_names import CallNames
 from services.templates.chat_template import Message, Tool
-from services.templates.tools import SessionTools, tool_name
+from services.templates.tools import tool_name
 from services.templates.traits import Renderer, TemplateTraits
 from services.templates.wording import JOIN, call_text, instruction_text, media_note, response_text, result_text
 from services.tokenization.data_marks import DataMarks
@@ -28,8 +27,6 @@ class TemplateInput(Struct, frozen=True):
     """A conversation as the chat template reads it."""
 
     messages: list[Message]
-    tools: list[Tool]
-    """The tool list at the front, without deferred tools: the result that loads one shows it."""
     continues: bool
     """The last message is the assistant's, ends in text, and the model continues it."""
 
@@ -50,7 +47,7 @@ def adapt(
     Reasoning without text or a readable seal is absent. Media become a note, a failed result gets a short prefix, a
     loaded tool is defined where it was loaded. Raises nothing: a template may still refuse the messages.
     """
-    calls = CallNames.of(conversation.turns, traits)
+    calls = _CallNames.of(conversation.turns, traits)
     assistant_writer = AssistantWriter(
         traits,
         template,
@@ -69,8 +66,7 @@ def adapt(
             for turn in turns:
                 continues = False
                 writer.turn(turn)
-    tools = SessionTools.of(conversation.tools).marked_definitions(marks.data if marks is not None else None)
-    return TemplateInput(writer.messages, tools, continues and conversation.prefill)
+    return TemplateInput(writer.messages, continues and conversation.prefill)
 
 
 def render_turns(
@@ -104,13 +100,38 @@ def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
     return texts, at
 
 
+class _CallNames(Struct, frozen=True):
+    """Names and ids of the calls of a conversation."""
+
+    names: dict[str, str]
+    """Tool names by call id. Of two calls with the same id the later counts, for all results."""
+    ids: dict[str, str]
+    """The template's ids by call id, where they are not the client's: those that the model wrote, else by position."""
+
+    @classmethod
+    def of(cls, turns: Iterable[Turn], traits: TemplateTraits) -> "_CallNames":
+        """The calls of all turns of a conversation."""
+        names: dict[str, str] = {}
+        ids: dict[str, str] = {}
+        calls = (part for turn in turns for part in turn.parts if isinstance(part, Call))
+        for number, call in enumerate(calls):
+            name = names[call.call_id] = tool_name(call.name, call.namespace)
+            if traits.call_ids == "short":
+                ids[call.call_id] = f"{number:09d}"
+            elif call.original_id:
+                ids[call.call_id] = call.original_id
+            elif traits.call_ids == "counted":
+                ids[call.call_id] = f"functions.{name}:{number}"
+        return cls(names, ids)
+
+
 class _Writer:
     def __init__(
         self,
         conversation: Conversation,
         traits: TemplateTraits,
         assistant_writer: AssistantWriter,
-        calls: CallNames,
+        calls: _CallNames,
         *,
         unseal: Unseal | None,
         marks: DataMarks | None,

@@ -1,16 +1,16 @@
 """A request's tools in the forms that the chat template, the ledger and the parser read."""
 
-from collections.abc import Iterable
-from functools import cached_property
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import ToolSpec
-from services.families.bare_tools import types_json
+from services.families.bare_tools import reduced_json
 from services.templates.chat_template import Tool
-from services.templates.jinja import with_cached_json
+from services.templates.jinja import JsonDict
 from services.tokenization.data_marks import Marker
 
 _GRAMMARS = {"lark": "Lark grammar", "regex": "regular expression"}
@@ -50,64 +50,33 @@ def rendered_tool(tool: ToolSpec) -> ToolSpec:
     return replace(tool, name=function["name"], schema=function["parameters"], namespace=None)
 
 
-class SessionTools(list[ToolSpec]):
-    """A list of tools and its other forms, each made once. The list must not change.
+class PromptTools(Struct, frozen=True):
+    """A request's tools in the forms that a prompt needs. Equal tools have them once (`ModelSetup.tools_of`)."""
 
-    The preprocessor's `RequestDecoder` returns one object for all requests that send the same tools.
-    """
-
-    _marked: tuple[Marker, list[Tool]] | None = None
+    rendered: list[ToolSpec] = []
+    """The tools under the names and with the schemas that the model sees, deferred ones included."""
+    definitions: list[Tool] = []
+    """The tools at the front of the prompt, marked. They keep their JSON."""
+    parser_json: bytes = b"[]"
+    """`rendered` as JSON, with what parsers need."""
 
     @classmethod
-    def of(cls, tools: list[ToolSpec]) -> "SessionTools":
-        """`tools` itself where it has forms already."""
-        return tools if isinstance(tools, cls) else cls(tools)
+    def of(cls, tools: Sequence[ToolSpec], marker: Marker | None) -> "PromptTools":
+        """All forms. `marker`: marks the control tokens that tools spell. Raises RecursionError for schemas that are
+        nested too deeply to be written."""
+        rendered = [rendered_tool(tool) for tool in tools]
+        definitions = list_tools(tools)
+        if marker is not None and not marker.is_clean(_encode(rendered).decode()):
+            definitions = [_marked(definition, marker) for definition in definitions]
+        return cls(rendered, [with_cached_json(definition) for definition in definitions], reduced_json(rendered))
 
-    @cached_property
-    def rendered(self) -> list[ToolSpec]:
-        """The tools under the names and with the schemas that the model sees, deferred ones included."""
-        return [rendered_tool(tool) for tool in self]
 
-    @cached_property
-    def definitions(self) -> list[Tool]:
-        """The tools at the front of the prompt, as chat templates read them. Each object keeps its JSON."""
-        definitions = list_tools(self)
-        try:
-            return [with_cached_json(definition) for definition in definitions]
-        except RecursionError:  # schemas may be nested deeper than Python functions recurse
-            return definitions
+def _marked(definition: Tool, marker: Marker) -> Tool:
+    return {**definition, "function": {key: marker.mark_json(value) for key, value in definition["function"].items()}}
 
-    def marked_definitions(self, marker: Marker | None) -> list[Tool]:
-        """`definitions`, marked."""
-        if marker is None:
-            return self.definitions
-        if self._marked is None or self._marked[0] is not marker:
-            marked = self.definitions
-            if not self._is_clean(marker):
-                marked = [self._mark(definition, marker) for definition in marked]
-            self._marked = marker, marked
-        return self._marked[1]
 
-    def _is_clean(self, marker: Marker) -> bool:
-        try:
-            return marker.is_clean(self._rendered_json.decode())
-        except UnicodeEncodeError:  # lone surrogates
-            return False
-
-    def _mark(self, definition: Tool, marker: Marker) -> Tool:
-        """The definition itself where nothing is to be marked: it may keep its JSON."""
-        function = definition["function"]
-        marked = {key: marker.mark_json(value) for key, value in function.items()}
-        if all(marked[key] is value for key, value in function.items()):
-            return definition
-        fresh: Tool = {**definition, "function": marked}
-        return cast(Tool, with_cached_json(fresh))
-
-    @cached_property
-    def parser_json(self) -> bytes:
-        """`rendered` as JSON, with what parsers need."""
-        return types_json(self.rendered, self._rendered_json)
-
-    @cached_property
-    def _rendered_json(self) -> bytes:
-        return _encode(self.rendered)
+def with_cached_json(definition: Tool) -> Tool:
+    """The definition with the objects that templates write as JSON: itself, its function and the parameters."""
+    function = definition["function"]
+    cached = JsonDict({**function, "parameters": JsonDict(function["parameters"])})
+    return JsonDict({**definition, "function": cached})

@@ -177,7 +177,7 @@ def test_the_worker_imports_only_what_the_environment_of_dynamo_has() -> None:
     code = f"""
 import sys
 
-ours = {{"schemas", "services"}}
+ours = {{"schemas", "services", "turnwire_tools"}}
 installed = {{name.replace("-", "_") for name in {[Requirement(needed).name for needed in install.NEEDED]!r}}}
 
 class OnlyNeeded:

@@ -220,8 +220,8 @@ def test_the_page_is_renewed_between_its_markers(tmp_path: Path) -> None:
     page.write(path, summary.CAPACITY, where, tmp_path / "none")
     text = where.read_text()
     assert "old" not in text
-    assert "requests/s:\n\n|  | turnwire | peer | × |" in text
-    assert "| known prefix, 16 clients | **1.00** | 1.00 | 1.0 |" in text
+    assert "|  | requests/s: turnwire | peer | × peer | first token, ms, p50: turnwire | peer |" in text
+    assert "| known prefix, 16 clients | **1.00** | 1.00 | 1.00 | **1.00** | 8.00 | **1.00** | 8.00 |" in text
     assert not (tmp_path / "none").exists()
     where.write_text("no markers")
     with pytest.raises(ValueError, match="has no"):
@@ -235,7 +235,7 @@ def test_the_base_of_a_comparison_is_not_on_the_page(tmp_path: Path) -> None:
     record.save(made, path)
     where.write_text(PLACES)
     page.write(path, summary.CAPACITY, where, tmp_path)
-    assert "| known prefix, 16 clients | **1.00** |\n" in where.read_text()
+    assert "| known prefix, 16 clients | **1.00** | **1.00** | **1.00** | **1.00** |\n" in where.read_text()
     assert BASE not in where.read_text()
 
 

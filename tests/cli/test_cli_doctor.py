@@ -13,7 +13,6 @@ from cyclopts import Token
 from schemas.control import Heartbeat, Load, ModelCard
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import command as doctor
-from services.cli.doctor import engine as doctor_engine
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor import model as doctor_model
 from services.cli.doctor.finding import Finding
@@ -66,7 +65,7 @@ def test_what_models_get_of_images_and_documents() -> None:
 
 
 def test_what_the_script_engine_has() -> None:
-    found = by_name(list(doctor_engine.check(WorkerConfig(model="none"))))
+    found = by_name(list(doctor_machine.check_engine(WorkerConfig(model="none"))))
     assert found["engine"].status == "ok"
     assert "guided, logit_bias" in found["engine"].text
     assert found["no kv_events"] == Finding("note", "no kv_events", "its cache is simulated")
@@ -75,7 +74,7 @@ def test_what_the_script_engine_has() -> None:
 def test_what_an_installed_tensorrt_llm_lacks_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.worker.engines.trtllm.engine.version", lambda _name: "1.3.0rc15")
     config = WorkerConfig(model=None, engine="trtllm", engine_args={"guided_decoding_backend": None})  # type: ignore[arg-type]
-    found = by_name(list(doctor_engine.check(config)))
+    found = by_name(list(doctor_machine.check_engine(config)))
     assert found["engine"].text.startswith("trtllm 1.3.0rc15: kv_events, logit_bias, ")
     assert found["no min_p"].text == "TensorRT-LLM 1.3.0rc15 accepts and ignores min_p"
     assert found["no guided"].text == "guided_decoding_backend is not set"
@@ -83,8 +82,8 @@ def test_what_an_installed_tensorrt_llm_lacks_and_why(monkeypatch: pytest.Monkey
 
 
 def test_an_engine_that_is_not_there_is_a_failure() -> None:
-    (missing,) = doctor_engine.check(WorkerConfig(model="none", engine="nonesuch"))
-    (without,) = doctor_engine.check(WorkerConfig(model="none", engine="trtllm"))
+    (missing,) = doctor_machine.check_engine(WorkerConfig(model="none", engine="nonesuch"))
+    (without,) = doctor_machine.check_engine(WorkerConfig(model="none", engine="trtllm"))
     assert (missing.status, without.status) == ("fail", "fail")
     assert "not installed: in a clone, pip install" in without.text
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.cli import local_http
+from services.cli import common
 from services.cli.main import main
 from services.cli.registry import BUILT_IN, Command
 from services.runtime.health import HealthServer
@@ -149,7 +149,7 @@ async def test_health_of_a_process(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("", "127.0.0.1"), ("10.0.0.1", "10.0.0.1")],
 )
 def test_the_host_in_the_url_of_a_listener(host: str, expected: str) -> None:
-    assert local_http.reachable(host) == expected
+    assert common.reachable(host) == expected
 
 
 def test_health_is_quick_to_import() -> None:

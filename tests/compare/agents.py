@@ -15,6 +15,8 @@ class Agent:
     name: str
     chance = 0.1
     """Of each field that a session may have."""
+    previous: str | None = None
+    """The stored response that the next request continues."""
 
     def __init__(self, rng: Random, mark: str) -> None:
         self.rng, self.mark = rng, mark
@@ -28,10 +30,13 @@ class Agent:
             **chosen(rng, 0.05, table["any"]),
             **chosen(rng, self.chance, self.table["fixed"]),
         }
+        more = rng.sample(self.table["tools"], rng.randint(1, 2)) if self.tools and rng.random() < 0.2 else []
+        self.called = self.tools + [
+            tool for tool in table["more_calls"] if f'"{tool[0].split("__")[0]}"' in json.dumps(more)
+        ]
         if self.tools:
-            more = rng.sample(self.table["tools"], rng.randint(1, 2)) if rng.random() < 0.2 else []
             self.fixed["tools"] = [*(self.declare(*tool) for tool in self.tools), *more]
-        elif rng.random() < 0.9:
+        elif rng.random() < 0.98:
             self.fixed.pop("tool_choice", None)
         self.history: list[Json] = []
         self.begin(f"{mark} {words(rng, 5, 60)}")
@@ -63,7 +68,7 @@ class Agent:
     def ask(self, turns: int) -> None:
         """Adds what the user says, which scripts so many turns of the model."""
         more = [self.rng.choice(self.table["parts"])] if self.rng.random() < 0.2 else []
-        self.say(ask(self.rng, self.tools, turns), more)
+        self.say(ask(self.rng, self.called, turns), more)
 
 
 class Messages(Agent):
@@ -228,7 +233,6 @@ class Responses(Agent):
     """Codex and its like, with and without the server's state."""
 
     path, name = "/v1/responses", "responses"
-    previous: str | None = None
 
     def declare(self, name: str, description: str, schema: Json) -> Json:
         return {"type": "function", "name": name, "description": description, "parameters": schema, "strict": False}
@@ -265,11 +269,21 @@ class Responses(Agent):
             ]
         else:
             self.history += output
-        calls = [item for item in output if item["type"] in ("function_call", "custom_tool_call")]
+        calls = [item for item in output if item["type"].endswith("_call")]
         for item in calls:
-            text = words(self.rng, 0, 60)
+            text, kind, id = words(self.rng, 0, 60), item["type"], item["call_id"]
             result: Any = [{"type": "input_text", "text": text}] if self.rng.random() < 0.2 else text
-            self.history.append({"type": f"{item['type']}_output", "call_id": item["call_id"], "output": result})
+            if kind == "shell_call":
+                result = [{"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+            found = {"type": f"{kind}_output", "call_id": id, "output": result}
+            if kind == "local_shell_call":
+                found = {"type": f"{kind}_output", "id": id, "output": text}
+            elif kind == "tool_search_call":
+                tools = [self.declare(name, "Found.", schema) for name, _, schema in options()["tools"][:2]]
+                found = {"type": "tool_search_output", "call_id": id, "execution": "client", "tools": tools}
+            elif kind == "apply_patch_call":
+                found = {"type": f"{kind}_output", "call_id": id, "status": "completed", "output": text}
+            self.history.append(found)
         return bool(calls)
 
     def invent(self, thought: str, text: str, call: tuple[str, str, Json] | None) -> None:
@@ -286,7 +300,11 @@ class Responses(Agent):
 
 
 AGENTS: dict[str, type[Agent]] = {"messages": Messages, "chat": Chat, "responses": Responses}
-_ALSO = {"messages": ["/v1/messages/count_tokens"], "responses": ["/v1/responses/input_tokens"], "chat": ["/tokenize"]}
+_ALSO = {
+    "messages": ["/v1/messages/count_tokens"],
+    "responses": ["/v1/responses/input_tokens", "/v1/responses/input_tokens", "/v1/responses/compact"],
+    "chat": ["/tokenize"],
+}
 _GENERATES = ("cache_salt", "store", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens")
 
 

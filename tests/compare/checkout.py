@@ -45,6 +45,7 @@ async def running(tree: Path) -> AsyncIterator[Running]:
             "token-delay-ms": 0,
             "kv-tokens": 200_000_000,
             "ledger-store-mb": 0,  # whether a turn is in the bucket by the next request depends on time
+            "accept-timeout-s": 60,
             "api-keys-file": keys,
             "ready-file": ready,
             "state-dir": folder / "state",

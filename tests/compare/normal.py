@@ -18,7 +18,7 @@ Json: TypeAlias = Any
 _SEAL = re.compile(r"(?<![\w/+-])A[g-v][\w-]{50,}={0,2}(?![\w/+-])")
 """Version 2, a nonce and a box, in base64."""
 _ID = re.compile(
-    r"(?<![0-9a-zA-Z])(?P<hex>[0-9a-f]{24})(?=(?:[0-9a-f]{24})?(?:\d{3}|c\d+)?(?![0-9a-zA-Z]))"
+    r"(?<![0-9a-zA-Z])(?P<hex>[0-9a-f]{24})(?=(?:[0-9a-f]{24})?(?:\d{3}|[ci]\d+)?(?![0-9a-zA-Z]))"
     r"|(?<=toolu_)[0-9A-Za-z]{24}(?![0-9A-Za-z])"
     r"|(?<=call_)[0-9A-Za-z]{24}(?![0-9A-Za-z])"
     r"|(?<=msg_|rs__|sco_)[0-9a-f]{48}(?![0-9A-Za-z])"
@@ -119,7 +119,7 @@ def _laned(events: list[Event]) -> list[tuple[tuple[int, int, bool], Event]]:
     for event in events:
         choice = re.search(r'"choices":\[\{"index":(\d+)', event.data)
         run += choice is None
-        keyed.append(((run, int(choice[1]) if choice else -1, '"delta":{},' not in event.data), event))
+        keyed.append(((run, int(choice[1]) if choice else -1, ',"token_ids":[' not in event.data), event))
         run += choice is None
     return keyed
 

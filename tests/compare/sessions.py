@@ -59,15 +59,20 @@ def _session(kind: str, rng: Random, mark: str, count: int) -> Callable[[Send], 
 
 
 async def _converse(agent: Agent, rng: Random, count: int, headers: dict[str, str], send: Send) -> None:
-    turns = 0
-    for _ in range(count):
+    turns = sent = 0
+    while sent < count:
         if not turns:
             turns = rng.randint(1, 5)
             agent.ask(turns)
         answer = await send(_post(agent.path, agent.body(), headers))
-        turns = max(turns - 1, 0)
+        sent, turns = sent + 1, max(turns - 1, 0)
         if not agent.read(answer.document, answer.events):
             turns = 0
+        if agent.previous and sent < count and rng.random() < 0.2:
+            more = rng.choice(["", "/input_items", "/input_items?order=asc&limit=2", "/cancel", "?stream=true"])
+            method = "POST" if more == "/cancel" else "GET"
+            await send(Request(method, f"/v1/responses/{agent.previous}{more}", headers, b""))
+            sent += 1
 
 
 def _headers(rng: Random, mark: str) -> dict[str, str]:

@@ -83,7 +83,7 @@ class DeployedNats(NatsServer):
 
 
 def users(nats: DeployedNats, **options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The options of a stack whose processes are this server's users and have its keys."""
+    """The options of a stack with this server's users and keys."""
     found: dict[str, dict[str, Any]] = {}
     for stage in STAGES:
         keys = {"heartbeat_key_file": str(nats.secrets / stage / "heartbeat.key")}
@@ -94,7 +94,7 @@ def users(nats: DeployedNats, **options: dict[str, Any]) -> dict[str, dict[str, 
 
 
 def rights(conf: str) -> dict[str, dict[str, list[str]]]:
-    """By user: the subjects on which it may publish, and to which it may subscribe."""
+    """The subjects on which each user may publish, and to which it may subscribe."""
     text = re.sub(r"#.*", "", conf)
     found: dict[str, dict[str, list[str]]] = defaultdict(dict)
     for block in re.split(r"\buser: ", text)[1:]:

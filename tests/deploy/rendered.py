@@ -56,7 +56,7 @@ class Rendered:
         return [manifest for manifest in self.manifests if manifest["kind"] in kinds]
 
     def generated(self, kind: str, name: str) -> Manifest:
-        """A ConfigMap or Secret whose name may have a hash behind it."""
+        """A ConfigMap or Secret with this name, which a hash may follow."""
         (found,) = [m for m in self.all(kind) if m["metadata"]["name"].startswith(name)]
         return found
 

@@ -58,7 +58,7 @@ def test_the_settings_of_a_service_are_settings_of_its_stage(stage: str) -> None
     assert SERVICES[stage]["command"] == ["serve", stage]
 
 
-def test_the_buckets_are_made_before_any_service_starts() -> None:
+def test_buckets_are_created_before_any_service_starts() -> None:
     setup = SERVICES["setup"]
     config = Sources(env=setup["environment"]).load(BucketsConfig).config
     assert (config.bus.nats_url, config.bus.nats_user) == ("nats://nats:4222", "setup")
@@ -121,7 +121,7 @@ def test_images_do_not_run_as_root(dockerfile: str) -> None:
     assert "USER 10001:10001" in lines
 
 
-def test_images_get_the_data_of_packages() -> None:
+def test_images_contain_package_data() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     files = [
@@ -206,7 +206,7 @@ def test_make_env_chooses_the_engine_by_the_machine(tmp_path: Path) -> None:
         make_env(tmp_path, None, "", "sglang")
 
 
-def test_nothing_but_the_proxy_is_reachable_from_outside() -> None:
+def test_only_the_proxy_is_reachable_from_outside() -> None:
     """The inspector is started by hand, listens on this machine by default, and requires a key."""
     assert [name for name, container in SERVICES.items() if "ports" in container] == ["proxy", "inspect"]
     inspector = SERVICES["inspect"]

@@ -177,7 +177,7 @@ def test_the_settings_of_a_stage_are_those_of_its_user_and_its_secrets(
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_one_model_and_the_engine_of_the_overlay(render: Render, overlay: str) -> None:
+def test_stages_share_one_model_and_the_overlay_sets_the_engine(render: Render, overlay: str) -> None:
     rendered = render(overlay)
     models = {getattr(settings(rendered, stage), "model", None) for stage in STAGES} - {None}
     args = pod(rendered.get("Deployment", "worker"))["containers"][0]["args"]
@@ -191,7 +191,7 @@ def test_one_model_and_the_engine_of_the_overlay(render: Render, overlay: str) -
         assert {settings(rendered, stage).bus.recovery_s for stage in STAGES} == {1200}, "the same for all processes"
 
 
-def test_the_job_makes_the_buckets_as_user_setup(render: Render) -> None:
+def test_job_creates_the_buckets_as_user_setup(render: Render) -> None:
     job = render("demo").get("Job", "turnwire-buckets")
     config = Sources(env=render("demo").environment(job)).load(BucketsConfig).config
     assert (config.bus.nats_url, config.bus.nats_user) == ("nats://nats:4222", "setup")
@@ -211,7 +211,7 @@ def test_a_pod_has_time_to_drain(render: Render, overlay: str, stage: str) -> No
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_probes_ask_what_the_service_serves(render: Render, stage: str) -> None:
+def test_probes_request_paths_that_the_service_serves(render: Render, stage: str) -> None:
     container = pod(render("demo").get("Deployment", stage))["containers"][0]
     paths = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
     assert paths == {"startup": "/live", "liveness": "/live", "readiness": "/ready"}
@@ -243,7 +243,7 @@ def test_pods_are_hardened_and_survive_drains_of_nodes(render: Render, overlay: 
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_no_two_autoscalers_and_no_fixed_number_for_one_deployment(render: Render, overlay: str) -> None:
+def test_each_deployment_has_either_one_autoscaler_or_a_fixed_number(render: Render, overlay: str) -> None:
     rendered = render(overlay)
     scaled = [m["spec"]["scaleTargetRef"]["name"] for m in rendered.all("HorizontalPodAutoscaler", "ScaledObject")]
     assert sorted(scaled) == sorted(["frontend", "preprocessor", *(() if overlay == "demo" else ("parser", "worker"))])
@@ -260,7 +260,7 @@ def test_the_autoscalers_read_metrics_that_the_stage_exposes(render: Render) -> 
             assert names <= set(load_readings(stage, Load))
 
 
-def test_only_what_the_policies_name_may_connect(render: Render) -> None:
+def test_only_connections_that_policies_name_are_allowed(render: Render) -> None:
     policies = {m["metadata"]["name"]: m["spec"] for m in render("demo").all("NetworkPolicy")}
     assert policies["deny-all"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     (ingress,) = policies["nats"]["ingress"]

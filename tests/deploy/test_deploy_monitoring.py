@@ -18,12 +18,12 @@ def test_an_expression_parses_and_selects_something(name: str) -> None:
     assert list(metrics(expression))
 
 
-def test_what_an_expression_needs_is_found() -> None:
+def test_metrics_and_labels_of_an_expression_are_found() -> None:
     found = dict(metrics('histogram_quantile(0.9, sum by (le, a) (rate(x_bucket{b="c"}[5m]))) / on (a) (max(y) > 3)'))
     assert found == {"x_bucket": {"le", "a", "b"}, "y": set()}
 
 
-def test_every_panel_has_its_place_and_says_what_it_shows() -> None:
+def test_every_panel_has_its_place_and_a_description() -> None:
     assert len({panel["id"] for panel in panels()}) == len(panels())
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels()]
     assert len(set(places)) == len(places)
@@ -31,7 +31,7 @@ def test_every_panel_has_its_place_and_says_what_it_shows() -> None:
         assert panel["type"] == "row" or (panel["title"] and panel["description"] and panel["targets"])
 
 
-def test_every_alert_says_what_to_do() -> None:
+def test_every_alert_describes_what_to_do() -> None:
     assert len({rule["alert"] for rule in rules()}) == len(rules())
     for rule in rules():
         assert rule["labels"]["severity"] in ("critical", "warning")
@@ -43,7 +43,7 @@ def test_every_alert_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     "command", ["check rules alerts.yml", "test rules alerts_test.yml", "check config prometheus.yml"]
 )
-def test_promtool(command: str) -> None:
+def test_promtool_accepts_the_rules(command: str) -> None:
     assert PROMTOOL is not None
     ran = subprocess.run(
         [PROMTOOL, *command.split()], cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False

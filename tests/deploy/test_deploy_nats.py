@@ -14,8 +14,7 @@ from services.cli.main import main
 from services.frontend.apis.responses.state.store import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, read_secret
-from services.runtime.storage.kv import Bucket
-from services.runtime.storage.ledger_bucket import ledger_bucket
+from services.runtime.storage.kv import Bucket, ledger_bucket
 from tests.conftest import LIMIT_S, until
 from tests.deploy.deployed import DeployedNats
 
@@ -134,7 +133,9 @@ async def test_the_frontend_stores_responses(server: DeployedNats, quiet_log: Fi
     await bus.close()
 
 
-async def test_the_preprocessor_reads_what_parsers_wrote(server: DeployedNats, quiet_log: FilteringBoundLogger) -> None:
+async def test_preprocessor_reads_entries_that_parsers_wrote(
+    server: DeployedNats, quiet_log: FilteringBoundLogger
+) -> None:
     config = ledger_bucket(ParserConfig(model="m"))
     writing, reading = bus_of(server, "parser", quiet_log), bus_of(server, "preprocessor", quiet_log)
     await writing.connect()
@@ -150,14 +151,14 @@ async def test_the_preprocessor_reads_what_parsers_wrote(server: DeployedNats, q
     await reading.close()
 
 
-def test_the_set_up_step_is_refused_to_services(server: DeployedNats, capsys: pytest.CaptureFixture[str]) -> None:
+def test_services_may_not_create_buckets(server: DeployedNats, capsys: pytest.CaptureFixture[str]) -> None:
     login = ["--nats-user", "parser", "--nats-password-file", server.password_file("parser")]
     assert main(["buckets", "--nats-url", server.url, *login]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "bucket tw_ledger: no answer from JetStream within 2 s; may this user create streams?" in line
 
 
-async def test_prompts_fit(server: DeployedNats) -> None:
+async def test_server_accepts_messages_of_8_mib(server: DeployedNats) -> None:
     client = await nats.connect(server.url, user="tap", password=read_secret(server.password_file("tap")))
     assert client.max_payload == 8 * 1024 * 1024
     await client.close()

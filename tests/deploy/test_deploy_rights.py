@@ -94,7 +94,7 @@ async def ask(client: Client, path: str, **request: Any) -> dict[str, Any]:
 
 
 async def apis(client: Client) -> dict[str, Any]:
-    """The APIs, streamed and not, with tool calls, stop strings and a second turn, whose first one is in the ledger.
+    """Uses the APIs, streamed and not, with tool calls, stop strings and a second turn after one in the ledger.
 
     Returns the request of the second turn.
     """

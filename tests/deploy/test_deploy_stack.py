@@ -30,7 +30,7 @@ def deployed(
 
 
 @pytest.mark.slow
-async def test_no_service_is_refused_what_it_needs(deployed: tuple[DeployedNats, Stack]) -> None:
+async def test_services_are_refused_nothing_that_they_need(deployed: tuple[DeployedNats, Stack]) -> None:
     nats, stack = deployed
     client = Client(stack.url)
     try:

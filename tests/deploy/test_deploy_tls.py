@@ -65,15 +65,13 @@ def refused(status: int, capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def test_the_authority_that_signed_the_server_is_trusted(
-    one_sided: Secured, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_authority_that_signed_the_server_is_trusted(one_sided: Secured, capsys: pytest.CaptureFixture[str]) -> None:
     assert one_sided.buckets(*one_sided.ca()) == 0
     assert "certificate verify failed" in refused(one_sided.buckets(*one_sided.ca(one_sided.foreign)), capsys)
     assert "certificate verify failed" in refused(one_sided.buckets(), capsys)
 
 
-def test_a_server_with_another_address_in_its_certificate(
+def test_client_refuses_a_certificate_for_another_address(
     nats_binary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     elsewhere = secured(nats_binary, tmp_path, host="127.0.0.2")
@@ -81,7 +79,7 @@ def test_a_server_with_another_address_in_its_certificate(
     elsewhere.server.kill()
 
 
-def test_a_client_without_a_certificate_of_the_right_authority(
+def test_server_refuses_clients_without_a_trusted_certificate(
     mutual: Secured, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ca = mutual.ca()
@@ -99,7 +97,7 @@ def test_a_file_that_cannot_be_used_is_named(one_sided: Secured, flag: str, caps
 
 
 @pytest.mark.slow
-async def test_the_pipeline_over_mutual_tls(mutual: Secured, demo_dir: Path) -> None:
+async def test_pipeline_serves_over_mutual_tls(mutual: Secured, demo_dir: Path) -> None:
     flags = (*mutual.ca(), *mutual.certificate(mutual.ours))
     mutual.server.tls = {flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
     stack = Stack(mutual.server, demo_dir, mutual.directory)

@@ -35,14 +35,14 @@ STAYS = {
 TARGET = re.compile(r"turnwire tap.* (?:>|--record) ?(\S+)")
 """The file that a tap writes."""
 LANGUAGES = {"sh", "console", "text", "ini", "json", "python", "toml", "yaml"}
-"""Of a page's blocks: commands are `sh` or `console`, so that they are run."""
+"""The languages of a page's blocks: commands are `sh` or `console`, so that they are run."""
 PROGRAMS = re.compile(
     r"(?m)^\s*(\$ |turnwire |docker |kubectl |make |pip |\.venv/|python |curl |nats-server|git |kill )"
 )
 ADDRESS = "http://127.0.0.1:8000"
-"""Of `make up`, which takes a free port here."""
+"""The address of `make up`, which takes a free port here."""
 PLACEHOLDERS = {"--model DIR": "--model ~/.local/state/turnwire/demo-model"}
-"""What a reader puts in."""
+"""The values that a reader fills in."""
 
 
 def commands(page: str) -> list[Command]:
@@ -69,7 +69,7 @@ def test_every_command_is_in_a_block_that_is_run(page: str) -> None:
             assert not PROGRAMS.search(body), f"commands in a block that is not run: {body}"
 
 
-def test_what_a_page_means(tmp_path: Path) -> None:
+def test_commands_are_read_from_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "<!-- not run `b`: no b -->\n```sh\na '#1' \\\n  x   # why\n# only a comment\nb 2\n```\n\n"
@@ -150,7 +150,7 @@ class Reader:
 
     @property
     def address(self) -> str:
-        """Of the server that runs while the other commands do."""
+        """The address of the server that runs during the other commands."""
         found = re.search(r"is served at (\S+)", self.server.output()) if self.server is not None else None
         return found[1] if found is not None else ADDRESS
 
@@ -249,7 +249,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         made.server.kill()
 
 
-def test_what_does_not_work_is_found(tmp_path: Path) -> None:
+def test_commands_that_do_not_work_are_found(tmp_path: Path) -> None:
     (tmp_path / "clone").mkdir()
     someone = Reader(tmp_path)
     someone.type(Command("p:1", "export WORD=word; cd /"))

@@ -137,7 +137,7 @@ def web_provider(server: Stack) -> None:
                 while True:
                     with contextlib.suppress(ProviderError):
                         return await provider.run(HostedTool(kind), argument)
-                    await asyncio.sleep(0.1)  # the port opens behind the line that was read
+                    await asyncio.sleep(0.1)  # the port opens after the line that was read
 
         async def calls() -> None:
             found = await call("web_search", "ledger siblings")
@@ -168,7 +168,7 @@ TESTS: dict[str, Callable[[Stack], None]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=NEEDS_DISPATCH) if name == "tap_bus.py" else name for name in TESTS]
 )
-def test_example(name: str, server: Stack) -> None:
+def test_example_works(name: str, server: Stack) -> None:
     TESTS[name](server)
 
 

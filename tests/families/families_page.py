@@ -1,4 +1,4 @@
-"""The generated part of docs/families.md: `python tests/families/families_page.py` writes it anew from code and vectors."""
+"""Generates a part of docs/families.md from code and vectors: `python tests/families/families_page.py`."""
 
 import json
 import sys
@@ -25,9 +25,9 @@ SHOWN = (
 
 
 def page() -> str:
-    """The whole page, its generated part anew."""
-    front, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return f"{front}{BEGIN}\n\n{_table()}\n{_examples()}\n{END}{rest.partition(END)[2]}"
+    """Returns the whole page with a new generated part."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{_table()}\n{_examples()}\n{END}{rest.partition(END)[2]}"
 
 
 def _table() -> str:

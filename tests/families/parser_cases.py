@@ -63,7 +63,7 @@ def run(parser: TurnParser, pieces: Iterable[str], reason: FinishReason = Finish
     """All events of one generation."""
     events = [event for piece in pieces for event in parser.feed(piece)]
     events += parser.finish(reason)
-    msgspec.json.encode(events)  # what cannot travel is no event
+    msgspec.json.encode(events)  # every event must be encodable
     return events
 
 
@@ -158,7 +158,7 @@ def read_body(
     size: int = 1,
     reason: FinishReason = FinishReason.STOP,
 ) -> tuple[list[Block], str, str | None]:
-    """What a reader makes of the text behind an opener: the blocks, the text that it left, what it gave back."""
+    """Reads the text after an opener; returns the blocks, the remaining text, and text that is not a call."""
     turn = TurnState(Tools(tools), reasoning=False, calls=True)
     turn.scanner.reason = reason
     turn.scanner.extend(opener.text)

@@ -42,7 +42,7 @@ def run(installed: Path, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
-def test_its_output_is_parsed(installed: Path, tmp_path: Path) -> None:
+def test_output_of_an_added_family_is_parsed(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text('[{"name": "ls", "parameters": {}}]')
     raw = '<hm>So.</hm>Look.<acme>{"name": "ls", "arguments": {"at": 1}}</acme>'
     command = ("-m", "services.cli.main", "parse", "--family", "acme-json", "--tools", str(tmp_path / "tools.json"))
@@ -50,7 +50,7 @@ def test_its_output_is_parsed(installed: Path, tmp_path: Path) -> None:
     assert [line for line in lines if "dispatch" in line] == ['[2] dispatch ls {"at": 1}']
 
 
-def test_it_is_listed_and_detected_and_takes_no_name_from_others(installed: Path) -> None:
+def test_added_family_is_listed_and_detected_and_takes_no_name_from_others(installed: Path) -> None:
     code = """
 from services.families import families, family
 from services.families.detection import detect
@@ -60,5 +60,5 @@ print(list(families())[-1], found.family.name, family("hermes").name, family("ac
     assert run(installed, "-c", code).split(maxsplit=3) == ["acme", "acme", "hermes", "('<end>',)\n"]
 
 
-def test_without_the_package_there_is_no_such_family(tmp_path: Path) -> None:
+def test_family_is_unknown_without_its_package(tmp_path: Path) -> None:
     assert run(tmp_path, "-c", "from services.families import families; print('acme' in families())") == "False\n"

@@ -46,7 +46,7 @@ from services.families.tool_types import CONTAINERS, STRING
         ("[4]", set(CONTAINERS), [4]),
     ],
 )
-def test_the_first_type_that_fits(text: str, types: set[str], expected: object) -> None:
+def test_first_type_that_fits_is_taken(text: str, types: set[str], expected: object) -> None:
     value = json.loads(coerced(text, frozenset(types)))
     assert value == expected
     assert isinstance(value, bool) == isinstance(expected, bool)

@@ -67,7 +67,7 @@ def test_a_call_ends_reasoning_that_was_left_open(family: Family) -> None:
         ),
     ],
 )
-def test_so_does_a_call_without_the_start_of_its_header(name: str, call: str) -> None:
+def test_call_without_the_start_of_its_header_ends_reasoning(name: str, call: str) -> None:
     family = families()[name]
     opener, _, _ = family.style.reasoning.partition("{text}")
     assert read(family, f"{opener}Plan.\n{call}") == [thought("Plan."), ("run", {"cmd": "ls"})]
@@ -92,7 +92,7 @@ def test_a_section_without_calls_has_no_block(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", [f for f in TAGGED if f in THINKING and f.think], ids=ids)
-def test_skipped_reasoning_is_none(family: Family) -> None:
+def test_skipped_reasoning_has_no_block(family: Family) -> None:
     """The prompt opens reasoning and the model closes it at once, opens it again, or writes its answer's frame."""
     assert family.think
     assert isinstance(family.grammar, Markup)
@@ -108,7 +108,7 @@ def test_skipped_reasoning_is_none(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", [f for f in CALLING if f in TAGGED], ids=ids)
-def test_a_closer_of_nothing_is_dropped_at_a_boundary_and_at_the_end(family: Family) -> None:
+def test_closer_without_opener_is_dropped_at_a_boundary_and_at_the_end(family: Family) -> None:
     assert isinstance(family.grammar, Markup)
     orphans = [*closers(family), *(plain(closer) for _, closer in family.grammar.think)]
     call = family.style.write_call(*RUN)
@@ -127,8 +127,8 @@ def test_a_closer_of_nothing_is_dropped_at_a_boundary_and_at_the_end(family: Fam
 
 
 @pytest.mark.parametrize("family", CALLING, ids=ids)
-def test_a_name_with_a_namespace(family: Family) -> None:
-    """It leads to the registered tool only where the format adds it, or doubles the name."""
+def test_doubled_name_is_mapped_and_other_namespaces_stay(family: Family) -> None:
+    """Only a namespace that the format adds, or a doubled name, leads to the registered tool."""
     arguments = {"cmd": "ls"}
     found = [read(family, family.style.write_call(name, arguments)) for name in ("run.run", "other.tool")]
     assert found[0] == [("run", arguments)]

@@ -91,7 +91,7 @@ def test_order_is_kept(family: Family, blocks: list[tuple[str, Any]]) -> None:
 
 
 def own_closer(family: Family) -> str:
-    """What ends one call, behind its arguments: a bracket, or the first closing tag."""
+    """The end of one call after its arguments: a bracket, or the first closing tag."""
     front, _, back = family.style.call.partition("{arguments}")
     if "[{" in front or front.endswith("(") or back in ("}", "") or family.name == "minimax_m1":
         return back[:1]
@@ -125,7 +125,7 @@ def test_arguments_only_grow(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", [f for f in PLAIN if marker(f)], ids=ids)
-def test_a_marker_that_is_named_is_text(family: Family) -> None:
+def test_mentioned_marker_is_text(family: Family) -> None:
     for raw in (
         f"In this dialect {TICK}{marker(family)}{TICK} opens a call; I am only naming it.",
         f'The string {marker(family)[:-3]}zq only starts like a marker, and so does "{marker(family)[:4]}".',
@@ -151,7 +151,7 @@ def test_a_stop_token_that_comes_as_text_is_dropped(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", [f for f in THINKING if not f.style.joint], ids=ids)
-def test_reasoning(family: Family) -> None:
+def test_reasoning_is_read_with_and_without_its_opener(family: Family) -> None:
     assert family.think
     opener, closer = family.think
     rest = written(family, thought("Think."), text("Answer.")).partition(opener)[2]

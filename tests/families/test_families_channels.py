@@ -55,7 +55,7 @@ FINAL = "<|channel|>final<|message|>Done.<|return|>"
         ("<|channel|>analysis<|message|> \n<|end|>", []),
     ],
 )
-def test_harmony(raw: str, expected: list[Any]) -> None:
+def test_harmony_messages_are_read(raw: str, expected: list[Any]) -> None:
     assert blocks("gpt_oss", raw) == expected
 
 
@@ -65,7 +65,7 @@ def test_no_piece_of_a_call_is_text(end: int) -> None:
     assert got in ([], [("ping", None)])
 
 
-def test_a_call_is_text_where_none_may_be() -> None:
+def test_call_is_text_if_calls_are_not_allowed() -> None:
     assert blocks("gpt_oss", CALL, calls_as_text=True) == [("text", '{"a": 1}')]
     assert blocks("gpt_oss", CALL, tools=[]) == [("text", '{"a": 1}')]
 
@@ -75,7 +75,7 @@ def test_a_prompt_may_end_inside_reasoning() -> None:
     assert blocks("gpt_oss", raw, in_reasoning=True) == [("reasoning", "Hm."), ("text", "Done.")]
 
 
-def test_a_message_for_nobody_is_dropped() -> None:
+def test_message_to_another_recipient_is_dropped() -> None:
     raw = " to=developer<|message|>log<|eom|><|start|>assistant to=user<|message|>Hi.<|eot|>"
     assert blocks("muse_glimmer", raw) == [("text", "Hi.")]
 
@@ -85,13 +85,13 @@ def test_markup_in_a_message_to_the_user_is_text() -> None:
     assert blocks("muse_glimmer", f" to=user<|message|>{quoted}<|eot|>") == [("text", quoted)]
 
 
-def test_several_calls_in_a_message() -> None:
+def test_message_may_have_several_calls() -> None:
     calls = '<atem:invoke name="ping">\n</atem:invoke>\n<atem:invoke name="functions.run">\n<atem:parameter name="cmd">ls</atem:parameter>\n</atem:invoke>'
     raw = f" to=functions<|message|>so <atem:function_calls>\n{calls}\n</atem:function_calls><|eom|><|start|>assistant to=user<|message|>Hi."
     assert blocks("muse_glimmer", raw) == [("ping", {}), ("run", {"cmd": "ls"}), ("text", "Hi.")]
 
 
-def test_inkling_headers() -> None:
+def test_inkling_headers_are_read() -> None:
     call = '<|content_invoke_tool_json|>{"args": {"cmd": "ls"}, "name": "run"}'
     assert blocks("inkling", call) == [("run", {"cmd": "ls"})]
     assert blocks("inkling", "run" + call + "<|end_message|><|message_model|><|content_text|>Hi.") == [

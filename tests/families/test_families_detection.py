@@ -29,7 +29,7 @@ GLM47 = "<tool_call>{{ n }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_val
         ("", "{{ '<think>' + r + '</think>' }}", (), "deepseek_r1"),
     ],
 )
-def test_a_model_is_told_by_its_files(
+def test_family_is_detected_from_model_files(
     model_type: str, template: str | None, tokens: tuple[str, ...], name: str
 ) -> None:
     found = detect({"model_type": model_type}, template, tokens)
@@ -37,13 +37,13 @@ def test_a_model_is_told_by_its_files(
     assert found.family.name == name
 
 
-def test_the_type_may_stand_one_level_down() -> None:
+def test_model_type_may_be_one_level_down() -> None:
     found = detect({"text_config": {"model_type": "gemma4_text"}}, None)
     assert found is not None
     assert found.family.name == "gemma4"
 
 
-def test_nothing_speaks_for_any_family() -> None:
+def test_no_family_is_detected_without_evidence() -> None:
     assert detect({"model_type": "gpt2"}, "{{ messages }}") is None
     assert detect({"model_type": "lfm2"}, "{{ messages }}", ["<think>", "</think>"]) is None
     assert detect({"model_type": "llama"}, "{{ messages }}", ["<|tool_call_start|>", "<|tool_call_end|>"]) is None
@@ -62,7 +62,7 @@ def test_the_evidence_is_shown() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, family in families().items() if family.evidence and family.style.call])
-def test_each_family_is_told_by_what_it_writes(name: str) -> None:
+def test_each_family_is_detected_from_its_own_markup(name: str) -> None:
     """A family's own writing speaks for it or for one with the same markup."""
     family = families()[name]
     text = "".join(

@@ -9,7 +9,7 @@ def test_the_page_of_families_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-def test_it_names_every_family() -> None:
+def test_page_lists_every_family() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"| `{name}` |" in text for name in families())
 

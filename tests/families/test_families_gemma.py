@@ -36,7 +36,7 @@ def read(text: str) -> Any:
 
 @settings(max_examples=examples(150))
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_what_is_written_is_read(value: dict[str, Any]) -> None:
+def test_written_calls_are_read_back(value: dict[str, Any]) -> None:
     assert read(gemma_style(T)(value)) == value
 
 
@@ -62,12 +62,12 @@ def test_what_is_written_is_read(value: dict[str, Any]) -> None:
         ("{}", {}),
     ],
 )
-def test_forms(text: str, value: Any) -> None:
+def test_every_form_of_a_value_is_read(text: str, value: Any) -> None:
     assert read(text) == value
 
 
 @pytest.mark.parametrize(
     "text", [f"{{a:{T}x,b:2}}<tool_call|>", "{a:x<tool_call|>", "{a:}", "{:1}", f"{{a:{T}x", "{a:b", "{a"]
 )
-def test_what_cannot_be_read_with_certainty_is_no_value(text: str) -> None:
+def test_ambiguous_text_is_not_a_value(text: str) -> None:
     assert read(text) is None

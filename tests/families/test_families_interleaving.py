@@ -71,7 +71,7 @@ def test_blocks_come_back_in_the_order_in_which_they_were_written(family: Family
 
 
 @pytest.mark.parametrize("family", [family for family in THINKING if family in CALLING and family in TAGGED], ids=ids)
-def test_so_they_do_behind_a_prompt_that_opens_the_thought(family: Family) -> None:
+def test_blocks_stay_in_order_after_a_prompt_that_opens_reasoning(family: Family) -> None:
     opener, _, closer = family.style.reasoning.partition("{text}")
     for order in orders(family, 2):
         if "O" in order or "E" in order:

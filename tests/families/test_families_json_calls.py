@@ -44,19 +44,19 @@ def read(
         "{'name': 'f', 'arguments': {'a': 1}}</call>",
     ],
 )
-def test_an_object_with_name_and_arguments(text: str) -> None:
+def test_object_with_name_and_arguments_is_a_call(text: str) -> None:
     assert read(OBJECT, text + " x") == ([("f", {"a": 1})], " x", None)
 
 
 @pytest.mark.parametrize(
     "arguments", ["", ', "arguments": {}', ', "arguments": null', ', "arguments": ""', ', "arguments": "{}"']
 )
-def test_no_arguments(arguments: str) -> None:
+def test_call_without_arguments_is_read(arguments: str) -> None:
     assert read(OBJECT, f'{{"name": "f"{arguments}}}</call>')[0] == [("f", {})]
 
 
 @pytest.mark.parametrize("member", ['"input": {"a": 1}', '"a": 1', '"name": "f", "a": 1'])
-def test_a_call_whose_arguments_may_be_under_another_key_never_completes(member: str) -> None:
+def test_call_with_arguments_under_another_key_never_completes(member: str) -> None:
     assert read(OBJECT, f'{{"name": "f", {member}}}</call>')[0] == [("f", None)]
     assert read(LIST, f'[{{"name": "g"}}, {{{member}, "name": "f"}}]</calls>')[0] == [("g", {}), ("f", None)]
     assert read(OBJECT, '{"type": "function", "id": "x", "index": 0, "name": "f"}</call>')[0] == [("f", {})]
@@ -78,12 +78,12 @@ def test_the_closer_decides_but_for_a_model_that_stopped() -> None:
     "text",
     ['{"name": "f", "arguments": {"a": "x', '{"name": "f", "arguments": {"a": 1}', '{"name": "f", "arguments": "{\\"a'],
 )
-def test_a_call_that_is_cut_off_never_completes(text: str, reason: FinishReason) -> None:
+def test_cut_off_call_never_completes(text: str, reason: FinishReason) -> None:
     assert read(OBJECT, text, reason=reason)[0] == [("f", None)]
 
 
 @pytest.mark.parametrize("text", ["{", '{"na', '{"name": "f', '{"name": "f", "arguments": '])
-def test_a_call_that_is_cut_off_before_it_shows_is_dropped(text: str) -> None:
+def test_call_cut_off_before_its_name_is_dropped(text: str) -> None:
     assert read(OBJECT, text) == ([], read(OBJECT, text)[1], None)
 
 
@@ -97,14 +97,14 @@ def test_a_broken_body_of_a_known_tool_is_a_call_that_never_completes() -> None:
 @pytest.mark.parametrize(
     "text", ['{"name": <function-name>, "arguments": …}', "{...}", '{"name": "unknown", "arguments": 1}']
 )
-def test_what_is_no_call_is_given_back(text: str) -> None:
+def test_body_that_is_not_a_call_is_returned_as_text(text: str) -> None:
     blocks, rest, back = read(OBJECT, text + "</call>")
     assert blocks == []
     assert back is not None
     assert back + rest == "<call>" + text + "</call>"
 
 
-def test_a_list() -> None:
+def test_list_of_calls_is_read() -> None:
     text = '[{"id": "x1", "name": "f", "arguments": {}}, {"name": "h", "arguments": {"a": [1]}, "id": "late"}]</calls>'
     assert read(LIST, text) == ([("f", {}), ("h", {"a": [1]})], "</calls>", None)
     blocks: list[Block] = read_body(LIST, text, TOOLS, CALL)[0]
@@ -116,16 +116,16 @@ def test_each_call_of_a_list_is_complete_at_its_own_end() -> None:
     assert read(LIST, text, reason=FinishReason.LENGTH)[0] == [("f", {}), ("g", None)]
 
 
-def test_one_object_in_place_of_a_list() -> None:
+def test_one_object_may_replace_a_list() -> None:
     assert read(LIST, '{"name": "f", "arguments": {}}</calls>') == ([("f", {})], "", None)
 
 
-def test_a_list_of_something_else_is_given_back() -> None:
+def test_list_without_calls_is_text() -> None:
     assert read(LIST, "[1, 2]")[0] == []
     assert read(LIST, "[1, 2]")[2] == "<call>["
 
 
-def test_arguments_behind_a_name() -> None:
+def test_arguments_after_a_name_are_read() -> None:
     assert read(ARGUMENTS, '\n{"a": "```"}\n```<end>x', NAMED) == ([("f", {"a": "```"})], "x", None)
     assert read(ARGUMENTS, '"{\\"a\\": 1}"<end>', NAMED)[0] == [("f", {"a": 1})]
     assert read(ARGUMENTS, "<end>x", NAMED) == ([("f", {})], "x", None)
@@ -135,11 +135,11 @@ def test_arguments_behind_a_name() -> None:
 @pytest.mark.parametrize(
     "text", ['"what"<end>', '"[1]"<end>', '"{} x"<end>', '"\'a {}"<end>', "12<end>", '"{\\"a\\": }"<end>']
 )
-def test_arguments_that_are_no_object_never_complete(text: str) -> None:
+def test_arguments_that_are_not_an_object_never_complete(text: str) -> None:
     assert read(ARGUMENTS, text, NAMED)[0] == [("f", None)]
 
 
-def test_a_call_id_from_the_marker() -> None:
+def test_call_id_comes_from_the_marker() -> None:
     ((block,), _, _) = read_body(ARGUMENTS, "{}<end>", TOOLS, CallOpener("<call>", "<call>", "f", "functions.f:3"))
     assert block["id"] == "functions.f:3"
 
@@ -152,7 +152,7 @@ def test_a_closer_that_is_a_stop_token_may_be_missing() -> None:
     assert read(grammar, "{}", NAMED, FinishReason.LENGTH)[0] == [("f", None)]
 
 
-def test_the_name_as_the_only_key() -> None:
+def test_name_may_be_the_only_key() -> None:
     assert read(KEYED, '[{"f": {"a": 1}}, {"g": {}}]')[0] == [("f", {"a": 1}), ("g", {})]
 
 

@@ -88,7 +88,7 @@ def cut(text: str, chance: random.Random) -> list[str]:
 @pytest.mark.parametrize("name", families())
 @settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_whatever_comes(name: str, data: st.DataObject) -> None:
+def test_every_law_holds_for_any_output(name: str, data: st.DataObject) -> None:
     """Nothing raises, the stream is well-formed, the cuts do not matter, prose is the input's own, nothing is doubled."""
     raw = data.draw(outputs(name))
     reason = data.draw(st.sampled_from(REASONS))
@@ -110,7 +110,7 @@ def test_whatever_comes(name: str, data: st.DataObject) -> None:
 @settings(max_examples=examples(12))
 @given(st.text(alphabet="ab .,é\n", max_size=60), st.booleans())
 def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: bool) -> None:
-    """Character by character; only a line break waits, with blanks behind it, for it may stand in front of a marker."""
+    """Character by character; only a line break and blanks after it wait, because they may precede a marker."""
     parser = open_parser(name, tools=TOOLS, in_reasoning=reasoning)
     parser.feed("So it is ")
     fed, shown = "So it is ", "So it is "
@@ -124,7 +124,7 @@ def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: b
 @pytest.mark.parametrize("name", families())
 @settings(max_examples=examples(12))
 @given(st.data())
-def test_what_is_held_back_is_bounded(name: str, data: st.DataObject) -> None:
+def test_held_back_text_is_bounded(name: str, data: st.DataObject) -> None:
     """No more input waits for its meaning than the longest opening marker, with its name, may be long."""
     parser = open_parser(name, tools=TOOLS, in_reasoning=False)
     for piece in data.draw(st.lists(st.sampled_from(ingredients(name)), max_size=60)):

@@ -1,7 +1,7 @@
 """The work is linear in the text: counted in steps, not in time.
 
-A step is a call or return of a Python or C function; what C functions do themselves is bounded by the buffer that they
-are given, whose lengths are summed up beside the steps. Doubling a hostile input at most doubles both.
+A step is a call or return of a Python or C function. The work of C functions is bounded by the lengths of their buffers,
+which are summed up, too. Doubling a hostile input at most doubles both.
 """
 
 import sys
@@ -53,7 +53,7 @@ def cost(parser: TurnParser, pieces: list[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def hostile(family: Family) -> dict[str, tuple[str, str]]:
-    """Inputs to repeat, behind what may come before them once."""
+    """Inputs to repeat, each with a text that comes once before them."""
     inputs = {
         "angles": ("", "<"),
         "brackets": ("", "[{("),
@@ -113,7 +113,7 @@ def test_twice_the_input_is_at_most_twice_the_work(
         assert twice[1] <= 2.1 * once[1] + 300, (name, "characters", once, twice)
 
 
-def test_a_megabyte_of_angles() -> None:
+def test_megabyte_of_angles_takes_linear_work() -> None:
     """Fed whole, and in pieces of a kilobyte: a scan by the regex engine, no loop of our own."""
     for size in (1 << 20, 1 << 10):
         parser = open_parser("qwen3_coder", tools=TOOLS, in_reasoning=False)

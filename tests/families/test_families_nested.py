@@ -74,12 +74,12 @@ def test_the_first_opener_may_be_swallowed() -> None:
     assert read("4NS</n>NS</invoke>", opener='NS<invoke name="f">\nn>') == ({"n": 4}, "")
 
 
-def test_what_lies_beyond_ends_the_call_and_stays() -> None:
+def test_marker_after_the_call_ends_it_and_is_not_consumed() -> None:
     assert read("NS<n>1NS</n>\nNS</calls>") == ({"n": 1}, f"{N}</calls>")
 
 
 @pytest.mark.parametrize("text", ["NS<s>cut", "NS<n>1", "NS<free>NS<a>1NS</a>", "NS<s>xNS</s>NS<n", ""])
-def test_a_call_that_is_cut_off_never_completes(text: str) -> None:
+def test_cut_off_call_never_completes(text: str) -> None:
     assert read(text)[0] is None
 
 
@@ -88,7 +88,7 @@ def test_a_call_without_closer_is_whole_only_if_the_model_stopped() -> None:
     assert read("NS<n>1NS</n>\n", FinishReason.LENGTH)[0] is None
 
 
-def test_nesting_has_an_end() -> None:
+def test_deep_nesting_is_read() -> None:
     depth = 200
     value, _ = read("NS<free>" + "NS<a>" * depth + "NS</a>" * depth + "NS</free>NS</invoke>")
     assert value is not None
@@ -109,5 +109,5 @@ PLAIN = st.text(alphabet='ab <>/]~\n"é', max_size=8).filter(lambda t: N not in 
         },
     )
 )
-def test_what_is_written_is_read(value: dict[str, Any]) -> None:
+def test_written_calls_are_read_back(value: dict[str, Any]) -> None:
     assert read(NestedStyle("NS")(value) + "NS</invoke>")[0] == value

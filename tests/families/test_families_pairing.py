@@ -93,7 +93,7 @@ def test_every_pair_reads_reasoning_around_calls(reasoning: Family) -> None:
 
 
 @pytest.mark.parametrize("calls", [found for found in CALLS if isinstance(found.grammar, Markup)], ids=ids)
-def test_reasoning_that_stays_in_the_text(calls: Family) -> None:
+def test_reasoning_stays_in_the_text_of_a_pair(calls: Family) -> None:
     name = f"{calls.name}+minimax_append_think"
     made = [RUN] if calls.style.call else []
     call = "\n" + calls.style.write_call(*RUN) if made else ""
@@ -121,7 +121,7 @@ def test_a_pair_that_is_one_family_is_that_family() -> None:
     assert family("none+kimi").models == "calls of plain, reasoning of kimi_thinking"
 
 
-def test_names_of_reasoning_parsers() -> None:
+def test_reasoning_parser_names_find_their_family() -> None:
     assert reasoning_family("qwen3").name == "qwen3_coder"
     assert reasoning_family("hermes").name == "hermes"
     assert reasoning_family("deepseek-r1").name == "deepseek_r1"

@@ -59,19 +59,19 @@ def test_values_get_their_schema_s_types() -> None:
     assert whole(INLINE, text) == ({"s": "12", "n": 12, "b": True, "o": {"a": 1}, "other": "7"}, " rest")
 
 
-def test_no_arguments() -> None:
+def test_call_without_arguments_is_read() -> None:
     assert whole(INLINE, "\n</f>x") == ({}, "x")
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [("null", None), ("nul", "nul"), ("nullx", "nullx"), ("", ""), ("hi", "hi")]
 )
-def test_a_nullable_string(text: str, value: str | None) -> None:
+def test_nullable_string_is_null_or_text(text: str, value: str | None) -> None:
     assert whole(INLINE, f"<p=maybe>{text}</p></f>")[0] == {"maybe": value}
 
 
 @pytest.mark.parametrize("value", ["", "\n", "a\n", "\n\na", "  a\t", "a\n\n", 'say "hi" \\ \x00 é🚢', "a\r\n"])
-def test_whitespace_is_exact_but_for_the_frame(value: str) -> None:
+def test_whitespace_is_exact_except_for_the_frame(value: str) -> None:
     assert whole(INLINE, f"<p=s>{value}</p></f>")[0] == {"s": value}
     assert whole(FRAMED, f"<p=s>\n{value}\n</p>\n</f>")[0] == {"s": value}
 
@@ -83,48 +83,48 @@ def test_a_tag_s_text_inside_a_value_is_text(value: str) -> None:
     assert whole(INLINE, f"<p=s>{value}</p><p=n>1</p></f>")[0] == {"s": value, "n": 1}
 
 
-def test_a_parameter_that_is_due_ends_an_open_value() -> None:
+def test_missing_parameter_ends_an_open_value() -> None:
     assert whole(INLINE, "<p=s>3.5<p=n>4</p></f>")[0] == {"s": "3.5", "n": 4}
     assert whole(FRAMED, "<p=s>\nx\n<p=n>\n4\n</p>\n</f>")[0] == {"s": "x", "n": 4}
 
 
-def test_the_call_s_end_ends_an_open_value() -> None:
+def test_end_of_the_call_ends_an_open_value() -> None:
     assert whole(INLINE, "<p=s>x</f>\n</call>") == ({"s": "x"}, "\n</call>")
 
 
-def test_noise_in_front_of_parameters_is_dropped() -> None:
+def test_noise_before_parameters_is_dropped() -> None:
     assert whole(INLINE, "so: <p <b> <p=s>x</p><p=n>1</p></f>")[0] == {"s": "x", "n": 1}
 
 
 @pytest.mark.parametrize("text", ['<p="s">x</p></f>', '<p=n>1</p><p="s">x</p></f>', "<p=>x</p><p=n>1</p></f>"])
-def test_a_call_with_a_key_that_cannot_be_read_never_completes(text: str) -> None:
+def test_call_with_a_malformed_key_never_completes(text: str) -> None:
     cut(INLINE, text, FinishReason.STOP)
 
 
-def test_nor_does_one_without_arguments_and_closer_behind_which_the_next_opens() -> None:
+def test_call_without_arguments_and_closer_before_the_next_call_never_completes() -> None:
     opener = CallOpener("<call> <f>", "<call>", "f")
     (block,), rest, _ = read_body(INLINE, "<call> <f>", TOOLS, opener)
     assert (block["complete"], rest) == (False, "<call> <f>")
     assert whole(INLINE, "\n</call>") == ({}, "</call>")
 
 
-def test_what_lies_beyond_ends_the_call_and_stays() -> None:
+def test_marker_after_the_call_ends_it_and_is_not_consumed() -> None:
     assert whole(INLINE, "<p=s>x</p>\n</call>") == ({"s": "x"}, "</call>")
     assert whole(INLINE, "<p=s>x</p>\n<call> y") == ({"s": "x"}, "<call> y")
 
 
-def test_json_in_place_of_parameters() -> None:
+def test_json_may_replace_parameters() -> None:
     assert whole(INLINE, '\n{"s": "</f>", "n": 1,}\n</f>x') == ({"s": "</f>", "n": 1}, "x")
     assert cut(INLINE, '{"s": [}</f>', FinishReason.STOP) == '{"s": ['
 
 
-def test_a_sole_parameter_that_no_schema_knows_may_hold_them_all() -> None:
+def test_single_undeclared_parameter_may_hold_all_arguments() -> None:
     assert whole(INLINE, '<p=arguments>{"s": "x"}</p></f>')[0] == {"s": "x"}
     assert whole(INLINE, '<p=arguments>{"s": "x"}</p><p=n>1</p></f>')[0] == {"arguments": {"s": "x"}, "n": 1}
     assert whole(INLINE, "<p=arguments>x</p></f>")[0] == {"arguments": "x"}
 
 
-def test_stated_types() -> None:
+def test_stated_types_decide() -> None:
     text = '<p k="s" s="true">12</p><p k="n" s="false">12</p><p k="q" s="false">1.2.3</p><p k="t" s="false">12</p></f>'
     assert whole(STATED, text)[0] == {"s": "12", "n": 12, "q": "1.2.3", "t": "12"}
     text = (
@@ -133,11 +133,11 @@ def test_stated_types() -> None:
     assert whole(STATED, text)[0] == {"a": "[1]", "b": [1], "c": None, "t": '"x"'}
 
 
-def test_a_missing_value_opener() -> None:
+def test_value_opener_may_be_missing() -> None:
     assert whole(PAIRS, "<k>s</k>x</v>\n<k>t</k>\n<v>y</v></call>")[0] == {"s": "x", "t": "y"}
 
 
-def test_complete_at_the_end_only_if_the_model_stopped_with_nothing_open() -> None:
+def test_call_is_complete_at_the_end_only_if_the_model_stopped_by_itself() -> None:
     assert whole(INLINE, "<p=s>x</p>\n")[0] == {"s": "x"}
     assert cut(INLINE, "<p=s>x</p>\n") == '{"s": "x"'
     assert cut(INLINE, "<p=s>x", FinishReason.STOP) == '{"s": "x'

@@ -54,12 +54,12 @@ def test_forms(text: str, calls: list[Any], rest: str) -> None:
 
 @settings(max_examples=examples(100))
 @given(st.dictionaries(st.text(alphabet="abk_", min_size=1, max_size=4), VALUES, max_size=3))
-def test_what_is_written_is_read(arguments: dict[str, Any]) -> None:
+def test_written_calls_are_read_back(arguments: dict[str, Any]) -> None:
     assert read(f"[f({python_style(arguments)})]")[0] == [("f", arguments)]
 
 
 @pytest.mark.parametrize("text", ["[f('positional')]", "see below", "[1, 2]", "[f(a b)]", "f[0](x=1)"])
-def test_what_is_no_call_is_given_back(text: str) -> None:
+def test_body_that_is_not_a_call_is_returned_as_text(text: str) -> None:
     calls, rest, back = read(text)
     assert calls == []
     assert back is not None
@@ -71,7 +71,7 @@ def test_a_broken_value_makes_a_call_that_never_completes() -> None:
 
 
 @pytest.mark.parametrize("text", ["[f(a='x", "[f(a=1", "[f(a="])
-def test_a_call_that_is_cut_off_never_completes(text: str) -> None:
+def test_cut_off_call_never_completes(text: str) -> None:
     assert read(text)[0] == [("f", None)] or text.endswith("=")
     assert all(arguments is None for _, arguments in read(text, reason=FinishReason.LENGTH)[0])
 
@@ -80,5 +80,5 @@ def test_each_call_is_complete_at_its_own_end() -> None:
     assert read("[f(a=1), f(a='x", reason=FinishReason.LENGTH)[0] == [("f", {"a": 1}), ("f", None)]
 
 
-def test_a_name_that_is_cut_off_is_dropped() -> None:
+def test_cut_off_name_is_dropped() -> None:
     assert read("[read_le", reason=FinishReason.LENGTH) == ([], "", None)

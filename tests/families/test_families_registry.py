@@ -28,15 +28,15 @@ ALIASES = {
 
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
-def test_names_of_other_servers(alias: str, name: str) -> None:
+def test_names_of_other_servers_are_aliases(alias: str, name: str) -> None:
     assert family(alias).name == name
 
 
-def test_every_family_answers_to_its_own_name() -> None:
+def test_every_family_is_found_by_its_own_name() -> None:
     assert all(family(name).name == name == found.name for name, found in families().items())
 
 
-def test_no_name_means_two_families() -> None:
+def test_every_name_means_one_family() -> None:
     tool_names = [alias for f in families().values() for alias in f.tool_parsers]
     reasoning_names = [alias for f in families().values() for alias in f.reasoning_parsers]
     assert len(set(tool_names)) == len(tool_names)
@@ -53,13 +53,13 @@ def test_an_unknown_name_is_refused_with_the_nearest(wrong: str, near: str) -> N
     assert len(set(names)) == len(names)
 
 
-def test_a_name_that_is_near_nothing_is_refused_with_all() -> None:
+def test_unknown_name_without_a_near_match_lists_all_names() -> None:
     with pytest.raises(UnknownFamily, match=r"qwen3_coder, .*, plain"):
         family("§")
 
 
 @pytest.mark.parametrize("name", families())
-def test_what_a_family_says_of_itself_holds_together(name: str) -> None:
+def test_fields_of_a_family_are_consistent(name: str) -> None:
     found = families()[name]
     assert found.models
     if found.think is not None and name != "minimax_m2_append_think":

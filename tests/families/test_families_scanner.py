@@ -4,7 +4,7 @@ from services.families.grammar.shapes import Markers, Shape
 from tests.families.parser_cases import drive
 
 
-def test_what_was_passed_over_is_gone() -> None:
+def test_passed_text_is_discarded() -> None:
     scanner = Scanner("abc")
     scanner.position = 2
     scanner.extend("de")
@@ -14,7 +14,7 @@ def test_what_was_passed_over_is_gone() -> None:
     assert scanner.text == "f"
 
 
-def test_kept_text_outlives_it() -> None:
+def test_recorded_text_outlives_later_input() -> None:
     scanner = Scanner("abcd")
     scanner.position = 1
     scanner.record()
@@ -25,7 +25,7 @@ def test_kept_text_outlives_it() -> None:
     assert scanner.recorded() == "bcdef"
 
 
-def test_stopped_only_by_the_model_itself() -> None:
+def test_scanner_is_stopped_only_by_the_model() -> None:
     scanner = Scanner()
     assert not scanner.stopped
     scanner.final = True
@@ -42,7 +42,7 @@ def test_blanks_are_passed_over_as_they_come() -> None:
     assert drive(scanner.blanks(), scanner, ["  "]) == "  "
 
 
-def test_peek_waits_and_takes_nothing() -> None:
+def test_peek_waits_and_consumes_nothing() -> None:
     scanner = Scanner()
     assert drive(scanner.peek(3), scanner, ["a", "b", "cd"]) == "abc"
     assert scanner.rest() == "abcd"
@@ -50,7 +50,7 @@ def test_peek_waits_and_takes_nothing() -> None:
     assert drive(scanner.peek(3), scanner, []) == "a"
 
 
-def test_match_takes_the_first_that_stands_here() -> None:
+def test_match_takes_the_first_shape_that_matches() -> None:
     shapes = Shape("<a>{ws}<b>"), Shape("<a>")
     scanner = Scanner()
     found = drive(scanner.match(*shapes), scanner, ["<", "a>", " ", "<c>"])
@@ -75,7 +75,7 @@ def test_seek_leaves_a_marker_that_is_cut_off() -> None:
     assert scanner.rest() == "<a"
 
 
-def test_what_is_said_between_two_drains_is_one_delta() -> None:
+def test_text_between_two_drains_is_one_delta() -> None:
     blocks = BlockWriter()
     blocks.open("text")
     blocks.write("a")

@@ -21,11 +21,11 @@ def test_a_literal_matches_once_it_is_whole() -> None:
     assert shape.at("<cold>", 0, False) is None
 
 
-def test_what_could_match_is_nothing_once_the_input_has_ended() -> None:
+def test_incomplete_match_is_none_at_the_end_of_the_input() -> None:
     assert Shape("<call>").at("<ca", 0, True) is None
 
 
-def test_holes_capture() -> None:
+def test_holes_capture_their_text() -> None:
     found = Shape("<call>{ws}<function={name}>").at("<call>\n <function=mcp__a-7.read.v2>", 0, False)
     assert isinstance(found, Match)
     assert found["name"] == "mcp__a-7.read.v2"
@@ -36,13 +36,13 @@ def test_a_hole_is_bounded_and_exact(text: str) -> None:
     assert Shape("<call>{ws}<f>").at(text, 0, False) is None
 
 
-def test_a_name_that_is_too_long_is_none() -> None:
+def test_too_long_name_does_not_match() -> None:
     shape = Shape("<f={name}>")
     assert shape.at("<f=" + "a" * 256, 0, False) is MORE
     assert shape.at("<f=" + "a" * 257, 0, False) is None
 
 
-def test_then_looks_ahead_without_taking() -> None:
+def test_then_looks_ahead_without_consuming() -> None:
     shape = Shape("<call>", then=("{", "[["))
     assert shape.at("<call>", 0, False) is MORE
     assert shape.at("<call> \n[", 0, False) is MORE
@@ -70,7 +70,7 @@ SHAPES = [
 
 
 @given(st.sampled_from(SHAPES), st.text(alphabet="<>ab=/c k\"'t ruefals:-|{}json\n", max_size=30))
-def test_an_answer_is_final(shape: Shape, text: str) -> None:
+def test_result_of_a_shape_is_final(shape: Shape, text: str) -> None:
     """None stays None and a match stays the same match, whatever comes after."""
     settled = None
     for n in range(len(text) + 1):
@@ -82,7 +82,7 @@ def test_an_answer_is_final(shape: Shape, text: str) -> None:
             settled = (seen,)
 
 
-def test_cut_tells_a_marker_from_a_chance() -> None:
+def test_cut_distinguishes_a_marker_from_a_possible_one() -> None:
     shape = Shape("<call>{ws}<f={name}>")
     assert shape.cut("<cal", 0) == (False, False)
     assert shape.cut("<call> ", 0) == (True, False)
@@ -119,12 +119,12 @@ def test_the_first_shape_wins() -> None:
     assert meaning(both.at("<a> <b>", 0, False)) == "long"
 
 
-def test_a_line_start_marker_counts_only_there(markers: Markers[str]) -> None:
+def test_line_start_marker_counts_only_at_the_start_of_a_line(markers: Markers[str]) -> None:
     assert markers.at("<fn", 0, False, line_start=False) is None
     assert isinstance(markers.at("<fn", 0, False, line_start=True), MarkerMatch)
 
 
-def test_the_end_inside_a_marker_is_a_cut(markers: Markers[str]) -> None:
+def test_end_inside_a_marker_is_a_cut(markers: Markers[str]) -> None:
     assert markers.at("<call> ", 0, True) == MarkerCut("call", True, False)
     assert markers.at("</th", 0, True) == MarkerCut("answer", False, False)
     assert markers.at("x", 0, True) is None

@@ -43,7 +43,7 @@ ROOT = {
         (None, set(CONTAINERS)),
     ],
 )
-def test_types_of_a_schema(schema: Any, types: set[str]) -> None:
+def test_types_of_a_schema_are_found(schema: Any, types: set[str]) -> None:
     assert types_of(schema, ROOT) == types
 
 
@@ -52,7 +52,7 @@ def test_a_schema_that_contains_itself_ends() -> None:
     assert resolved({"$ref": "#/$defs/Loop"}, ROOT) == {}
 
 
-def test_tools_know_their_parameters() -> None:
+def test_tools_have_the_types_of_their_parameters() -> None:
     schema = {"$defs": {"N": {"type": "integer"}}, "properties": {"n": {"$ref": "#/$defs/N"}, "s": {"type": "string"}}}
     tools = Tools([ToolSpec("f", schema=schema), ToolSpec("g")])
     assert tools.types("f", "n") == {"integer"}
@@ -64,7 +64,7 @@ def test_tools_know_their_parameters() -> None:
     assert not Tools()
 
 
-def test_a_parameter_that_has_no_name_in_the_schema() -> None:
+def test_unnamed_parameter_has_the_type_of_additional_properties() -> None:
     tools = Tools([ToolSpec("f", schema={"properties": {"s": {}}, "additionalProperties": {"type": "integer"}})])
     assert tools.types("f", "other") == {"integer"}
     assert tools.types("f", "s") == CONTAINERS
@@ -86,7 +86,7 @@ def test_a_parameter_that_has_no_name_in_the_schema() -> None:
         ({"additionalProperties": True}, "a", None),
     ],
 )
-def test_the_schema_of_a_member(schema: Any, key: str, found: Any) -> None:
+def test_schema_of_a_member_is_found(schema: Any, key: str, found: Any) -> None:
     assert member(schema, key, ROOT) == found
 
 

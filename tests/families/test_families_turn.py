@@ -19,7 +19,7 @@ def texts(parser: TurnParser, *pieces: str) -> list[str]:
     return [block["text"] for block in fold(run(parser, pieces))]
 
 
-def test_plain_text_leaves_at_once() -> None:
+def test_plain_text_is_sent_at_once() -> None:
     parser = opened()
     assert parser.feed("Hello,") == [BlockStart(0, "text"), Delta(0, 0, "Hello,")]
     assert parser.feed(" world") == [Delta(0, 6, " world")]
@@ -30,14 +30,14 @@ def test_plain_text_leaves_at_once() -> None:
     assert parser.finish(FinishReason.STOP) == [BlockStop(0, True, 17)]
 
 
-def test_what_may_become_a_marker_waits_and_no_longer() -> None:
+def test_text_is_held_only_while_it_may_become_a_marker() -> None:
     parser = opened()
     assert parser.feed("a <tool") == [BlockStart(0, "text"), Delta(0, 0, "a ")]
     assert parser.feed("_") == []
     assert parser.feed("box>") == [Delta(0, 2, "<tool_box>")]
 
 
-def test_a_blank_is_out_at_once_and_a_line_break_waits() -> None:
+def test_blank_is_sent_at_once_and_a_line_break_is_held() -> None:
     parser = opened()
     assert parser.feed("in ") == [BlockStart(0, "text"), Delta(0, 0, "in ")]
     assert parser.feed(" ") == [Delta(0, 3, " ")]
@@ -95,12 +95,12 @@ def test_a_stop_token_counts_only_at_the_end() -> None:
     assert texts(opened(), "<|im_end|>") == []
 
 
-def test_without_tools_and_where_none_may_be_called_a_marker_is_text() -> None:
+def test_marker_is_text_without_callable_tools() -> None:
     assert texts(opened(tools=[]), f"So: {CALL}") == [f"So: {CALL}"]
     assert texts(opened(calls_as_text=True), CALL) == [CALL]
 
 
-def test_a_prefix_is_not_said_again() -> None:
+def test_prefix_is_not_repeated() -> None:
     assert texts(opened(prefix="The answer is"), " 42.") == [" 42."]
     assert texts(opened(prefix="The answer is "), "42.") == ["42."]
     assert texts(opened(in_reasoning=True, prefix="I think"), " so.\n</think>\nYes.") == [" so.", "Yes."]
@@ -122,7 +122,7 @@ def test_a_prefix_may_end_inside_an_argument() -> None:
 
 @pytest.mark.parametrize("family", [name for name, found in families().items() if found.style.call])
 def test_every_family_can_be_made_to_call(family: str) -> None:
-    """The words that force a call, and what the model writes behind them, are that call."""
+    """The text that forces a call and the model's text after it are that call."""
     found = families()[family]
     call = found.style.write_call("run", {"cmd": "ls -l", "n": 3})
     for name in ("run", None):
@@ -138,13 +138,13 @@ def test_only_a_model_that_stopped_completes_an_open_call() -> None:
         assert block["complete"] is (reason is FinishReason.STOP)
 
 
-def test_reasoning_left_in_the_text() -> None:
+def test_append_think_leaves_reasoning_in_the_text() -> None:
     parser = opened("minimax_m2_append_think", in_reasoning=True)
     assert not parser.in_reasoning
     assert texts(parser, "Hm.", "\n</think>\n\nDone.") == ["<think>Hm.\n</think>\n\nDone."]
 
 
-def test_a_family_without_anything() -> None:
+def test_plain_family_reads_everything_as_text() -> None:
     assert texts(opened("plain", in_reasoning=True), "<think>", CALL) == ["<think>" + CALL]
 
 
@@ -161,12 +161,12 @@ def test_a_family_without_anything() -> None:
         ("hermes", "Write <tool_call>"),
     ],
 )
-def test_a_beginning_that_the_model_left_at_that_is_text(family: str, raw: str) -> None:
+def test_incomplete_marker_at_the_end_is_text(family: str, raw: str) -> None:
     assert texts(opened(family), raw) == [raw]
 
 
 @pytest.mark.parametrize("raw", ["Done.</think>", "Done.\n</tool_call>\n", "Done.</function> </tool_call>"])
-def test_a_closer_of_nothing_at_the_end_is_dropped(raw: str) -> None:
+def test_closer_without_opener_is_dropped_at_the_end(raw: str) -> None:
     assert texts(opened(), raw) == ["Done."]
 
 
@@ -186,19 +186,19 @@ def test_a_closer_in_running_text_is_text(raw: str) -> None:
     assert texts(opened(), raw) == [raw]
 
 
-def test_a_closer_of_reasoning_on_its_own_line_parts_texts() -> None:
+def test_reasoning_closer_on_its_own_line_separates_texts() -> None:
     assert texts(opened(), "So it is.\n</think>\n\nDone.") == ["So it is.", "Done."]
 
 
-def test_a_closer_of_nothing_at_the_start_is_dropped() -> None:
+def test_closer_without_opener_is_dropped_at_the_start() -> None:
     assert texts(opened(), "</tool_call>\nx") == ["x"]
     assert texts(opened(), "</think>\n\nx") == ["x"]
     assert texts(open_parser("hermes"), "</tool_call>x") == ["</tool_call>x"], "without tools it is no marker"
 
 
-def test_a_piece_of_a_tail_is_none() -> None:
+def test_piece_of_a_tail_is_not_text() -> None:
     assert texts(opened(), CALL[:-3]) == ['{"cmd": "ls"}']
 
 
-def test_a_call_that_is_none_keeps_its_closer() -> None:
+def test_text_that_looks_like_a_call_keeps_its_closer() -> None:
     assert texts(opened("hermes"), '<tool_call>{"key": 1}</tool_call>') == ['<tool_call>{"key": 1}</tool_call>']

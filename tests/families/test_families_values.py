@@ -40,13 +40,13 @@ def test_python_literals_become_json(value: object, size: int) -> None:
     assert json.loads(said) == literal_eval(repr(value))
 
 
-def test_a_number_that_is_cut_is_not_spelled_out() -> None:
+def test_cut_number_is_not_completed() -> None:
     assert copied(JSON, "[1.")[0] == "["
     assert copied(JSON, "[1.,")[0] == "[1.0,"
 
 
 @given(VALUES, st.data())
-def test_what_was_said_of_a_cut_value_is_a_prefix(value: object, data: st.DataObject) -> None:
+def test_copy_of_a_cut_value_is_a_prefix(value: object, data: st.DataObject) -> None:
     text = json.dumps(value)
     cut = data.draw(st.integers(0, len(text)))
     assert text.startswith(copied(JSON, text[:cut])[0])
@@ -68,7 +68,7 @@ def test_what_was_said_of_a_cut_value_is_a_prefix(value: object, data: st.DataOb
         ('"\u2028é"', "\u2028é"),
     ],
 )
-def test_what_has_one_reading_is_repaired(text: str, value: object) -> None:
+def test_unambiguous_errors_are_repaired(text: str, value: object) -> None:
     for size in (1, 100):
         said, ended, rest = copied(JSON, text, size)
         assert (ended, rest) == (True, "")
@@ -90,18 +90,18 @@ def test_what_has_one_reading_is_repaired(text: str, value: object) -> None:
         ("{,}", ",}"),
     ],
 )
-def test_what_is_no_json_ends_there(text: str, left: str) -> None:
+def test_reading_ends_at_malformed_json(text: str, left: str) -> None:
     for size in (1, 100):
         assert copied(JSON, text, size)[1:] == (False, left)
 
 
 @pytest.mark.parametrize("text", ['{"a": "b', '{"a": ', '{"a', "[1, ", "", "[", '"\\', '"\\u12', "[tru"])
-def test_a_value_that_is_cut_off_has_not_ended(text: str) -> None:
+def test_cut_off_value_has_not_ended(text: str) -> None:
     for size in (1, 100):
         assert not copied(JSON, text, size)[1]
 
 
-def test_nesting_has_an_end() -> None:
+def test_nesting_is_limited() -> None:
     assert copied(JSON, "[" * 256 + "]" * 256)[1]
     assert not copied(JSON, "[" * 257 + "]" * 257)[1]
 
@@ -118,7 +118,7 @@ def test_nesting_has_an_end() -> None:
         ("'a', b'", "a"),
     ],
 )
-def test_python_quotes_and_escapes(text: str, value: object) -> None:
+def test_python_quotes_and_escapes_are_read(text: str, value: object) -> None:
     for size in (1, 100):
         said, ended, _ = copied(PYTHON, text + ")", size)
         assert ended
@@ -150,5 +150,5 @@ def test_plain_text_of_a_live_string_need_not_pass() -> None:
         ("", None),
     ],
 )
-def test_literal_takes_the_whole_text_or_nothing(text: str, expected: str | None) -> None:
+def test_literal_reads_the_whole_text_or_nothing(text: str, expected: str | None) -> None:
     assert literal(text) == expected

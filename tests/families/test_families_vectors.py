@@ -17,7 +17,7 @@ FAMILIES = list(families())
 
 @pytest.mark.parametrize("chunking", CHUNKINGS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_case(family: str, chunking: str) -> None:
+def test_every_vector_passes(family: str, chunking: str) -> None:
     failed = [problem for _, problem in failures(vectors(family), chunking)]
     assert not failed, "\n".join(failed)
 
@@ -33,7 +33,7 @@ def test_the_blocks_do_not_depend_on_the_cuts(family: str) -> None:
 
 @settings(max_examples=examples(150))
 @given(st.sampled_from(vectors()), st.randoms(use_true_random=False))
-def test_random_cuts(case: dict[str, Any], chance: random.Random) -> None:
+def test_blocks_do_not_depend_on_random_cuts(case: dict[str, Any], chance: random.Random) -> None:
     if case["family"] not in FAMILIES:
         return
     pieces: list[str] = []

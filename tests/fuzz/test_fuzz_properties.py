@@ -46,13 +46,13 @@ DOCUMENT = '{"a": [1, -2.5e+3, "x\\n\\u00e9", {}, [], null, true, {"b": "c"}], "
         ),
     ],
 )
-def test_a_stream_that_is_not_well_formed(property: str, events: list[BlockEvent]) -> None:
+def test_malformed_stream_is_detected(property: str, events: list[BlockEvent]) -> None:
     with pytest.raises(PropertyViolated) as caught:
         fold(events)
     assert caught.value.property == property
 
 
-def test_a_well_formed_stream() -> None:
+def test_well_formed_stream_is_folded() -> None:
     assert [block.text for block in fold([OPEN, TEXT, CLOSED])] == ["hi"]
 
 
@@ -131,7 +131,7 @@ def test_exceptions_of_the_parser_are_propagated() -> None:
         ("nothing is lost", ["a"], properties.accounted_for),
     ],
 )
-def test_prose_that_is_not_in_the_input(
+def test_prose_that_is_not_in_the_input_is_detected(
     property: str, texts: list[str], check: Callable[[Case, list[Block]], None]
 ) -> None:
     blocks = [Block("text", None, None, text, True) for text in texts]
@@ -140,12 +140,12 @@ def test_prose_that_is_not_in_the_input(
     assert caught.value.property == property
 
 
-def test_a_call_where_none_is_allowed() -> None:
+def test_call_without_callable_tools_is_detected() -> None:
     with pytest.raises(PropertyViolated):
         properties.without_calls(Case("hermes", "x"), [Block("tool_use", "f", None, "{}", True)])
 
 
-def test_prefixes_of_json() -> None:
+def test_prefixes_of_json_are_recognized() -> None:
     assert all(is_object_prefix(DOCUMENT[:end]) for end in range(len(DOCUMENT) + 1))
     json.loads(DOCUMENT)
 
@@ -169,7 +169,7 @@ def test_prefixes_of_json() -> None:
         *('{"a":1.}', '{"a":]', '{"a":[1,]', '{"a":1]', '{"a":"\\u12g', '{"a":{"b":1,,'),
     ],
 )
-def test_texts_that_are_no_prefixes_of_json(text: str) -> None:
+def test_other_texts_are_not_prefixes_of_json(text: str) -> None:
     assert not is_object_prefix(text)
 
 

@@ -9,7 +9,7 @@ from fuzz.targets import chat, detokenizer, messages, responses, stop
 
 
 @pytest.mark.parametrize("target", [detokenizer, stop, messages, chat, responses])
-def test_seeds_and_mutations(target: ModuleType) -> None:
+def test_seeds_and_mutations_pass(target: ModuleType) -> None:
     chance = Random(target.__name__)
     pool = [data for _, data in target.seeds()]
     for data in pool:
@@ -27,7 +27,7 @@ def body(block: bytes) -> bytes:
 @pytest.mark.parametrize(
     "block",
     [
-        # Bytes that are no UTF-8 reach the reader of hosted results, because raw JSON is not decoded before.
+        # Bytes that are not UTF-8 reach the reader of hosted results, because raw JSON is not decoded before.
         b'{"type":"web_search_tool_result","content":"\xff"}',
         b'{"type":"web_search_tool_result","content":[{"title":"\xc5"}]}',
         b'{"type":"mcp_tool_use","id":"a","name":"n","input":{"a":"\xff"}}',

@@ -48,7 +48,7 @@ def in_json(text: str) -> str:
 
 
 @pytest.mark.parametrize("patch", PATCHES)
-def test_codex_patches(patch: str) -> None:
+def test_codex_patches_are_accepted(patch: str) -> None:
     grammar = Grammar("lark", PATCH)
     bare, quoted = whole(grammar, in_json=False, closers=("</parameter>",)), whole(grammar, in_json=True)
     assert accepts(bare, patch)
@@ -58,7 +58,7 @@ def test_codex_patches(patch: str) -> None:
         assert not accepts(quoted, in_json(broken))
 
 
-def test_bare_text_does_not_hold_the_marker_that_ends_it() -> None:
+def test_bare_text_does_not_contain_the_marker_that_ends_it() -> None:
     patch = PATCHES[1].replace("x = ", "</parameter>")
     assert accepts(whole(Grammar("lark", PATCH), in_json=False), patch)
     assert not accepts(whole(Grammar("lark", PATCH), in_json=False, closers=("</parameter>",)), patch)
@@ -67,14 +67,14 @@ def test_bare_text_does_not_hold_the_marker_that_ends_it() -> None:
 
 @pytest.mark.parametrize("text", ["1 + 2", "(1 - b) * 3", "ab * 12"])
 @pytest.mark.parametrize("json_string", [True, False])
-def test_what_lark_grammars_are_made_of(text: str, json_string: bool) -> None:
+def test_features_of_lark_are_embedded(text: str, json_string: bool) -> None:
     lark = whole(Grammar("lark", ARITHMETIC), in_json=json_string)
     assert accepts(lark, text)
     assert not accepts(lark, text + " +")
 
 
 @pytest.mark.parametrize("json_string", [True, False])
-def test_strings_of_any_case(json_string: bool) -> None:
+def test_strings_match_in_any_case(json_string: bool) -> None:
     lark = whole(Grammar("lark", 'start: "say \\"hi\\""i /[.]/'), in_json=json_string)
     for text in ('say "hi".', 'SAY "Hi".'):
         assert accepts(lark, in_json(text) if json_string else text)
@@ -93,7 +93,7 @@ def test_strings_of_any_case(json_string: bool) -> None:
         ("start: /(?=a)b/", "group"),
     ],
 )
-def test_what_cannot_be_embedded(definition: str, match: str) -> None:
+def test_unsupported_grammars_are_refused(definition: str, match: str) -> None:
     with pytest.raises(NotEmbeddable, match=match):
         embedded(Grammar("lark", definition), "g_", in_json=True)
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_embedded(definition: str, match: str) -> None:
         ("\t\\t", ["\t\t"], [" "]),
     ],
 )
-def test_expressions_inside_json_strings(pattern: str, fits: list[str], others: list[str]) -> None:
+def test_expressions_match_inside_json_strings(pattern: str, fits: list[str], others: list[str]) -> None:
     lark = whole(Grammar("regex", pattern), in_json=True)
     for text in fits:
         assert accepts(lark, in_json(text)), text
@@ -122,14 +122,14 @@ def test_expressions_inside_json_strings(pattern: str, fits: list[str], others: 
 
 
 @pytest.mark.parametrize("pattern", [r"\p{L}", r"(?=a)", r"a\b", "a^b", "(?x: a)", "[a", r"(?<!a)b", "a\\"])
-def test_expressions_that_stay_outside(pattern: str) -> None:
+def test_unsupported_expressions_are_refused(pattern: str) -> None:
     with pytest.raises(NotEmbeddable):
         JsonExpression(str).rewrite(pattern)
     with pytest.raises(NotEmbeddable):
         JsonExpression(str).rewrite("a", "x")
 
 
-def test_text_that_avoids_markers() -> None:
+def test_expression_avoids_markers() -> None:
     words = ("</parameter>", "<parameter=", "</function>")
     pattern = avoiding(words)
     assert pattern is not None

@@ -39,7 +39,7 @@ FORM = OutputFormat("json_object")
         (conversation(STRICT, prompt=RawPrompt(text="x")), [], []),
     ],
 )
-def test_promises(asked: Conversation, found: list[str], missing: list[str]) -> None:
+def test_promises_of_a_request_are_found(asked: Conversation, found: list[str], missing: list[str]) -> None:
     assert sorted(promises(asked)) == found
     assert not_enforced(asked, ["guided"], "hermes") == missing
     assert not_enforced(asked, [GRAMMAR], "hermes") == []

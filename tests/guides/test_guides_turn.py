@@ -44,7 +44,7 @@ UNHELD = {
     *("beam", "deepseek_r1", "functiongemma", "gemma4", "kimi_thinking", "lfm2", "llama3_json", "llama4_pythonic"),
     *("minimax_m3", "muse_glimmer", "olmo3", "plain", "pythonic", "xlam"),
 }
-"""The families of docs/tools.md whose calls are not held."""
+"""The families of docs/guided-turns.md without a grammar for calls."""
 QUICK = ("qwen3_coder", "hermes", "gpt_oss", "kimi_k2")
 
 
@@ -77,7 +77,7 @@ def is_patch(text: str) -> bool:
 
 
 def check_weather(value: dict[str, Any]) -> None:
-    """By `STRICT`."""
+    """Checks a value by `STRICT`."""
     assert value.keys() == STRICT["properties"].keys()
     assert isinstance(value["city"], str)
     assert type(value["days"]) is int
@@ -143,7 +143,7 @@ def test_every_call_in_free_text_is_valid(name: str, special: bool) -> None:
 
 
 @pytest.mark.parametrize(("name", "special"), cases())
-def test_a_turn_that_begins_in_reasoning(name: str, special: bool) -> None:
+def test_turn_may_begin_in_reasoning(name: str, special: bool) -> None:
     form = TurnForm(tools=TOOLS, in_reasoning=True)
     assert list(turns(name, special, form, range(10, 13)))
 
@@ -179,25 +179,25 @@ def test_beside_tools_the_answer_is_a_call_or_has_its_form(name: str, special: b
 
 
 @pytest.mark.parametrize("name", sorted(UNHELD))
-def test_other_families_say_that_they_cannot(name: str) -> None:
+def test_other_families_are_unguidable(name: str) -> None:
     with pytest.raises(Unguidable):
         turn_grammar(TurnForm(tools=TOOLS), family(name))
 
 
 @pytest.mark.parametrize("name", ["llama3_json", "xlam"])
-def test_a_forced_call_is_held_where_free_text_is_not(name: str) -> None:
+def test_forced_call_is_constrained_even_if_free_text_is_not(name: str) -> None:
     form = TurnForm(tools=TOOLS[:1], forced=True, prefix=family(name).style.call_prefix(None))
     for _, text, ended, calls, _ in turns(name, False, form, range(3)):
         assert not ended or len(calls) == 1, text
 
 
-def test_one_call_where_only_one_may_be() -> None:
+def test_turn_without_parallel_calls_has_at_most_one() -> None:
     form = TurnForm(tools=TOOLS, parallel=False)
     for _, text, _, calls, _ in turns("hermes", False, form, range(40, 48)):
         assert len(calls) <= 1, text
 
 
-def test_what_a_family_cannot_hold_is_named() -> None:
+def test_promises_that_a_family_cannot_keep_are_named() -> None:
     limited = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^x+$"}}, "required": ["a"]}
     ranged = Grammar("lark", 'start: "a".."z"')
     tools = [
@@ -222,7 +222,7 @@ def test_a_format_without_meaning_restricts_nothing(name: str) -> None:
     assert matcher.is_accepting()
 
 
-def test_a_marker_that_is_a_stop_token_is_the_engines() -> None:
+def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
     """gpt-oss ends a call with `<|call|>`, on which engines stop: masks leave it out inside a grammar."""
     found = family("gpt_oss")
     tokenizer = ByteTokenizer(found.markers)

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from schemas.conversation import Client, Part, Reasoning, Text, Turn
 from schemas.ledger import LedgerEntry
-from services.ledger.choice import MAX_IDLE
 from services.ledger.evidence import call_id
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
@@ -243,7 +242,7 @@ def test_a_sibling_that_had_to_go_is_remembered(setup: ModelSetup) -> None:
 def test_a_session_that_goes_on_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None:
     ledger = open_ledger(setup, entry_bytes=200_000, prompt_bytes=1 << 24)
     session, turns, own, others = Session(setup, ledger), list[Turn](), list[bytes](), list[bytes]()
-    for number in range(3 * MAX_IDLE):
+    for number in range(48):
         prompt = session.prompt(*turns)
         assert prompt.found is not None
         assert prompt.found.outcome == ("reused" if turns else "first")

@@ -46,13 +46,3 @@ def test_a_sibling_in_use_stays_when_others_go() -> None:
         store.add(entry(number, key=b"another"))
     assert store.find(b"key", 100) == []
     assert store.is_complete(b"key"), "nothing is known of it"
-
-
-def test_all_turns_of_a_session_are_used_at_once() -> None:
-    store = EntryStore(20_000)
-    for number in range(5):
-        store.add(entry(number))
-    for number in range(5, 100):
-        store.use(entry(own).mac for own in range(5))
-        store.add(entry(number, key=b"another"))
-    assert [stored.entry for stored in store.find(b"key", 9)] == [entry(number) for number in range(4, -1, -1)]

@@ -31,8 +31,8 @@ from schemas.events import (
 )
 from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
 from services.frontend.turns.admission import Admission
-from services.frontend.turns.bus_gateway import BusGateway
-from services.frontend.turns.open_turn import BusTurn
+from services.frontend.turns.gateway import BusGateway
+from services.frontend.turns.turn_state import BusTurn
 from services.parser.service import Parser
 from services.parser.shard import Shard
 from services.preprocessor.service import Preprocessor

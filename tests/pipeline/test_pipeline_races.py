@@ -189,7 +189,7 @@ async def test_a_client_that_leaves_while_its_turn_is_resumed_leaves_nothing(loc
     opened = await turn.task
     local.of("preprocessor")[0].lose(".gen.", 1000)
     await local.worker_of(turn).kill()
-    await eventually(lambda: opened.attempt > 1)
+    await eventually(lambda: opened.attempt.number > 1)
     opened.cancel("hangup")
     await eventually(lambda: not any("resume" in task.get_name() for task in asyncio.all_tasks()))
     await eventually(lambda: not frontend.turns)

@@ -16,6 +16,7 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
+from services.templates.tools import list_tools
 from tests.captures import CAPTURES, REASON
 
 CLAUDE = CAPTURES / "claude-code-2.1.328"
@@ -113,4 +114,4 @@ def test_every_capture_renders_with_every_published_template(real_template: Chat
             stripped, _ = strip_preamble(conversation)
             adapted = adapt(stripped, traits, real_template)
             variables = template_variables(stripped, traits, defaults={}, own={})
-            assert real_template.render(adapted.messages, tools=adapted.tools, variables=variables)
+            assert real_template.render(adapted.messages, tools=list_tools(stripped.tools), variables=variables)

@@ -10,7 +10,7 @@ from services.preprocessor.prompt import assemble
 from services.runtime.storage.seal import Sealer
 from services.tokenization.encoder import Encoder
 from services.tokenization.segments import Cuts, TokenIds
-from tests.conftest import MakeProcess
+from tests.conftest import MakeProcess, eventually
 
 
 class Wrong:
@@ -56,6 +56,7 @@ async def test_a_difference_is_logged_as_an_error(
     preparation = Preparation(process, setup, Sealer(b"test"), 1, None)
     prompt = assemble(Conversation("m", [Turn("user", [Text("hi")])]), setup)
     for _ in range(CHECK_EVERY):
-        await preparation.check(prompt)
+        preparation.check(prompt)
+    await eventually(lambda: bool(errors), 60)
     preparation.close()
     assert errors == ["preprocessor.tokenizers_differ"]

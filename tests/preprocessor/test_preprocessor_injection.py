@@ -19,6 +19,7 @@ from services.preprocessor.prompt import assemble
 from services.runtime.config import PreprocessorConfig
 from services.templates.messages import adapt
 from services.templates.thinking import template_variables
+from services.templates.tools import list_tools
 from tests.conftest import examples
 from tests.preprocessor.injection import conversation, setup_for
 from tests.templates.real_templates import REAL_TEMPLATES
@@ -99,7 +100,11 @@ def check_reference(setup: ModelSetup, name: str, data: str) -> None:
     variables = template_variables(asked, made.traits, defaults={}, own={})
     encode: Any = loaded.apply_chat_template
     expected = encode(
-        adapted.messages, tools=adapted.tools, add_generation_prompt=True, sanitize_control_tokens=True, **variables
+        adapted.messages,
+        tools=list_tools(asked.tools),
+        add_generation_prompt=True,
+        sanitize_control_tokens=True,
+        **variables,
     )
     assert list(assemble(asked, made, limit=False).ids) == list(expected["input_ids"])
 

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.control import ModelCard
+from schemas.control import KvUpdate, ModelCard
 from schemas.frames import pack_ids
-from schemas.kv import KvUpdate
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.runtime.bus import Delivery

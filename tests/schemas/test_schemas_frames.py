@@ -52,7 +52,7 @@ def test_fields_of_a_newer_version_are_skipped() -> None:
     assert frame.entries[0].ids == [1]
 
 
-def test_a_context_is_carried_unread_and_left_out_where_there_is_none() -> None:
+def test_context_is_carried_unread_and_left_out_if_absent() -> None:
     entry = TokenEntry("t", 1, 0, [1], context=msgspec.Raw(b'{"family": "x",  "n":1.0}'))
     data = msgspec.json.encode([entry, TokenEntry("t", 1, 1, [2])])
     assert data == (
@@ -80,7 +80,7 @@ def test_every_kind_of_error_has_its_exception(kind: ErrorKind) -> None:
 
 
 @pytest.mark.parametrize("ids", [[], [1], [0, 10, 0x7B, 0xFFFFFFFF], list(range(60_000))])
-def test_a_prompt_stands_behind_its_request(ids: list[int]) -> None:
+def test_prompt_follows_its_request(ids: list[int]) -> None:
     context = Raw(msgspec.json.encode({"text": "a\0b\n", "n": [1]}))
     sampling = Sampling(max_tokens=3, stop=["\0"])
     request = GenerateRequest("t\0", 2, "m", pack_ids(ids), "p", "f", sampling, [7], context, b"\0\1", cache_salt="s\0")

@@ -34,5 +34,5 @@ def test_different_names_have_different_tokens(a: str, b: str) -> None:
         (subjects.heartbeats(), "tw.v1.beat.*.*"),
     ],
 )
-def test_forms(subject: str, expected: str) -> None:
+def test_subjects_have_their_form(subject: str, expected: str) -> None:
     assert subject == expected

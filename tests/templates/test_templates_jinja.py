@@ -9,10 +9,11 @@ from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
 from services.templates.chat_template import ChatTemplate, Message, Tool
-from services.templates.jinja import JsonDict, environment, with_cached_json
+from services.templates.jinja import JsonDict, environment
 from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
+from services.templates.tools import list_tools, with_cached_json
 from tests.conftest import examples
 from tests.templates.made_up_sessions import session
 
@@ -104,7 +105,7 @@ def test_every_published_template(real_template: ChatTemplate, demo_tokenizer: P
         for conversation in session(random.Random(number), number):
             variables = template_variables(conversation, traits, defaults={}, own={})
             adapted = adapt(conversation, traits, real_template)
-            tools: list[Tool] = adapted.tools
+            tools: list[Tool] = list_tools(conversation.tools)
             try:
                 ours = real_template.render(adapted.messages, tools=tools, variables=variables)
             except Invalid:
@@ -113,16 +114,16 @@ def test_every_published_template(real_template: ChatTemplate, demo_tokenizer: P
                 break
             expected = theirs(demo_tokenizer, real_template.source, adapted.messages, tools=tools or None, **variables)
             assert ours == expected
-            again = real_template.render(adapted.messages, tools=with_cached_json(tools), variables=variables)
+            again = real_template.render(
+                adapted.messages, tools=list(map(with_cached_json, tools)), variables=variables
+            )
             assert again == expected
             rendered += 1
     assert rendered
 
 
 def test_an_object_is_written_once_in_each_spelling() -> None:
-    once = with_cached_json({"a": [{"b": 1}]})
-    assert isinstance(once, JsonDict)
-    assert isinstance(once["a"][0], JsonDict)
+    once = JsonDict({"a": [JsonDict({"b": 1})]})
     template = environment().from_string("{{ x | tojson }}{{ x | tojson }}{{ x | tojson(indent=1) }}")
     first = template.render(x=once)
     once["a"] = "changed"  # what is told was written before

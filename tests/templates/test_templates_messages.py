@@ -17,6 +17,7 @@ from schemas.conversation import (
     Turn,
 )
 from services.templates.messages import adapt
+from services.templates.tools import list_tools
 from services.templates.traits import TemplateTraits
 from tests.templates.adapting import NoTemplate, adapted, call, messages, result, said, user
 
@@ -137,7 +138,7 @@ class TestTools:
     def test_deferred_ones_are_not_in_front_but_where_they_were_loaded(self) -> None:
         loaded = Turn("tool", [Result("c1", [ToolReference("Cron"), Text("Tool loaded.")])])
         found = adapted(user("hi"), said(call()), loaded, tools=[self.cron, self.grep])
-        assert [tool["function"]["name"] for tool in found.tools] == ["Grep"]
+        assert [tool["function"]["name"] for tool in list_tools([self.cron, self.grep])] == ["Grep"]
         assert found.messages[-1]["content"] == (
             '{"type": "function", "function": {"name": "Cron", "description": "schedule", '
             '"parameters": {"type": "object"}}}\nTool loaded.'
@@ -150,7 +151,7 @@ class TestTools:
     def test_a_freeform_tool_is_a_function_with_one_string(self) -> None:
         patch = ToolSpec("apply_patch", kind="custom")
         found = adapted(said(Call("c1", "apply_patch", "*** Begin", kind="custom")), tools=[patch])
-        assert found.tools[0]["function"]["parameters"]["required"] == ["input"]
+        assert list_tools([patch])[0]["function"]["parameters"]["required"] == ["input"]
         assert found.messages[0]["tool_calls"][0]["function"]["arguments"] == {"input": "*** Begin"}
 
     def test_a_freeform_call_that_came_wrapped_is_not_wrapped_again(self) -> None:
@@ -161,7 +162,7 @@ class TestTools:
         found = adapted(
             said(Call("c1", "open", "{}", namespace="browser")), result(), tools=[ToolSpec("open", namespace="browser")]
         )
-        assert found.tools[0]["function"]["name"] == "browser__open"
+        assert list_tools([ToolSpec("open", namespace="browser")])[0]["function"]["name"] == "browser__open"
         assert found.messages[0]["tool_calls"][0]["function"]["name"] == "browser__open"
         assert found.messages[1]["name"] == "browser__open"
 

@@ -20,6 +20,7 @@ from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe
 from services.templates.thinking import template_variables
+from services.templates.tools import list_tools
 
 TOOLS = [
     ToolSpec("read", "reads", {"type": "object", "properties": {"path": {"type": "string", "description": "where"}}}),
@@ -69,7 +70,7 @@ def render(template: ChatTemplate, turns: list[Turn], thinking: str = "default",
     traits = probe(template)
     adapted = adapt(conversation, traits, template)
     variables = template_variables(conversation, traits, defaults={}, own={})
-    return template.render(adapted.messages, tools=adapted.tools, variables=variables)
+    return template.render(adapted.messages, tools=list_tools(conversation.tools), variables=variables)
 
 
 def marks(text: str, kind: str) -> list[str]:

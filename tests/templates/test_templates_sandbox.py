@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
 from services.templates.chat_template import ChatTemplate, Message, Tool
-from services.templates.jinja import JsonDict, environment, with_cached_json
+from services.templates.jinja import JsonDict, environment
+from services.templates.tools import with_cached_json
 
 MESSAGES: list[Message] = [
     {"role": "user", "content": "hi", "parts": [1, [2]], "facts": {"a": {"b": 1}}},

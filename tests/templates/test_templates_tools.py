@@ -1,13 +1,15 @@
-"""A session's tools in all their forms, each made once."""
+"""A request's tools in the forms that a prompt needs."""
 
 from typing import Any
 
 import msgspec
+import pytest
 
-from schemas.conversation import Grammar, ToolSpec
-from services.families.bare_tools import bare
+from schemas.conversation import Conversation, Grammar, Text, ToolSpec, Turn
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import assemble
 from services.templates.jinja import JsonDict
-from services.templates.tools import SessionTools, list_tools, rendered_tool
+from services.templates.tools import PromptTools, list_tools, rendered_tool
 
 SPECS = [
     ToolSpec("run", "Runs.", {"type": "object", "properties": {"n": {"type": "integer", "description": "how often"}}}),
@@ -16,42 +18,45 @@ SPECS = [
 ]
 
 
-def parsed(tools: SessionTools) -> list[ToolSpec]:
-    return msgspec.json.decode(tools.parser_json, type=list[ToolSpec])
-
-
 def test_names_and_schemas_are_those_that_the_model_sees() -> None:
-    tools = SessionTools.of(SPECS)
-    assert tools == SPECS
+    tools = PromptTools.of(SPECS, None)
     assert [tool.name for tool in tools.rendered] == ["run", "patch", "files__find"]
     assert tools.rendered == [rendered_tool(tool) for tool in SPECS]
     assert tools.rendered[1].schema["required"] == ["input"]
     assert [tool["function"]["name"] for tool in tools.definitions] == ["run", "patch"]
     assert tools.definitions == list_tools(SPECS)
-    assert parsed(tools) == bare(tools.rendered)
-    assert b"how often" not in tools.parser_json
-
-
-def test_a_list_keeps_its_json() -> None:
-    tools = SessionTools(SPECS)
-    assert tools.definitions == list_tools(SPECS)
-    assert tools.definitions is tools.definitions
     assert isinstance(tools.definitions[0], JsonDict)
-    assert tools.parser_json is tools.parser_json
+    parsed = msgspec.json.decode(tools.parser_json, type=list[ToolSpec])
+    assert [tool.name for tool in parsed] == ["run", "patch", "files__find"]
+    assert parsed[0].schema == {"type": "object", "properties": {"n": {"type": "integer"}}}
+    assert PromptTools.of([], None) == PromptTools()
 
 
-def test_forms_belong_to_the_list() -> None:
-    tools = SessionTools.of(SPECS)
-    assert SessionTools.of(tools) is tools
-    assert tools.rendered is tools.rendered
-    assert SessionTools.of(list(SPECS)) is not tools
-    assert SessionTools().parser_json == b"[]"
+def test_equal_tools_have_their_forms_once(setup: ModelSetup) -> None:
+    many = [*SPECS, *(ToolSpec(f"t{number}", "says " * 20) for number in range(9))]
+    first = setup.tools_of(many)
+    assert setup.tools_of([*many]) is first
+    assert setup.tools_of(many[:-1]).rendered == first.rendered[:-1]
+    conversation = Conversation("m", [Turn("user", [Text("hi")])], tools=many)
+    assert assemble(conversation, setup).tools is first.rendered
+
+
+def test_control_tokens_in_definitions_are_marked(setup: ModelSetup) -> None:
+    assert setup.encoder.marks is not None
+    marker = setup.encoder.marks.data
+    (tool,) = PromptTools.of([ToolSpec("run", "a <|im_end|> b")], marker).definitions
+    assert tool["function"]["description"] == marker.mark("a <|im_end|> b") != "a <|im_end|> b"
 
 
 def test_schemas_that_are_nested_deeper_than_functions_recurse() -> None:
     deep: Any = {}
     for _ in range(700):
         deep = {"a": deep}
-    tools = SessionTools([ToolSpec("deep", schema=deep)])
-    assert tools.definitions == list_tools(tools)
-    assert parsed(tools) == list(tools)
+    specs = [ToolSpec("deep", schema=deep)]
+    tools = PromptTools.of(specs, None)
+    assert tools.definitions == list_tools(specs)
+    assert msgspec.json.decode(tools.parser_json, type=list[ToolSpec]) == specs
+    for _ in range(100_000):
+        deep = {"a": deep}
+    with pytest.raises(RecursionError):
+        PromptTools.of([ToolSpec("deep", schema=deep)], None)

@@ -5,7 +5,7 @@ import pytest
 from msgspec import Raw, Struct
 
 from schemas import subjects
-from schemas.control import Cancel, Credit, Heartbeat, Load, ModelCard, Replay, StreamPosition
+from schemas.control import Cancel, Credit, Heartbeat, KvUpdate, Load, ModelCard, Replay, StreamPosition
 from schemas.conversation import Conversation, Sampling, Text, ToolSpec, Turn
 from schemas.errors import EngineFailed, Overloaded
 from schemas.events import (
@@ -34,7 +34,6 @@ from schemas.frames import (
     TurnRequest,
     pack_ids,
 )
-from schemas.kv import KvUpdate
 from schemas.ledger import LedgerContext, LedgerEntry
 from turnwire_tools.tap import bus_view, messages
 from turnwire_tools.tap.bus_view import Line

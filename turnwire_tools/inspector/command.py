@@ -18,8 +18,7 @@ from cyclopts import Parameter
 
 from schemas import subjects
 from schemas.errors import TurnwireError
-from services.cli.errors import UsageError
-from services.cli.files import read_text
+from services.cli.common import UsageError, read_text
 from services.cli.registry import Command
 from services.cli.running import bus_defaults, newest
 from services.cli.signals import run, status_of

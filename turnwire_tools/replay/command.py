@@ -14,9 +14,8 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from services.cli.common import CommandError, read_text
 from services.cli.connect.served import read_models
-from services.cli.errors import CommandError
-from services.cli.files import read_text
 from services.cli.registry import Command
 from services.cli.signals import run
 from services.parser.service import load_backend

@@ -15,7 +15,7 @@ from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
 from schemas.events import FinishReason, Usage
 from schemas.frames import ParseContext
-from services.cli.errors import UsageError
+from services.cli.common import UsageError
 from services.runtime.streams.turn_log import LoggedEvent
 from turnwire_tools.clients.answer import APIS, Api, End, Story
 

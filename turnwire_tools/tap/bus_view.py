@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from schemas import control, events, frames, kv, ledger
+from schemas import control, events, frames, ledger
 from services.runtime.streams.links import GENERATION_BITS
 from turnwire_tools.tap.messages import kind_of, target_of
 
@@ -75,7 +75,7 @@ def _describe(message: Any) -> str:
             return f"{message.receiver} requests everything from 0"
         case control.Heartbeat():
             return _heartbeat(message)
-        case kv.KvUpdate():
+        case control.KvUpdate():
             stored, removed = len(message.stored), len(message.removed)
             return f"#{message.seq} of {message.worker}: {stored} bytes of keys stored, {removed} removed"
         case ledger.LedgerEntry():

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from schemas import subjects
 from schemas.frames import TurnRequest
-from services.cli.files import append_to_file
+from services.cli.common import append_to_file
 from services.cli.registry import Command
 from services.cli.running import bus_defaults
 from services.cli.signals import run

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from services.cli.errors import UsageError
+from services.cli.common import UsageError
 from services.cli.observer import observing
 from services.cli.signals import status_of
 from services.runtime.bus import Delivery

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from schemas import control, frames, kv, ledger, subjects
-from services.cli.errors import UsageError
+from schemas import control, frames, ledger, subjects
+from services.cli.common import UsageError
 
 TYPES: Mapping[str, type[Struct]] = {
     "turn": frames.TurnRequest,
@@ -22,7 +22,7 @@ TYPES: Mapping[str, type[Struct]] = {
     "replay": control.Replay,
     "credit": control.Credit,
     "beat": control.Heartbeat,
-    "kv": kv.KvUpdate,
+    "kv": control.KvUpdate,
     "ledger": ledger.LedgerEntry,
 }
 """The type of the messages on `tw.v1.<kind>.…`."""

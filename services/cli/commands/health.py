@@ -6,7 +6,7 @@ It imports the standard library and the configuration only, since it runs every 
 import sys
 
 from schemas.control import Stage
-from services.cli.local_http import get, reachable
+from services.cli.common import get, reachable
 from services.cli.registry import Command
 from services.runtime.config import STAGES, FrontendConfig, Positive, StageConfig
 from services.runtime.config.loader import Sources

@@ -10,8 +10,7 @@ from services.frontend.apis.responses.state.store import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources
-from services.runtime.storage.kv import BucketConfig, create_bucket
-from services.runtime.storage.ledger_bucket import ledger_bucket
+from services.runtime.storage.kv import BucketConfig, create_bucket, ledger_bucket
 
 RETRY_S = 0.5
 

@@ -7,8 +7,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from services.cli.errors import UsageError
-from services.cli.files import read_text
+from services.cli.common import UsageError, read_text
 from services.cli.registry import Command
 from services.frontend.http.keys import Limits, parse_keys
 

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.cli.files import replace_file
+from services.cli.common import replace_file
 from services.cli.registry import Command
 from services.runtime.config import STAGES
 

@@ -17,8 +17,8 @@ import msgspec
 from cyclopts import Parameter
 
 from schemas.control import ModelCard
+from services.cli.common import CommandError, UsageError
 from services.cli.connect.served import ServerError, read_models
-from services.cli.errors import CommandError, UsageError
 from services.cli.registry import Command
 from services.cli.running import server_url
 from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled

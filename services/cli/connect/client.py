@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Struct
 
+from services.cli.common import UsageError
 from services.cli.connect.served import ServedModel
-from services.cli.errors import UsageError
 
 PROVIDER = "turnwire"
 """Turnwire's name in clients that have several providers."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.cli.errors import CommandError
+from services.cli.common import CommandError
 
 TIMEOUT_S = 10.0
 

@@ -11,9 +11,8 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from services.cli.common import CommandError, create_file, replace_file
 from services.cli.connect.client import Settings
-from services.cli.errors import CommandError
-from services.cli.files import create_file, replace_file
 
 
 class Unreadable(CommandError):

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.text import Text
 
 from services.cli.doctor import bus as doctor_bus
-from services.cli.doctor import engine as doctor_engine
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor.finding import Finding, Status
 from services.cli.registry import Command
@@ -73,7 +72,7 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
         yield doctor_machine.check_port(frontend)
     # transformers reads this when it is imported; the findings report a missing torch themselves.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    yield from doctor_engine.check(worker)
+    yield from doctor_machine.check_engine(worker)
     if worker.model is None and worker.engine != "script":
         yield Finding("warn", "model", f"none configured: --engine {worker.engine} needs a --model")
     elif worker.model is None:

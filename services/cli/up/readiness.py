@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from services.cli.local_http import get
+from services.cli.common import get
 
 TIMEOUT_S = 5.0
 

@@ -100,36 +100,36 @@ class Markup:
             hit = yield from read_prose(turn, *self._markers(place), stop=Mark.STOP, tail=Mark.TAIL)
             if hit is None:
                 return
-            means, text = hit.meaning, hit.match[0]
-            if isinstance(means, Call):
-                passed = yield from means.read(turn, hit.match)
+            meaning, text = hit.meaning, hit.match[0]
+            if isinstance(meaning, Call):
+                passed = yield from meaning.read(turn, hit.match)
                 if passed is not None:
                     turn.quote(passed)
                     continue
                 if turn.scanner.final:
                     return  # the input ended in the call; the rest belongs to it
-            elif means is Mark.QUOTE or (turn.quotes and means in (Mark.ORPHAN, Mark.ALONE)):
+            elif meaning is Mark.QUOTE or (turn.quotes and meaning in (Mark.ORPHAN, Mark.ALONE)):
                 turn.quote(text)
                 continue
-            elif means is Mark.ORPHAN:
+            elif meaning is Mark.ORPHAN:
                 if turn.started:
                     turn.hold(text)
                 continue
             else:
                 turn.end_prose()
-            place = self._after(place, means)
+            place = self._after(place, meaning)
 
-    def _after(self, place: "_Place", means: Meaning) -> "_Place":
+    def _after(self, place: "_Place", meaning: Meaning) -> "_Place":
         """The state after a marker."""
-        if isinstance(means, Call) or means is Mark.EMPTY:
+        if isinstance(meaning, Call) or meaning is Mark.EMPTY:
             return replace(place, reasoning=False, unclosed=place.unclosed or place.reasoning, called=True)
-        match means:
+        match meaning:
             case Mark.THINK:
                 return replace(place, reasoning=True, called=False)
             case Mark.ANSWER:
                 return replace(place, reasoning=False, unclosed=False, called=False)
             case Mark.FRAME | Mark.UNFRAME:
-                return replace(place, framed=self.framed or means is Mark.FRAME, called=False)
+                return replace(place, framed=self.framed or meaning is Mark.FRAME, called=False)
         return place
 
     @cached_property

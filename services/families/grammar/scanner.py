@@ -147,7 +147,7 @@ class BlockWriter:
         self.length = 0
         """Characters of the open block that were returned as deltas."""
         self.behind: dict[int, int] = {}
-        """For each reasoning or text block: the characters of input, from its first one on, there when it opened."""
+        """For each reasoning or text block: the input from its first character on when it opened, in characters."""
         self._events: list[BlockEvent] = []
         self._parts: list[str] = []
         self.write: Write = self._parts.append

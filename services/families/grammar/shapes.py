@@ -213,14 +213,14 @@ class Markers(Generic[T]):
         self, text: str, position: int, final: bool, line_start: bool = True
     ) -> MarkerMatch[T] | MarkerCut[T] | More | None:
         """The marker at `position`; `line_start`: only blanks precede it on its line."""
-        for shape, means in self._shapes:
+        for shape, meaning in self._shapes:
             if shape.line_start and not line_start:
                 continue
             answer = shape.at(text, position, final)
             if answer is MORE:
                 return MORE
             if answer is not None:
-                return MarkerMatch(means, answer)
+                return MarkerMatch(meaning, answer)
         return self._cut(text, position, line_start) if final else None
 
     def names(self, text: str, position: int, line_start: bool = True) -> bool:
@@ -231,8 +231,8 @@ class Markers(Generic[T]):
 
     def _cut(self, text: str, position: int, line_start: bool) -> MarkerCut[T] | None:
         cuts = [
-            MarkerCut(means, *cut)
-            for shape, means in self._shapes
+            MarkerCut(meaning, *cut)
+            for shape, meaning in self._shapes
             if (line_start or not shape.line_start) and (cut := shape.cut(text, position)) is not None
         ]
         return max(cuts, key=lambda cut: (cut.marked, cut.more), default=None)

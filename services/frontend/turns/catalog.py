@@ -29,8 +29,6 @@ class ModelCatalog:
         """`publish`: sends a notice to the other frontends."""
         self._registry = registry
         self._shared = SharedNames(publish)
-        self.apply = self._shared.apply
-        """Takes another frontend's notice of a session's model."""
         self._default_model = default_model
         self._accept_any_model = accept_any_model
         self._served: list[ModelCard] | None = None
@@ -78,6 +76,10 @@ class ModelCatalog:
             message = "no model is being served at the moment: the pipeline is starting, or a stage is down"
             raise Unavailable(message, retry_after_s=RETRY_AFTER_S)
         raise NotFound(f"model: {model}")
+
+    def apply(self, notice: FrontendNotice) -> None:
+        """Takes another frontend's notice of a session's model."""
+        self._shared.apply(notice)
 
     def ready(self) -> list[str]:
         """Returns the models for which every stage takes turns."""

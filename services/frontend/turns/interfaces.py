@@ -1,7 +1,7 @@
 """The interface between the HTTP side of the frontend and the pipeline behind it.
 
 A route opens a turn with a sink; the sink then receives the turn's events in order, until exactly one terminal event.
-`bus_gateway` implements the interface over NATS; tests and replays implement it in memory.
+`gateway` implements the interface over NATS; tests and replays implement it in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence

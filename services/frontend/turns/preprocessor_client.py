@@ -11,8 +11,8 @@ from schemas import subjects
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
 from schemas.frames import TextReply
-from services.frontend.turns.open_turn import BusTurn
 from services.frontend.turns.stage_wait import StageWait
+from services.frontend.turns.turn_state import BusTurn, Event
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
@@ -68,32 +68,31 @@ class PreprocessorClient:
         return chosen
 
     async def prepare(self, turn: BusTurn) -> Prepared:
-        """Sends the turn's current attempt to `turn.preprocessor`; returns once a worker has it.
+        """Sends the turn's current attempt to its preprocessor; returns once a worker has it.
 
         Raises:
             TimedOut, Unavailable: another one may succeed.
             TurnwireError: it was refused.
         """
         loop = asyncio.get_running_loop()
+        attempt = turn.attempt
         outcome: asyncio.Future[Prepared] = loop.create_future()
-        preprocessor = turn.preprocessor
+        attempt.outcome = outcome
+        preprocessor = attempt.preprocessor
         timer: asyncio.TimerHandle | None = None
-
-        def fail(error: TurnwireError) -> None:
-            if not outcome.done():
-                outcome.set_exception(error)
 
         def accepted(answer: bytes | TurnwireError) -> None:
             # May come after the outcome, or never.
             nonlocal timer
             if isinstance(answer, TurnwireError):
-                fail(answer)
+                turn.take_failure(attempt, Event.REFUSED, answer)
             elif not outcome.done():
                 timer = loop.call_later(PREPARE_TIMEOUT_S, too_late)
 
         def too_late() -> None:
             turn.failures += 1
-            fail(TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s"))
+            late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
+            turn.take_failure(attempt, Event.TIMED_OUT, late)
 
         forget = self._process.bus.ask(
             subjects.turn(turn.card.name, preprocessor),
@@ -101,7 +100,6 @@ class PreprocessorClient:
             self._config.accept_timeout_s,
             accepted,
         )
-        turn.outcome = outcome
         self._preparing[preprocessor] += 1
         try:
             return await outcome
@@ -112,8 +110,6 @@ class PreprocessorClient:
             self._preparing[preprocessor] -= 1
             if not self._preparing[preprocessor]:
                 del self._preparing[preprocessor]
-            if turn.outcome is outcome:
-                turn.outcome = None
 
     async def ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
         """Returns the reply to a request about text and tokens. Raises TurnwireError.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from schemas import subjects
 from schemas.control import Credit
-from services.frontend.turns.open_turn import BusTurn
+from services.frontend.turns.turn_state import Attempt, BusTurn, State
 from services.runtime.process import Process
 
 BOTH_LOST = "the worker and the parser of this turn were lost"
@@ -38,35 +38,35 @@ class ProcessWatch:
     def _tick(self, _now: float) -> None:
         if not self._process.cut_off:
             for turn in list(self._turns()):
-                if turn.streaming:
+                if turn.state is State.STREAMING:
                     self._check(turn)
 
     def _check(self, turn: BusTurn) -> None:
-        registry, bus = self._process.registry, self._process.config.bus
-        has_worker = registry.get("worker", turn.worker) is not None
-        has_parser = registry.get("parser", turn.parser) is not None
+        attempt, registry, bus = turn.attempt, self._process.registry, self._process.config.bus
+        has_worker = registry.get("worker", attempt.worker) is not None
+        has_parser = registry.get("parser", attempt.parser) is not None
         if has_worker and has_parser:
-            turn.waited_s = 0.0
+            attempt.lost_s = 0.0
             return
-        turn.waited_s += bus.beat_interval_s
+        attempt.lost_s += bus.beat_interval_s
         if not has_worker and not has_parser:
-            if turn.parser_gone == turn.parser and turn.waited_s > bus.dead_after_s + RESCUE_S:
+            if attempt.dead_parser == attempt.parser and attempt.lost_s > bus.dead_after_s + RESCUE_S:
                 self._on_lost(turn, BOTH_LOST)
                 return
-            self._probe_parser(turn)
-        if turn.waited_s > bus.recovery_s:
+            self._probe_parser(attempt)
+        if attempt.lost_s > bus.recovery_s:
             lost = "parser" if has_worker else "worker"
             self._on_late(
                 turn, f"the {lost} of this turn was lost, and no other continued it within {bus.recovery_s:g} s"
             )
 
-    def _probe_parser(self, turn: BusTurn) -> None:
+    def _probe_parser(self, attempt: Attempt) -> None:
         """Notes whether a parser without heartbeats is dead. One that is suspended may come back and hand the turn
         back."""
-        parser = turn.parser
+        parser = attempt.parser
 
         def gone() -> None:
-            turn.parser_gone = parser
+            attempt.dead_parser = parser
 
         credit = Credit(receiver="", seq=0, window=0)  # it grants nothing to anybody
         self._process.probe(subjects.credit("parser", parser), credit, gone)

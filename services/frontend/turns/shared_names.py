@@ -12,7 +12,8 @@ import xxhash
 from cachetools import LRUCache
 
 from schemas.control import FrontendNotice, ModelCard
-from schemas.conversation import Conversation, Text
+from schemas.conversation import Conversation
+from schemas.session import placement_key
 
 MAX_SESSIONS = 65_536
 """Placements that are remembered; the least recently used ones are dropped."""
@@ -33,7 +34,7 @@ class SharedNames:
         """
         if conversation is None:
             return max(cards, key=lambda card: card.weight)
-        session = session_of(conversation)
+        session = placement_key(conversation)
         placed = self._placed.get((name, session))
         for card in cards:
             if card.name == placed:
@@ -46,16 +47,6 @@ class SharedNames:
     def apply(self, notice: FrontendNotice) -> None:
         """Remembers where another frontend placed a session."""
         self._placed[notice.name, notice.id] = notice.model
-
-
-def session_of(conversation: Conversation) -> str:
-    """Returns a key for the session of a conversation: its client's id, else its first question."""
-    text = conversation.client.session
-    if text is None:
-        question = next((turn for turn in conversation.turns if turn.role == "user"), None)
-        parts = question.parts if question is not None else []
-        text = "\n".join(part.text for part in parts if isinstance(part, Text))
-    return xxhash.xxh3_128_hexdigest(text.encode(errors="surrogatepass"))
 
 
 def _score(card: ModelCard, session: str) -> float:

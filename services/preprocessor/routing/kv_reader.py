@@ -10,9 +10,8 @@ from collections import Counter
 import msgspec
 
 from schemas import subjects
-from schemas.control import Heartbeat
+from schemas.control import Heartbeat, KvSnapshot, KvUpdate
 from schemas.errors import TurnwireError
-from schemas.kv import KvSnapshot, KvUpdate
 from services.preprocessor.routing.kv_index import KvIndex
 from services.runtime.bus import Delivery
 from services.runtime.process import Process

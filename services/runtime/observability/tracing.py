@@ -207,7 +207,8 @@ class Tracer:
         # A daemon, so that a receiver that does not answer cannot hold up the end of the process.
         threading.Thread(target=shut_down, name="tracing-close", daemon=True).start()
         try:
-            await asyncio.wait_for(closed.wait(), CLOSE_S)
+            async with asyncio.timeout(CLOSE_S):
+                await closed.wait()
         except TimeoutError:
             pass
 

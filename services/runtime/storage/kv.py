@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from schemas import subjects
 from schemas.errors import EngineFailed, NotFound, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus
+from services.runtime.config import MIB, LedgerStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 2.0
@@ -43,6 +44,20 @@ class BucketConfig(Struct, frozen=True, kw_only=True):
     """`memory`: the entries go when the server does."""
     replicas: int = 1
     """Servers of a cluster that hold a copy."""
+
+
+LEDGER_BUCKET = "tw_ledger"
+
+
+def ledger_bucket(config: LedgerStoreConfig) -> BucketConfig:
+    """Returns the bucket in which ledger entries of all models outlive processes: parsers write, preprocessors read."""
+    return BucketConfig(
+        name=LEDGER_BUCKET,
+        description="Turnwire: the tokens of turns",
+        ttl_s=config.ledger_ttl_s,
+        max_bytes=config.ledger_store_mb * MIB,
+        max_value_bytes=MIB,
+    )
 
 
 class Bucket:

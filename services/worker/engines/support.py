@@ -1,9 +1,9 @@
-"""The parts that engines share: open turns with a watchdog, and blocking work on daemon threads."""
+"""The parts that engines share: open turns with a watchdog, blocking work on daemon threads, and forms of arguments."""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -202,4 +202,25 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
 async def run_for(limit_s: float, work: Callable[[], object], name: str) -> None:
     """`work()` on a daemon thread, and so many seconds for it. What takes longer goes on without being waited for."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(in_daemon_thread(work, name), limit_s)
+        async with asyncio.timeout(limit_s):
+            await in_daemon_thread(work, name)
+
+
+def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
+    """The one keyword argument for the library's parameters of guided decoding; None where decoding is free.
+
+    The libraries start a grammar at the first token that they decode: the rest of a turn that was broken off cannot be
+    held to it.
+    """
+    form = request.guided
+    if form is None:
+        return {"grammar": request.grammar} if request.grammar and not request.resumed else None
+    if form.kind == "json_schema" and form.schema is not None:
+        return {"json": form.schema}
+    return {"json_object": True}
+
+
+def chosen_first(token: int, values: Mapping[int, float], top: int | None) -> list[tuple[int, float]]:
+    """(token, log probability) of the chosen token, and of `top` others, likeliest first (None: of all)."""
+    others = sorted((pair for pair in values.items() if pair[0] != token), key=lambda pair: -pair[1])
+    return [(token, values.get(token, float("-inf"))), *others[:top]]

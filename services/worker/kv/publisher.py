@@ -9,8 +9,8 @@ from itertools import islice
 import msgspec
 
 from schemas import subjects
+from schemas.control import KvSnapshot, KvUpdate
 from schemas.frames import pack_ids
-from schemas.kv import KvSnapshot, KvUpdate
 from services.runtime.after_sending import after_sending
 from services.runtime.bus import Delivery
 from services.runtime.process import Process

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from schemas.control import FrontendNotice, Heartbeat, ModelCard, Stage
 from schemas.conversation import Client, Conversation, Text, Turn
+from schemas.session import placement_key
 from services.frontend.apis.models.documents import listing, names
 from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.shared_names import SharedNames, session_of
+from services.frontend.turns.shared_names import SharedNames
 from services.runtime.registry import Registry
 
 
@@ -69,7 +70,7 @@ def test_another_frontend_learns_where_a_session_is() -> None:
 def test_a_session_without_an_id_is_known_by_its_first_question() -> None:
     def asked(*texts: str) -> str:
         turns = [Turn("user", [Text(text)]) for text in texts]
-        return session_of(Conversation(model="coder", turns=turns))
+        return placement_key(Conversation(model="coder", turns=turns))
 
     assert asked("fix it") == asked("fix it", "and then?") != asked("explain it")
     assert asked("\ud800"), "a lone surrogate"

@@ -28,8 +28,7 @@ from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.admission import check_room
 from services.worker.engine import FEATURES, EngineInfo, EngineRequest, EngineSupport, KvEvent, Sink
-from services.worker.engines.library_forms import guided_arguments
-from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread, run_for
+from services.worker.engines.support import OpenTurn, OpenTurns, guided_arguments, in_daemon_thread, run_for
 from services.worker.engines.trtllm import requests
 from services.worker.engines.trtllm.events import KvTranslator, kv_used
 from services.worker.engines.trtllm.pollers import Follower, KvEventQueue, LoopGuard, Poller

@@ -9,7 +9,7 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
-from services.worker.engines.library_forms import chosen_first
+from services.worker.engines.support import chosen_first
 from services.worker.engines.trtllm.releases import Release
 
 BLOCK_TOKENS = 32

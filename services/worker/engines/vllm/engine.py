@@ -17,8 +17,7 @@ from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import FEATURES, EngineInfo, EngineRequest, EngineSupport, KvEvent, Sink
-from services.worker.engines.library_forms import guided_arguments
-from services.worker.engines.support import OpenTurn, OpenTurns, decode_one, in_daemon_thread, run_for
+from services.worker.engines.support import OpenTurn, OpenTurns, decode_one, guided_arguments, in_daemon_thread, run_for
 from services.worker.engines.vllm.kv_reader import KvEventReader
 from services.worker.engines.vllm.parent import PLUGIN
 from services.worker.engines.vllm.requests import (

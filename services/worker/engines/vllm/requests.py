@@ -12,7 +12,7 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
-from services.worker.engines.library_forms import chosen_first, guided_arguments
+from services.worker.engines.support import chosen_first, guided_arguments
 
 _BLOCK_TOKENS = 16
 """vLLM's own default on a GPU (`CacheConfig.DEFAULT_BLOCK_SIZE`)."""

@@ -26,10 +26,10 @@ from schemas.events import (
     Usage,
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
-from services.frontend.turns import bus_gateway
-from services.frontend.turns.bus_gateway import BusGateway
+from schemas.session import placement_key
+from services.frontend.turns import gateway
+from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
-from services.frontend.turns.shared_names import session_of
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import Registry
@@ -214,7 +214,7 @@ async def test_a_delta_of_no_open_block_is_dropped(stage: Stage) -> None:
 async def test_events_of_another_attempt_are_ignored_and_their_attempt_is_cancelled_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus_gateway, "CANCEL_AGAIN_S", 0.0)
+    monkeypatch.setattr(gateway, "CANCEL_AGAIN_S", 0.0)
     stage = Stage()
     await stage.gateway.start()
     sink = await stage.open("a")
@@ -280,4 +280,4 @@ async def test_a_turn_for_an_alias_goes_to_another_model_where_its_own_drains(st
     assert stage.process.bus.requests[0].conversation.model == "v2"
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
     assert (await opening).card.name == "v2"
-    assert FrontendNotice("place", session_of(asked), "coder", "v2") in stage.process.published
+    assert FrontendNotice("place", placement_key(asked), "coder", "v2") in stage.process.published

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.files import create_file, replace_file
+from services.cli.common import create_file, replace_file
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:

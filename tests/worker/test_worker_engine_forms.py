@@ -4,7 +4,7 @@ from typing import Any
 
 from schemas.conversation import OutputFormat, Sampling
 from services.worker.engine import EngineRequest
-from services.worker.engines.library_forms import chosen_first, guided_arguments
+from services.worker.engines.support import chosen_first, guided_arguments
 
 
 def request(**fields: Any) -> EngineRequest:

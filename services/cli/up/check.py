@@ -1,7 +1,7 @@
 """`turnwire check`: checks the settings and the model before any process starts."""
 
 from schemas.errors import TurnwireError
-from services.cli.errors import CommandError
+from services.cli.common import CommandError
 from services.cli.registry import Command
 from services.cli.up.plan import model_problem, require_hub_model
 from services.runtime.config import STAGES, PreprocessorConfig

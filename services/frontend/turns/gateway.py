@@ -1,10 +1,10 @@
 """Opens turns over the bus and puts their events together again.
 
-One turn may take several attempts. A preprocessor that does not accept it, or dies with it, is replaced by another. A
-worker that dies in mid-turn hands back its tokens, and the turn goes on behind them on another worker. The client gets
-one stream: the turn's cursor drops what an earlier attempt has sent. A superseded attempt is cancelled, and events with
-its number are ignored. Where no process can take a turn over, it waits for one: a turn in progress for `recovery_s`, a
-new one for `wait_s`.
+One turn may take several attempts (`turn_state`). A preprocessor that does not accept it, or dies with it, is replaced
+by another. A worker that dies in mid-turn hands back its tokens, and another worker continues after them. The client
+gets one stream: the turn's cursor drops what an earlier attempt has sent. A superseded attempt is cancelled, and events
+with its number are ignored. Where no process can take a turn over, it waits for one: a turn in progress for
+`recovery_s`, a new one for `wait_s`.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from schemas import subjects
-from schemas.control import Cancel, Heartbeat, StreamPosition
+from schemas.control import Cancel, Heartbeat, ModelCard, StreamPosition
+from schemas.conversation import Conversation
 from schemas.errors import (
     DEADLINE_PASSED,
     RETRY_AFTER_S,
@@ -38,11 +39,11 @@ from services.frontend.turns.admission import Admitted
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.interfaces import CancelReason, TurnSink
 from services.frontend.turns.metrics import ModelProcesses
-from services.frontend.turns.open_turn import BusTurn
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.turns.process_watch import BOTH_LOST, RESCUE_S, ProcessWatch
 from services.frontend.turns.stage_wait import StageWait
 from services.frontend.turns.turn_span import TurnSpan
+from services.frontend.turns.turn_state import Attempt, BusTurn, Event, State
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.metrics import register
@@ -64,25 +65,22 @@ class BusGateway:
         self._process = process
         self._config = config
         self._log = process.log
-        self._catalog = ModelCatalog(
+        self.catalog = ModelCatalog(
             process.registry,
             default_model=config.default_model,
             accept_any_model=config.accept_any_model,
             publish=lambda notice: process.publish(subjects.frontends(), notice),
         )
-        self.apply = self._catalog.apply
-        self.models = self._catalog.models
-        self.resolve = self._catalog.resolve
-        register(process.metrics, ModelProcesses(self._catalog))
+        register(process.metrics, ModelProcesses(self.catalog))
         self._stages = StageWait(process)
         self._preprocessors = PreprocessorClient(process, config, self._stages)
         self._turns: dict[str, BusTurn] = {}
         self._receiver = FrameReceiver(process, "parser", self._positions, on_given_up=self._given_up)
-        self._cancelled = RecentTurns(CANCEL_AGAIN_S)
+        self._just_cancelled = RecentTurns(CANCEL_AGAIN_S)
         self._empty = asyncio.Event()
         self._empty.set()
         process.registry.on_leave(self._peer_left)
-        ProcessWatch(process, self._turns.values, on_lost=self._lost, on_late=self._late)
+        ProcessWatch(process, self._turns.values, on_lost=self._tokens_lost, on_late=self._no_successor)
         process.on_reconnect.append(self._reconnected)
 
     async def start(self) -> None:
@@ -95,8 +93,8 @@ class BusGateway:
             await self._empty.wait()
         except asyncio.CancelledError:
             for turn in list(self._turns.values()):
-                self._supersede(turn, "shut down")
-                self._fail(turn, Unavailable("this server was shut down", retry_after_s=RETRY_AFTER_S).info)
+                error = Unavailable("this server was shut down", retry_after_s=RETRY_AFTER_S)
+                self._abandon(turn, "shut down", error.info)
             raise
 
     @property
@@ -110,21 +108,27 @@ class BusGateway:
         """See `TurnGateway.open`."""
         if self._process.draining and not admitted.continues:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
-        card, conversation = admitted.card, admitted.conversation
         now = asyncio.get_running_loop().time()
-        turn = BusTurn(turn_id, card, conversation, sink, now + self._config.request_timeout_s, self._cancel)
-        turn.wait_until = now + self._config.wait_s
+        turn = BusTurn(
+            turn_id,
+            admitted.card,
+            admitted.conversation,
+            sink,
+            now + self._config.request_timeout_s,
+            self._cancelled,
+            now + self._config.wait_s,
+        )
         if self._process.tracer is not None:
-            turn.span = TurnSpan.open(self._process.tracer, turn_id, conversation)
+            turn.span = TurnSpan.open(self._process.tracer, turn_id, turn.conversation)
         self._turns[turn_id] = turn
         self._empty.clear()
         try:
             turn.prepared = await self._attempt(turn)
         except asyncio.CancelledError:
-            self._cancel(turn, "hangup")
+            self._cancelled(turn, "hangup")
             raise
         except TurnwireError as error:
-            self._close(turn, error=error.info)
+            self._end(turn, Event.GIVEN_UP, error=error.info)
             raise
         return turn
 
@@ -143,9 +147,17 @@ class BusGateway:
         request = DetokenizeRequest(pack_ids(token_ids))
         return await self._preprocessors.ask(subjects.detokenize, admitted.card.name, request)
 
+    def models(self) -> list[ModelCard]:
+        """See `TurnGateway.models`."""
+        return self.catalog.models()
+
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        """See `TurnGateway.resolve`."""
+        return self.catalog.resolve(model, conversation)
+
     def readiness(self) -> dict[str, Any]:
         """See `TurnGateway.readiness`."""
-        ready = self._catalog.ready()
+        ready = self.catalog.ready()
         bus, draining = not self._process.cut_off, self._process.draining
         return {
             "ready": bus and bool(ready) and not draining,
@@ -153,7 +165,7 @@ class BusGateway:
             "bus": bus,
             "models": ready,
             "turns": len(self._turns),
-            "stages": self._catalog.stages(),
+            "stages": self.catalog.stages(),
         }
 
     def live(self) -> bool:
@@ -172,32 +184,39 @@ class BusGateway:
         tried: list[str] = []
         while True:
             self._move(turn)
-            await self._stages.able(turn.card.name, turn.wait_until, patient=turn.opened)
-            turn.preprocessor = await self._preprocessors.next(turn.card.name, tried)
-            tried.append(turn.preprocessor)
+            await self._stages.able(turn.card.name, turn.wait_until, patient=turn.state is State.RESUMING)
+            tried.append(await self._preprocessors.next(turn.card.name, tried))
+            turn.attempt.preprocessor = tried[-1]
+            turn.take(Event.REQUESTED)
             try:
                 return await self._preprocessors.prepare(turn)
             except (TimedOut, Unavailable) as refusal:
                 self._supersede(turn, str(refusal.info.kind))
                 self._log.warning("frontend.attempt_failed", turn=turn.id, preprocessor=tried[-1], error=str(refusal))
-                if self._turns.get(turn.id) is not turn or turn.failures >= self._config.attempts:
+                if turn.state is State.ENDED or turn.failures >= self._config.attempts:
                     raise
                 if refusal.info.code == DEADLINE_PASSED:
                     raise
                 if asyncio.get_running_loop().time() >= turn.wait_until:
                     raise unreachable() from refusal
 
+    def _move(self, turn: BusTurn) -> None:
+        """Gives a turn that no model has yet to another one with the same alias, if its own takes no turns any more."""
+        alias = turn.conversation.client.alias
+        if alias is not None and turn.state is State.WAITING and not self.catalog.takes_turns(turn.card.name):
+            turn.card = self.resolve(alias, turn.conversation)
+            turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
+
     def _supersede(self, turn: BusTurn, reason: str) -> None:
         """Ends the current attempt, whichever processes still work for it. `reason`: for the turn's trace."""
-        self._publish_cancel(turn.card.name, turn.id, turn.attempt, "superseded")
+        number = turn.attempt.number
+        self._publish_cancel(turn.card.name, turn.id, number, "superseded")
         if turn.span is not None:
-            turn.span.superseded(turn.attempt, reason)
-        turn.attempt += 1
-        turn.streaming = False
-        turn.waited_s = 0.0
+            turn.span.superseded(number, reason)
+        turn.attempt = Attempt(number + 1)
 
     def _resume(self, turn: BusTurn, error: ErrorInfo) -> None:
-        """Starts the next attempt. The client gets `error` if that does not help."""
+        """Makes the next attempt. The client gets `error` if that does not help."""
         turn.failures += 1
         if turn.failures >= self._config.attempts:
             self._fail(turn, error)
@@ -216,75 +235,51 @@ class BusGateway:
 
         turn.resuming = self._process.spawn(attempt(), f"resume {turn.id}")
 
-    def _interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
-        """The worker died in mid-turn: another one continues behind its tokens."""
-        self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
-        self._supersede(turn, "worker lost")
-        if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > len(lost.token_ids) // 4:
-            # The shard that sent more is gone, too. Another worker's tokens from here on would differ.
-            self._fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
-            return
-        if len(lost.token_ids) > len(turn.resume):
-            turn.failures = 0  # a turn that gets further is not to blame for the deaths
-        turn.resume = lost.token_ids
-        turn.avoid = [*turn.avoid, lost.worker]
-        self._resume(turn, lost.error)
+    # -- ends -----------------------------------------------------------------------------------------------------
 
-    def _lost(self, turn: BusTurn, reason: str) -> None:
-        """No process has the turn's tokens any more. A turn that has sent nothing yet can start again."""
-        error = EngineFailed(reason).info
-        self._supersede(turn, "tokens lost")
-        if turn.cursor.place == (0, 0) and not turn.cursor.tokens:
-            self._resume(turn, error)
-        else:
-            self._fail(turn, error)
-
-    def _late(self, turn: BusTurn, reason: str) -> None:
-        """No successor came in time."""
-        self._supersede(turn, "no successor")
-        self._fail(turn, EngineFailed(reason).info)
-
-    def _fail(self, turn: BusTurn, error: ErrorInfo) -> None:
-        if self._turns.get(turn.id) is turn:
-            self._push(turn, [Failed(error)])
-            turn.fail_attempt(raised(error))
-
-    def _push(self, turn: BusTurn, events: list[TurnEvent], tokens: int = 0) -> None:
-        """Hands events to the sink. Every terminal event passes here; it closes the turn, so there is only one."""
+    def _push(self, turn: BusTurn, events: list[TurnEvent], tokens: int = 0, *, end: Event = Event.FINISHED) -> None:
+        """Hands events to the sink. Every terminal event passes here; it ends the turn, so there is only one."""
         if turn.span is not None:
             turn.span.take(events)
         if isinstance(events[-1], Finish | Failed):
-            self._close(turn)
+            self._end(turn, end)
         turn.sink.push(events, tokens)
 
-    def _close(self, turn: BusTurn, *, error: ErrorInfo | None = None, cancelled: CancelReason | None = None) -> None:
-        if self._turns.get(turn.id) is turn:
-            del self._turns[turn.id]
-            if turn.span is not None:
-                turn.span.end(error, cancelled)
+    def _fail(self, turn: BusTurn, error: ErrorInfo, event: Event = Event.GIVEN_UP) -> None:
+        if turn.state is not State.ENDED:
+            self._push(turn, [Failed(error)], end=event)
+
+    def _abandon(self, turn: BusTurn, reason: str, error: ErrorInfo, event: Event = Event.GIVEN_UP) -> None:
+        """Ends the current attempt, and the turn with it."""
+        attempt = turn.attempt
+        self._supersede(turn, reason)
+        self._fail(turn, error, event)
+        attempt.fail(raised(error))
+
+    def _end(
+        self, turn: BusTurn, event: Event, *, error: ErrorInfo | None = None, cancelled: CancelReason | None = None
+    ) -> bool:
+        """Takes an event that ends the turn. Returns False if the turn has ended before."""
+        if not turn.take(event):
+            return False
+        del self._turns[turn.id]
+        if turn.span is not None:
+            turn.span.end(error, cancelled)
         if not self._turns:
             self._empty.set()
+        return True
 
-    def _move(self, turn: BusTurn) -> None:
-        """Gives a turn that no model has yet to another one with the same alias, if its own takes no turns any more."""
-        alias = turn.conversation.client.alias
-        if alias is not None and not turn.opened and not self._catalog.takes_turns(turn.card.name):
-            turn.card = self.resolve(alias, turn.conversation)
-            turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
-
-    def _cancel(self, turn: BusTurn, reason: CancelReason) -> None:
-        if self._turns.get(turn.id) is not turn:
-            return
-        self._close(turn, cancelled=reason)
-        self._publish_cancel(turn.card.name, turn.id, turn.attempt, reason)
-        if turn.resuming is not None:
-            turn.resuming.cancel()
-        self._log.info("frontend.cancelled", turn=turn.id, reason=reason)
+    def _cancelled(self, turn: BusTurn, reason: CancelReason) -> None:
+        if self._end(turn, Event.CANCELLED, cancelled=reason):
+            self._publish_cancel(turn.card.name, turn.id, turn.attempt.number, reason)
+            if turn.resuming is not None:
+                turn.resuming.cancel()
+            self._log.info("frontend.cancelled", turn=turn.id, reason=reason)
 
     def _publish_cancel(
         self, model: str, turn: str, attempt: int, reason: CancelReason | Literal["superseded"]
     ) -> None:
-        self._cancelled.note(turn, attempt)
+        self._just_cancelled.note(turn, attempt)
         self._process.publish(subjects.cancel(model), Cancel(turn, attempt, reason))
 
     # -- events ---------------------------------------------------------------------------------------------------
@@ -302,39 +297,39 @@ class BusGateway:
         turns, sender = self._turns, frame.sender
         for entry in frame.entries:
             turn = turns.get(entry.turn)
-            if turn is None or entry.attempt != turn.attempt:
+            if turn is None or entry.attempt != turn.attempt.number:
                 self._stray(entry, turn)
                 continue
             try:
                 if _is_next(entry.events, turn):
-                    turn.parser = sender
+                    turn.attempt.parser = sender
                     turn.sink.push(entry.events, entry.tokens)
                 else:
                     self._take(turn, sender, entry)
             except Exception:  # one turn's failure must not affect the others of the frame
                 self._log.exception("frontend.turn_failed", turn=turn.id)
-                self._supersede(turn, "internal")
-                self._fail(turn, EngineFailed("internal error").info)
+                self._abandon(turn, "internal", EngineFailed("internal error").info)
         self._receiver.arrived(sender, frame.seq, len(delivery.data))
 
     def _refused(self, entry: EventEntry) -> None:
         """A preprocessor could not give the turn to a worker."""
         turn = self._turns.get(entry.turn)
-        if turn is not None and turn.attempt == entry.attempt:
+        if turn is not None and turn.attempt.number == entry.attempt:
             for event in entry.events:
                 if isinstance(event, Failed):
-                    turn.fail_attempt(raised(event.error))
+                    turn.take_failure(turn.attempt, Event.REFUSED, raised(event.error))
 
     def _take(self, turn: BusTurn, sender: str, entry: EventEntry) -> None:
         """Takes a parser's events of the current attempt. The first of them is `Prepared`."""
         fresh: list[TurnEvent] = []
+        interrupted: Interrupted | None = None
         for event in entry.events:
             if isinstance(event, Prepared):
-                self._begin(turn, event)
+                self._prepared(turn, event)
                 continue
             if isinstance(event, HostedResults):  # never on the bus
                 continue
-            if not turn.streaming:
+            if turn.state is not State.STREAMING:
                 self._receiver.gap(sender, Cursor().standing(turn.id, entry.attempt))
                 break
             taken = turn.cursor.accept(event)
@@ -342,31 +337,44 @@ class BusGateway:
                 self._receiver.gap(sender, turn.position())
                 break
             if isinstance(taken, Interrupted):
-                self._interrupted(turn, taken)
+                interrupted = taken
                 break
             if not isinstance(taken, Verdict):
                 fresh.append(taken)
         if fresh:
-            turn.parser = sender
+            turn.attempt.parser = sender
             self._push(turn, fresh, entry.tokens)
+        if interrupted is not None:
+            self._interrupted(turn, interrupted)
 
-    def _begin(self, turn: BusTurn, prepared: Prepared) -> None:
-        turn.worker, turn.parser = prepared.worker, prepared.parser
+    def _prepared(self, turn: BusTurn, prepared: Prepared) -> None:
+        """A parser has the turn's stream: the first one of this attempt, or the successor of one that was lost."""
         if turn.span is not None:
             turn.span.prepared(prepared)
         now, registry = asyncio.get_running_loop().time(), self._process.registry
-        registry.expect("worker", turn.worker, now)
-        registry.expect("parser", turn.parser, now)
-        if turn.outcome is not None and not turn.outcome.done():
-            turn.streaming = True
-            turn.outcome.set_result(prepared)
-            if not turn.opened:
-                turn.opened = True
-                turn.sink.opened(prepared)
+        registry.expect("worker", prepared.worker, now)
+        registry.expect("parser", prepared.parser, now)
+        turn.take_prepared(prepared)
+
+    def _interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
+        """The worker died in mid-turn: another one continues after its tokens."""
+        self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
+        if not turn.take(Event.INTERRUPTED):
+            return
+        self._supersede(turn, "worker lost")
+        if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > len(lost.token_ids) // 4:
+            # The shard that sent more is gone, too. Another worker's tokens from here on would differ.
+            self._fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
+            return
+        if len(lost.token_ids) > len(turn.resume):
+            turn.failures = 0  # a turn that gets further is not to blame for the deaths
+        turn.resume = lost.token_ids
+        turn.avoid = [*turn.avoid, lost.worker]
+        self._resume(turn, lost.error)
 
     def _stray(self, entry: EventEntry, turn: BusTurn | None) -> None:
         """Cancels again what still sends events: the first cancellation was lost on the way."""
-        if entry.turn in self._cancelled or (turn is not None and entry.attempt > turn.attempt):
+        if entry.turn in self._just_cancelled or (turn is not None and entry.attempt > turn.attempt.number):
             return
         if any(isinstance(event, Finish | Failed) for event in entry.events):
             return
@@ -376,7 +384,8 @@ class BusGateway:
     # -- peers ----------------------------------------------------------------------------------------------------
 
     def _of_parser(self, parser: str) -> list[BusTurn]:
-        return [turn for turn in self._turns.values() if turn.parser == parser and turn.streaming]
+        streaming = [turn for turn in self._turns.values() if turn.state is State.STREAMING]
+        return [turn for turn in streaming if turn.attempt.parser == parser]
 
     def _positions(self, parser: str) -> list[StreamPosition]:
         return [turn.position() for turn in self._of_parser(parser)]
@@ -384,28 +393,47 @@ class BusGateway:
     def _given_up(self, parser: str) -> None:
         """A parser took this frontend for dead and dropped its turns."""
         for turn in self._of_parser(parser):
-            self._lost(turn, "this server was cut off from the turn")
+            self._tokens_lost(turn, "this server was cut off from the turn")
 
     def _peer_left(self, peer: Heartbeat) -> None:
         wait_s = self._config.bus.dead_after_s + RESCUE_S
         for turn in list(self._turns.values()):
-            if peer.stage in ("worker", "parser") and turn.outcome is not None:
+            attempt = turn.attempt
+            if not attempt.is_pending:
+                continue
+            if peer.stage in ("worker", "parser"):
                 # The frontend does not know yet which of them have the turn. If both are lost, no event comes.
                 reason = f"a {peer.stage} was lost, and the turn did not begin"
-                asyncio.get_running_loop().call_later(wait_s, self._begin_again, turn, turn.outcome, reason)
-            elif (peer.stage, peer.id) == ("preprocessor", turn.preprocessor) and turn.outcome is not None:
-                self._begin_again(turn, turn.outcome, "the preprocessor was lost")
+                asyncio.get_running_loop().call_later(wait_s, self._process_left, turn, attempt, reason)
+            elif (peer.stage, peer.id) == ("preprocessor", attempt.preprocessor):
+                self._process_left(turn, attempt, "the preprocessor was lost")
 
-    def _begin_again(self, turn: BusTurn, outcome: asyncio.Future[Prepared], reason: str) -> None:
-        """Starts another attempt, unless the one with this outcome has begun."""
-        if turn.outcome is outcome and turn.fail_attempt(Unavailable(reason)):
+    def _process_left(self, turn: BusTurn, attempt: Attempt, reason: str) -> None:
+        """Fails an attempt that is still not prepared: another one is made."""
+        if turn.take_failure(attempt, Event.PROCESS_LEFT, Unavailable(reason)):
             turn.failures += 1
             turn.wait_until = asyncio.get_running_loop().time() + self._config.bus.recovery_s
 
     def _reconnected(self) -> None:
         """What was on its way is lost. Streams are replayed; a turn that has no stream yet is requested again."""
         for turn in list(self._turns.values()):
-            turn.fail_attempt(Unavailable("the connection to the bus was lost"))
+            error = Unavailable("the connection to the bus was lost")
+            turn.take_failure(turn.attempt, Event.RECONNECTED, error)
+
+    def _tokens_lost(self, turn: BusTurn, reason: str) -> None:
+        """No process has the turn's tokens any more. A turn that has sent nothing yet can start again."""
+        if not turn.take(Event.TOKENS_LOST):
+            return
+        error = EngineFailed(reason).info
+        self._supersede(turn, "tokens lost")
+        if turn.cursor.place == (0, 0) and not turn.cursor.tokens:
+            self._resume(turn, error)
+        else:
+            self._fail(turn, error)
+
+    def _no_successor(self, turn: BusTurn, reason: str) -> None:
+        """No process took the turn over in time."""
+        self._abandon(turn, "no successor", EngineFailed(reason).info, Event.NO_SUCCESSOR)
 
 
 def _is_next(events: list[TurnEvent], turn: BusTurn) -> bool:
@@ -413,7 +441,7 @@ def _is_next(events: list[TurnEvent], turn: BusTurn) -> bool:
     return (
         len(events) == 1
         and type(event := events[0]) is Delta
-        and turn.streaming
+        and turn.state is State.STREAMING
         and event.offset == turn.cursor.length
         and turn.cursor.accept(event) is event
     )

@@ -1,0 +1,45 @@
+"""Identifies the session of a conversation, for placement, the ledger and the comparison of its prompts.
+
+What a client says of its session (headers, user ids, cache keys) is found by the APIs; here it becomes keys. Frontends
+of different releases agree on `placement_key`, and stored ledger entries have `session_digest`: their values never
+change.
+"""
+
+import hashlib
+
+import xxhash
+
+from schemas.conversation import Conversation, Text
+
+_DIGEST_BYTES = 8
+
+
+def first_question(conversation: Conversation) -> str:
+    """Returns the text of the user's first message; "" where there is none."""
+    question = next((turn for turn in conversation.turns if turn.role == "user"), None)
+    parts = question.parts if question is not None else []
+    return "\n".join(part.text for part in parts if isinstance(part, Text))
+
+
+def placement_key(conversation: Conversation) -> str:
+    """Returns a key of the session among all tenants: of its client's id, else of its first question."""
+    session = conversation.client.session
+    return _hash(first_question(conversation) if session is None else session)
+
+
+def session_key(conversation: Conversation) -> tuple[str | None, str | None, str]:
+    """Returns a key that prompts share which may begin with one another: those of a tenant's session with the same
+    first question, since agents send the requests of their helpers under the same session id."""
+    return conversation.client.tenant, conversation.client.session, _hash(first_question(conversation))
+
+
+def session_digest(session: str | None) -> bytes:
+    """Returns a client's session id as ledger entries have it; empty where there is none."""
+    if not session:
+        return b""
+    data = f"session\0{session}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _hash(text: str) -> str:
+    return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))

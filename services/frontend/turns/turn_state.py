@@ -1,0 +1,181 @@
+"""The states of a turn in the frontend, and a table of the events that change them.
+
+One turn may take several attempts. An attempt is one request to a preprocessor, with the worker and the parser that
+have it then. The gateway calls `OpenTurn.take` for each event, and acts on those that the table has.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from schemas.control import ModelCard, StreamPosition
+from schemas.conversation import Conversation
+from schemas.events import Prepared
+from schemas.frames import TurnRequest
+from services.frontend.turns.interfaces import CancelReason, TurnSink
+from services.frontend.turns.turn_span import TurnSpan
+from services.runtime.streams.turn_log import Cursor
+
+
+class State(Enum):
+    """Where a turn is."""
+
+    WAITING = "for stages that take work"
+    PREPARING = "a preprocessor has the request"
+    STREAMING = "a worker and a parser have the turn, and its events go to the client"
+    RESUMING = "an attempt after the first stream is waiting or being prepared"
+    ENDED = "the client has the end, or an error, or is gone"
+
+
+class Event(Enum):
+    """What happens to a turn."""
+
+    REQUESTED = "the request of an attempt is sent to a preprocessor"
+    PREPARED = "a parser has the stream of the attempt"
+    REFUSED = "no preprocessor or worker accepted the attempt"
+    TIMED_OUT = "the prompt was not ready in time"
+    PROCESS_LEFT = "a process that may have the attempt was lost"
+    RECONNECTED = "the connection to the bus was lost, with what was on its way"
+    INTERRUPTED = "the worker was lost; its parser hands back the tokens"
+    TOKENS_LOST = "no process has the tokens of the turn"
+    NO_SUCCESSOR = "no process took over in time"
+    FINISHED = "the last event of the turn"
+    GIVEN_UP = "the turn cannot be started or continued"
+    CANCELLED = "the client hung up, reads too slowly, or the time of its request is over"
+
+
+_OVER = {Event.GIVEN_UP: State.ENDED, Event.CANCELLED: State.ENDED}
+_ATTEMPT_FAILS = (Event.REFUSED, Event.TIMED_OUT, Event.PROCESS_LEFT, Event.RECONNECTED)
+
+TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
+    State.WAITING: {Event.REQUESTED: State.PREPARING, **_OVER},
+    State.PREPARING: {
+        Event.PREPARED: State.STREAMING,
+        **dict.fromkeys(_ATTEMPT_FAILS, State.WAITING),
+        **_OVER,
+    },
+    State.STREAMING: {
+        Event.INTERRUPTED: State.RESUMING,
+        Event.TOKENS_LOST: State.RESUMING,
+        Event.NO_SUCCESSOR: State.ENDED,
+        Event.FINISHED: State.ENDED,
+        **_OVER,
+    },
+    State.RESUMING: {
+        Event.REQUESTED: State.RESUMING,
+        Event.PREPARED: State.STREAMING,
+        **dict.fromkeys(_ATTEMPT_FAILS, State.RESUMING),
+        **_OVER,
+    },
+    State.ENDED: {},
+}
+"""Each state's events, and the states that follow. Any other event changes nothing.
+
+A turn that streams ignores a lost process and a new connection: the links send again what was lost, and `ProcessWatch`
+reports the turns that no process can continue."""
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt of a turn."""
+
+    number: int = 1
+    preprocessor: str = ""
+    worker: str = ""
+    parser: str = ""
+    outcome: asyncio.Future[Prepared] | None = None
+    """Set when the attempt is requested."""
+    lost_s: float = 0.0
+    """Time since a process of the attempt was lost, without times in which this process was cut off."""
+    dead_parser: str = ""
+    """A parser that is certainly dead, and not suspended."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the attempt is requested, and neither prepared nor failed."""
+        return self.outcome is not None and not self.outcome.done()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the preparation, if it is pending."""
+        if self.outcome is not None and not self.outcome.done():
+            self.outcome.set_exception(error)
+
+
+NOT_PREPARED = Prepared(0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class BusTurn:
+    """One open turn of the gateway (an `interfaces.OpenTurn`)."""
+
+    id: str
+    card: ModelCard
+    conversation: Conversation
+    sink: TurnSink
+    deadline: float
+    """The loop's time."""
+    on_cancel: "Callable[[BusTurn, CancelReason], None]"
+    wait_until: float
+    """The loop's time up to which the turn waits for processes that can take it."""
+    span: TurnSpan | None = None
+    """Set where the turn is traced."""
+    prepared: Prepared = NOT_PREPARED
+    """Of the first attempt that was prepared."""
+    state: State = State.WAITING
+    attempt: Attempt = field(default_factory=Attempt)
+    failures: int = 0
+    """Processes that died with this turn without getting it further."""
+    resume: bytes = b""
+    """Output tokens of earlier attempts."""
+    avoid: list[str] = field(default_factory=list)
+    """Workers that failed this turn."""
+    cursor: Cursor = field(default_factory=Cursor)
+    resuming: asyncio.Task[None] | None = None
+    """Makes the next attempt after an interruption."""
+
+    def take(self, event: Event) -> bool:
+        """Changes the state as `TRANSITIONS` has it. Returns False for an event that changes nothing."""
+        following = TRANSITIONS[self.state].get(event)
+        if following is None:
+            return False
+        self.state = following
+        return True
+
+    def take_failure(self, attempt: Attempt, event: Event, error: Exception) -> bool:
+        """Takes an event that fails an attempt, if that is still pending. Returns whether it is."""
+        if attempt is not self.attempt or not attempt.is_pending or not self.take(event):
+            return False
+        attempt.fail(error)
+        return True
+
+    def take_prepared(self, prepared: Prepared) -> None:
+        """Takes `PREPARED`. A turn that streams already may come from another parser of the same attempt."""
+        attempt, is_first = self.attempt, self.state is State.PREPARING
+        attempt.worker, attempt.parser = prepared.worker, prepared.parser
+        if attempt.outcome is not None and not attempt.outcome.done() and self.take(Event.PREPARED):
+            attempt.outcome.set_result(prepared)
+            if is_first:
+                self.sink.opened(prepared)
+
+    def cancel(self, reason: CancelReason) -> None:
+        """See `OpenTurn.cancel`."""
+        self.on_cancel(self, reason)
+
+    def position(self) -> StreamPosition:
+        """Returns the position after the events that the sink has."""
+        return self.cursor.standing(self.id, self.attempt.number)
+
+    def request(self, frontend: str) -> TurnRequest:
+        """Returns the request of the current attempt, which is to be sent now."""
+        number = self.attempt.number
+        return TurnRequest(
+            turn=self.id,
+            frontend=frontend,
+            conversation=self.conversation,
+            attempt=number,
+            timeout_s=self.deadline - asyncio.get_running_loop().time(),
+            resume=self.resume,
+            avoid=self.avoid,
+            trace=self.span.carrier(number) if self.span is not None else {},
+        )

@@ -1,0 +1,29 @@
+"""Draws the states of a turn for docs/bus.md: `python -m tests.docs.turn_states`."""
+
+from itertools import groupby
+
+from services.frontend.turns.turn_state import TRANSITIONS, Event, State
+
+
+def drawing() -> str:
+    """One line for each pair of states, with the events between them."""
+    lines = [
+        (state, ", ".join(shown(event) for event, following in events.items() if following is after), after)
+        for state, events in TRANSITIONS.items()
+        for after in dict.fromkeys(events.values())
+    ]
+    width = max(len(events) for _, events, _ in lines)
+    return "\n".join(
+        f"{shown(state) if first else '':9} ── {events} {'─' * (width - len(events))}──▶ {shown(after)}"
+        for state, group in groupby(lines, key=lambda line: line[0])
+        for first, (_, events, after) in zip((True, *[False] * len(State)), group, strict=False)
+    )
+
+
+def shown(member: State | Event) -> str:
+    """A member's name as words."""
+    return member.name.lower().replace("_", " ")
+
+
+if __name__ == "__main__":
+    print(drawing())

@@ -1,0 +1,39 @@
+"""Keys of sessions: the same in every release where processes or entries of other releases compare them."""
+
+import pytest
+
+from schemas.conversation import Client, Conversation, Text, Turn
+from schemas.session import placement_key, session_digest, session_key
+
+ASKED = [Turn("system", [Text("Be brief.")]), Turn("user", [Text("hé"), Text("b")]), Turn("user", [Text("more")])]
+
+
+@pytest.mark.parametrize(
+    ("client", "key"),
+    [
+        (Client(), "c7fcfa0807afce487a633605298babe6"),
+        (Client(tenant="t"), "c7fcfa0807afce487a633605298babe6"),
+        (Client(session=""), "99aa06d3014798d86001c324468d497f"),
+    ],
+)
+def test_placement_keys_stay(client: Client, key: str) -> None:
+    assert placement_key(Conversation("m", ASKED, client=client)) == key
+
+
+def test_digests_in_entries_stay() -> None:
+    assert session_digest("abc").hex() == "90db0bd48d4238fb"
+    assert session_digest("\ud800") != session_digest("?")
+    assert session_digest(None) == session_digest("") == b""
+
+
+def test_requests_of_one_session_share_a_key() -> None:
+    first = Conversation("m", ASKED[:2], client=Client(session="s", tenant="t"))
+    later = Conversation("m", [*ASKED, Turn("assistant", [Text("x")])], client=Client(session="s", tenant="t"))
+    assert session_key(first) == session_key(later)
+    others = [
+        Conversation("m", ASKED, client=Client(session="s")),
+        Conversation("m", ASKED, client=Client(tenant="t")),
+        Conversation("m", [Turn("user", [Text("another")])], client=Client(session="s", tenant="t")),
+    ]
+    assert len({session_key(one) for one in [first, *others]}) == 4
+    assert session_key(Conversation("m", [])) == session_key(Conversation("m", [Turn("assistant", [])]))
