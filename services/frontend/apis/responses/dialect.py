@@ -7,6 +7,7 @@ from msgspec import Raw, Struct
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import Shape
@@ -130,4 +131,4 @@ class Responses:
 
     def count_body(self, tokens: int) -> bytes:
         """The answer to POST /v1/responses/input_tokens."""
-        return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens})
+        return msgspec.json.encode(wire.Tokens(input_tokens=tokens))

@@ -29,6 +29,7 @@ from schemas.events import (
     TokenLogprob,
     TurnEvent,
 )
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.render.calls import (
     ID_PREFIXES,
     BuiltInItem,
@@ -257,12 +258,12 @@ class ResponsesCollector:
         if self.stream.state.failure is not None:
             raise raised(self.stream.state.failure)
         document = self.stream.state.document()
-        if self._user_messages is not None:
-            document = {
-                "id": document["id"],
-                "object": "response.compaction",
-                "created_at": document["created_at"],
-                "output": [*self._user_messages, *document["output"]],
-                "usage": document["usage"],
-            }
-        return msgspec.json.encode(document)
+        if self._user_messages is None:
+            return msgspec.json.encode(document)
+        compaction = wire.Compaction(
+            id=document.id,
+            created_at=document.created_at,
+            output=[*self._user_messages, *document.output],
+            usage=document.usage,
+        )
+        return msgspec.json.encode(compaction)

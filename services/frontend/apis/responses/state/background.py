@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from aiohttp import web
 
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
-from services.frontend.apis.responses.render.document import Status, response_id
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.render.document import response_id
 from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorder, unpack_events
@@ -44,12 +45,12 @@ class Job:
         self._changed = asyncio.Event()
 
     @property
-    def status(self) -> Status:
+    def status(self) -> wire.Status:
         """The state in which the response is shown."""
         state = self.renderer.stream.state
         return state.status if state.over or self.running else "queued"
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> wire.Answer:
         """The Response object as it stands."""
         return self.renderer.stream.state.document(self.status)
 
@@ -181,7 +182,7 @@ class Background:
             job.emit(job.renderer.start([NOT_STARTED]))
         job.emit(job.renderer.error(info))
 
-    def _keep(self, job: Job, *, status: Status | None = None, owner: str = "") -> StoredResponse:
+    def _keep(self, job: Job, *, status: wire.Status | None = None, owner: str = "") -> StoredResponse:
         recording = b"" if owner else job.renderer.recording()
         record = job.accepted.record(job.renderer.stream, recording, status=status or job.status, owner=owner)
         self._store.put(record)

@@ -11,8 +11,8 @@ from msgspec import Raw, Struct
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.dialect import ResponsesAsk
-from services.frontend.apis.responses.render.document import Status
 from services.frontend.apis.responses.render.stream import ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.record import StoredResponse
@@ -133,7 +133,7 @@ class AcceptedRequest:
         return stored_items(self.ask.request, self.turn)
 
     def record(
-        self, stream: ResponsesStream, recording: bytes = b"", *, status: Status | None = None, owner: str = ""
+        self, stream: ResponsesStream, recording: bytes = b"", *, status: wire.Status | None = None, owner: str = ""
     ) -> StoredResponse:
         """The response as it stands.
 
@@ -145,10 +145,10 @@ class AcceptedRequest:
         body, output = self.ask.request.body, list(stream.state.items)
         document = stream.state.document(status)
         return StoredResponse(
-            id=document["id"],
-            created=document["created_at"],
+            id=document.id,
+            created=document.created_at,
             response=Raw(msgspec.json.encode(document)),
-            status=document["status"],
+            status=document.status,
             tenant=self.tenant,
             previous=body.previous_response_id,
             input=self.items,

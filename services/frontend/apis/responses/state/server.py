@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from schemas.control import FrontendNotice
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.render.stream import ResponsesCollector
@@ -160,7 +161,7 @@ class ResponsesServer:
             await job.wait()
         if not await self.store.delete(id, tenant):
             raise not_found("Response", id, "response_id")
-        return json_response(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
+        return json_response(msgspec.json.encode(wire.Deleted(id)))
 
     async def cancel(self, request: web.Request) -> web.Response:
         """Cancels a background response. One that has ended is returned as it is."""
