@@ -1,15 +1,18 @@
-"""What real clients make of a turn when they send it back: bodies of all three APIs."""
+"""What real clients make of a turn when they send it back, over all three APIs."""
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from schemas.conversation import Conversation
+from msgspec import structs
+
+from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Sampling, Text, ToolSpec, Turn
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
+from turnwire_tools.clients import chat, messages, responses
 
 JSON = {"content-type": "application/json"}
 
@@ -58,22 +61,58 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {**{key: given[key] for key in indices}, **given}
 
 
+def _conversation(
+    dialogue: Dialogue,
+    answer: Callable[[list[Block]], list[Part]],
+    system: Literal["system", "developer"],
+    *,
+    ids: bool = False,
+) -> Conversation:
+    """A session as its client writes it. `answer`: the parts of a turn of the model; `system`: the role of messages of
+    the system; `ids`: texts have the ids of their items."""
+    turns: list[Turn] = []
+    for kind, what in dialogue.entries:
+        if kind == "results":
+            turns.append(Turn("tool", [Result(call_id, [Text(text)]) for call_id, text in what]))
+        elif kind in ("user", "system"):
+            turns.append(Turn("user" if kind == "user" else system, [Text(what)]))
+        elif parts := answer(what):
+            names = [block.item_id for block in _shown(what) if block.kind == "text"]
+            turns.append(Turn("assistant", parts, ids=names if ids else []))
+    tools = [ToolSpec(tool["name"], "", tool["schema"]) for tool in dialogue.tools]
+    return Conversation("m", turns, system=[Text(dialogue.system)], tools=tools)
+
+
 def _shown(blocks: list[Block]) -> list[Block]:
-    """Blank text is dropped on replay by every one of them."""
+    """Those that clients send back: all but blank text."""
     return [block for block in blocks if block.kind != "text" or block.text.strip()]
+
+
+def _parts(
+    blocks: list[Block], thought: Callable[[Block], Reasoning | None], call: Callable[[Block], Call]
+) -> list[Part]:
+    parts: list[Part] = []
+    for block in _shown(blocks):
+        if block.kind == "text":
+            parts.append(Text(block.text))
+        elif block.kind == "tool_use":
+            parts.append(call(block))
+        elif (kept := thought(block)) is not None:
+            parts.append(kept)
+    return parts
 
 
 # -- Messages ---------------------------------------------------------------------------------------------------------
 
 
 def claude_code(dialogue: Dialogue) -> Conversation:
-    """Thoughts with text and signature, inputs through JavaScript, the last message in blocks, others as strings."""
-    return _messages(dialogue, lambda block: {"thinking": block.text, "signature": block.seal})
+    """Thoughts with text and signature, inputs through JavaScript."""
+    return _messages(dialogue, lambda block: Reasoning(block.text, block.seal))
 
 
 def claude_code_omitted(dialogue: Dialogue) -> Conversation:
     """With `thinking.display: omitted`, as its side agents send: signatures without text."""
-    return _messages(dialogue, lambda block: {"thinking": "", "signature": block.seal})
+    return _messages(dialogue, lambda block: Reasoning("", block.seal))
 
 
 def messages_without_thinking(dialogue: Dialogue) -> Conversation:
@@ -81,91 +120,41 @@ def messages_without_thinking(dialogue: Dialogue) -> Conversation:
     return _messages(dialogue, lambda block: None)
 
 
-def _messages(dialogue: Dialogue, thought: Callable[[Block], Mapping[str, Any] | None]) -> Conversation:
-    messages: list[dict[str, Any]] = []
-    last = len(dialogue.entries) - 1
-    for index, (kind, what) in enumerate(dialogue.entries):
-        if kind == "user":
-            content: Any = [{"type": "text", "text": what, "cache_control": {"type": "ephemeral"}}]
-            messages.append({"role": "user", "content": content if index == last else what})
-        elif kind == "system":
-            messages.append({"role": "system", "content": what})
-        elif kind == "results":
-            results = [
-                {"type": "tool_result", "tool_use_id": call_id, "content": [{"type": "text", "text": text}]}
-                for call_id, text in what
-            ]
-            messages.append({"role": "user", "content": results})
-        else:
-            content = []
-            for block in _shown(what):
-                if block.kind == "reasoning":
-                    kept = thought(block)
-                    content += [{"type": "thinking", **kept}] if kept is not None else []
-                elif block.kind == "text":
-                    content.append({"type": "text", "text": block.text})
-                else:
-                    given = {"id": block.call_id, "name": block.name, "input": javascript(block.text)}
-                    content.append({"type": "tool_use", **given})
-            if content:
-                messages.append({"role": "assistant", "content": content})
-    body = {
-        "model": "m",
-        "max_tokens": 32000,
-        "system": [{"type": "text", "text": dialogue.system}],
-        "messages": messages,
-        "tools": [{"name": t["name"], "description": "", "input_schema": t["schema"]} for t in dialogue.tools],
-    }
-    return parse_messages(json.dumps(body).encode(), JSON).conversations[0]
+def _messages(dialogue: Dialogue, thought: Callable[[Block], Reasoning | None]) -> Conversation:
+    def call(block: Block) -> Call:
+        return Call(block.call_id, block.name, json.dumps(javascript(block.text)))
+
+    conversation = _conversation(dialogue, lambda blocks: _parts(blocks, thought, call), "system")
+    conversation = structs.replace(conversation, sampling=Sampling(max_tokens=32_000))
+    return parse_messages(messages.request(conversation), JSON).conversations[0]
 
 
 # -- Responses --------------------------------------------------------------------------------------------------------
 
 
 def codex(dialogue: Dialogue) -> Conversation:
-    """Every item with an id, reasoning sealed, outputs behind all calls of their turn."""
-    return _responses(dialogue, lambda b: {"summary": [], "content": None, "encrypted_content": b.seal}, ids=True)
+    """Reasoning and calls with ids, reasoning sealed, outputs after all calls of their turn."""
+    return _responses(dialogue, lambda b: Reasoning(None, b.seal, id=b.item_id), ids=True)
 
 
 def openclaw_responses(dialogue: Dialogue) -> Conversation:
     """Items without ids, in order."""
-    return _responses(dialogue, lambda b: {"summary": [], "encrypted_content": b.seal}, ids=False)
+    return _responses(dialogue, lambda b: Reasoning(None, b.seal), ids=False)
 
 
 def stored_responses(dialogue: Dialogue) -> Conversation:
     """A client that sends ids back and no reasoning."""
-    return _responses(dialogue, lambda b: {"summary": []}, ids=True)
+    return _responses(dialogue, lambda b: Reasoning(None, id=b.item_id), ids=True)
 
 
-def _responses(dialogue: Dialogue, thought: Callable[[Block], dict[str, Any]], *, ids: bool) -> Conversation:
-    items: list[dict[str, Any]] = [{"type": "message", "role": "developer", "content": _input(dialogue.system)}]
-    for kind, what in dialogue.entries:
-        if kind in ("user", "system"):
-            role = "user" if kind == "user" else "developer"
-            items.append({"type": "message", "role": role, "content": _input(what)})
-        elif kind == "results":
-            items += [{"type": "function_call_output", "call_id": call_id, "output": text} for call_id, text in what]
-        else:
-            for block in _shown(what):
-                if block.kind == "reasoning":
-                    items.append({"type": "reasoning", **thought(block)})
-                elif block.kind == "text":
-                    content = [{"type": "output_text", "text": block.text, "annotations": []}]
-                    items.append({"type": "message", "role": "assistant", "content": content})
-                else:
-                    given = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
-                    items.append({"type": "function_call", **given})
-                items[-1] |= {"id": block.item_id} if ids else {}
-    if ids:
-        for index, item in enumerate(items):
-            item.setdefault("id", f"{item['type'][:2]}_{index}")
-    tools = [{"type": "function", "name": t["name"], "parameters": t["schema"]} for t in dialogue.tools]
-    body = {"model": "m", "input": items, "tools": tools, "store": False, "include": ["reasoning.encrypted_content"]}
-    return Responses().parse(json.dumps(body).encode(), JSON).conversations[0]
+def _responses(dialogue: Dialogue, thought: Callable[[Block], Reasoning], *, ids: bool) -> Conversation:
+    def call(block: Block) -> Call:
+        return Call(block.call_id, block.name, block.text, item_id=block.item_id if ids else None)
 
-
-def _input(text: str) -> list[dict[str, Any]]:
-    return [{"type": "input_text", "text": text}]
+    conversation = _conversation(dialogue, lambda blocks: _parts(blocks, thought, call), "developer", ids=ids)
+    instructions = Turn("developer", [*conversation.system])
+    conversation = structs.replace(conversation, system=[], turns=[instructions, *conversation.turns])
+    return Responses().parse(responses.request(conversation), JSON).conversations[0]
 
 
 # -- Chat -------------------------------------------------------------------------------------------------------------
@@ -190,35 +179,18 @@ def plain_chat(dialogue: Dialogue) -> Conversation:
 def _chat(
     dialogue: Dialogue, join: str | None, spell: Callable[[str], str], spell_id: Callable[[str], str]
 ) -> Conversation:
-    messages: list[dict[str, Any]] = [{"role": "system", "content": dialogue.system}]
-    for kind, what in dialogue.entries:
-        if kind in ("user", "system"):
-            messages.append({"role": kind, "content": what})
-        elif kind == "results":
-            messages += [{"role": "tool", "tool_call_id": spell_id(call_id), "content": text} for call_id, text in what]
-        else:
-            message: dict[str, Any] = {
-                "role": "assistant",
-                "content": "".join(b.text for b in what if b.kind == "text"),
-            }
-            thoughts = [block.text for block in what if block.kind == "reasoning"]
-            if thoughts and join is not None:
-                message["reasoning_content"] = join.join(thoughts)
-            calls = [
-                {
-                    "id": spell_id(b.call_id),
-                    "type": "function",
-                    "function": {"name": b.name, "arguments": spell(b.text)},
-                }
-                for b in what
-                if b.kind == "tool_use"
-            ]
-            if calls:
-                message["tool_calls"] = calls
-            messages.append(message)
-    tools = [{"type": "function", "function": {"name": t["name"], "parameters": t["schema"]}} for t in dialogue.tools]
-    body = {"model": "m", "messages": messages, "tools": tools}
-    return Chat().parse(json.dumps(body).encode(), JSON).conversations[0]
+    def answer(blocks: list[Block]) -> list[Part]:
+        texts = {kind: [block.text for block in blocks if block.kind == kind] for kind in ("reasoning", "text")}
+        thoughts = [] if join is None or not texts["reasoning"] else [Reasoning(join.join(texts["reasoning"]))]
+        calls = [Call(spell_id(b.call_id), b.name, spell(b.text)) for b in blocks if b.kind == "tool_use"]
+        return [*thoughts, *([Text("".join(texts["text"]))] if texts["text"] else []), *calls]
+
+    def spelled(kind: str, what: Any) -> tuple[str, Any]:
+        return kind, [(spell_id(call_id), text) for call_id, text in what] if kind == "results" else what
+
+    dialogue = replace(dialogue, entries=[spelled(kind, what) for kind, what in dialogue.entries])
+    conversation = _conversation(dialogue, answer, "system")
+    return Chat().parse(chat.request(conversation), JSON).conversations[0]
 
 
 CLIENTS: Mapping[str, Client] = {

@@ -24,8 +24,7 @@ from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hosted.loop import HostedTools
-from services.frontend.turns.hosted.metrics import HostedMetrics
+from services.frontend.turns.hosted.loop import HostedMetrics, HostedTools
 from services.frontend.turns.hosted.provider import provider_of
 from services.frontend.turns.interfaces import TurnGateway
 from services.frontend.turns.media.pdf_reader import PdfReader

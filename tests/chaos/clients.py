@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from tests.chaos.apis import PATHS, request
+from tests.chaos.apis import request
 from tests.chaos.judge import Attempt, Judgement, Wanted
 from tests.pipeline.stack import MODEL
+from turnwire_tools.clients.apis import CLIENTS
 
+JSON = {"content-type": "application/json"}
 AGAIN_S = 0.5
 """Between a broken or refused connection and the next attempt."""
 
@@ -46,7 +48,7 @@ async def run_stream(
     body = request(wanted.api, MODEL, wanted.script, stream=wanted.stream)
     while True:
         known = urls()
-        url = known[(stream.frontend + len(stream.attempts)) % len(known)] + PATHS[wanted.api]
+        url = known[(stream.frontend + len(stream.attempts)) % len(known)] + CLIENTS[wanted.api].PATH
         attempt = Attempt(time.monotonic())
         stream.attempts.append(attempt)
         sending = asyncio.create_task(_send(http, url, body, attempt))
@@ -67,9 +69,9 @@ async def run_stream(
             return
 
 
-async def _send(http: aiohttp.ClientSession, url: str, body: object, attempt: Attempt) -> None:
+async def _send(http: aiohttp.ClientSession, url: str, body: bytes, attempt: Attempt) -> None:
     try:
-        async with http.post(url, json=body) as response:
+        async with http.post(url, data=body, headers=JSON) as response:
             attempt.status = response.status
             attempt.retry_after = response.headers.get("retry-after", "")
             async for chunk in response.content.iter_any():

@@ -10,16 +10,16 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from tests.chaos.apis import (
-    Api,
-    IllFormed,
     Reading,
     expected_blocks,
-    expected_reason,
+    expected_end,
     read_document,
     read_stream,
     split_frames,
 )
 from tests.chaos.scripts import Block, Kind, Script
+from turnwire_tools.clients.answer import Api
+from turnwire_tools.clients.shared import IllFormed
 
 Verdict = Literal[
     "whole", "reconnected", "refused", "told", "lost", "wrong", "doubled", "ends", "ill-formed"
@@ -124,27 +124,30 @@ def judge_attempt(wanted: Wanted, attempt: Attempt) -> tuple[Verdict, str]:
 
 def _compare(wanted: Wanted, reading: Reading, *, whole: bool, attempt: Attempt | None = None) -> tuple[Verdict, str]:
     expected = expected_blocks(wanted.api, wanted.script.blocks)
-    ended = whole and reading.ends == 1 and not reading.error
+    answer = reading.answer
+    ended = whole and answer.ends == 1 and not reading.error
     found = compare_blocks(expected, reading.blocks, ordered=wanted.api != "chat", complete=ended)
     if found[0] != "whole":
         return found
-    if len(set(reading.ids)) != len(reading.ids):
+    ids = [block.call_id for block in answer.blocks if block.kind == "call"]
+    if len(set(ids)) != len(ids):
         return "wrong", "two calls have one id"
-    if reading.ends > 1:
-        return "ends", f"{reading.ends} terminal events"
+    if answer.ends > 1:
+        return "ends", f"{answer.ends} terminal events"
     if reading.error:
         return "told", reading.error
     if not whole:
         assert attempt is not None
         late = "the limit was over, " if attempt.late else ""
         return "lost", f"{late}{attempt.broken}, {len(attempt.data)} bytes"
-    if not reading.ends:
+    if not answer.ends:
         return "ends", "the stream ended without a terminal event"
-    reason = expected_reason(wanted.api, wanted.script)
-    if reading.reason != reason:
-        return "wrong", f"ended with {reading.reason!r}, not {reason!r}"
-    if reading.tokens != wanted.tokens:
-        return "wrong", f"{reading.tokens} tokens were counted, not {wanted.tokens}"
+    end = expected_end(wanted.script)
+    if answer.end != end:
+        return "wrong", f"ended with {answer.end}, not {end}"
+    tokens = answer.usage[1] if answer.usage is not None else 0
+    if tokens != wanted.tokens:
+        return "wrong", f"{tokens} tokens were counted, not {wanted.tokens}"
     return "whole", ""
 
 

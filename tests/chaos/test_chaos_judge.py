@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.apis import APIS, Api, expected_blocks
+from tests.chaos.apis import expected_blocks
 from tests.chaos.judge import Attempt, Verdict, Wanted, judge
 from tests.chaos.samples import Sample, growth
 from tests.chaos.scripts import Block, Script, write_script
+from turnwire_tools.clients.answer import APIS, Api
 
 SCRIPT = write_script(Random(1), "w", 10.0, 30)
 TOKENS = 77
@@ -33,7 +34,8 @@ def messages(blocks: tuple[Block, ...], error: str = "") -> list[bytes]:
         "call": ("input_json_delta", "partial_json"),
     }
     for index, block in enumerate(blocks):
-        start = {"type": kinds[block.kind], "name": block.name, "id": f"id{index}"}
+        start: dict[str, Any] = {"type": kinds[block.kind], "name": block.name, "id": f"id{index}"}
+        start |= {"thinking": "", "text": "", "input": {}}
         found.append(sse("content_block_start", index=index, content_block=start))
         kind, field = deltas[block.kind]
         for piece in pieces(block.text):
@@ -43,8 +45,9 @@ def messages(blocks: tuple[Block, ...], error: str = "") -> list[bytes]:
         found.append(sse("content_block_stop", index=index))
     if error:
         return [*found, sse("error", error={"message": error})]
+    usage = {"input_tokens": 9, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0, "output_tokens": TOKENS}
     reason = "tool_use" if SCRIPT.calls else "end_turn"
-    found.append(sse("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": TOKENS}))
+    found.append(sse("message_delta", delta={"stop_reason": reason}, usage=usage))
     return [*found, sse("message_stop")]
 
 
@@ -67,7 +70,9 @@ def chat(blocks: tuple[Block, ...]) -> list[bytes]:
                 found.append(chunk({"content" if block.kind == "text" else "reasoning_content": piece}))
         calls += block.kind == "call"
     found.append(chunk({}, "tool_calls" if SCRIPT.calls else "stop"))
-    found.append(f"data: {json.dumps({'id': 'c', 'choices': [], 'usage': {'completion_tokens': TOKENS}})}\n\n".encode())
+    found.append(
+        f"data: {json.dumps({'id': 'c', 'choices': [], 'usage': {'prompt_tokens': 9, 'completion_tokens': TOKENS}})}\n\n".encode()
+    )
     return [*found, b": ping\n\n", b"data: [DONE]\n\n"]
 
 
@@ -78,6 +83,7 @@ def responses(blocks: tuple[Block, ...]) -> list[bytes]:
     for index, block in enumerate(blocks):
         kinds = {"reasoning": "reasoning", "text": "message", "call": "function_call"}
         item: dict[str, Any] = {"type": kinds[block.kind], "name": block.name, "call_id": f"id{index}"}
+        item |= {"content": [], "arguments": ""}
         events.append({"type": "response.output_item.added", "output_index": index, "item": item})
         for piece in pieces(block.text):
             events.append({"type": "response.output_text.delta", "output_index": index, "delta": piece})
@@ -87,7 +93,7 @@ def responses(blocks: tuple[Block, ...]) -> list[bytes]:
             item = {**item, "content": [{"text": block.text}]}
         items.append(item)
         events.append({"type": "response.output_item.done", "output_index": index, "item": item})
-    response = {"status": "completed", "output": items, "usage": {"output_tokens": TOKENS}}
+    response = {"status": "completed", "output": items, "usage": {"input_tokens": 9, "output_tokens": TOKENS}}
     events.append({"type": "response.completed", "response": response})
     numbered = [sse(event["type"], sequence_number=number, **event) for number, event in enumerate(events)]
     return [*numbered, b"data: [DONE]\n\n"]

@@ -13,7 +13,6 @@ from typing import Any
 import aiohttp
 from tokenizers import Tokenizer
 
-from tests.chaos.apis import APIS
 from tests.chaos.clients import Stream, run_stream
 from tests.chaos.deployment import Deployment
 from tests.chaos.disturbances import MemoryLimit
@@ -21,6 +20,7 @@ from tests.chaos.faults import Disturbance, Effects, Fault, sleep_until
 from tests.chaos.judge import VERDICTS, Judgement, Wanted, judge
 from tests.chaos.samples import Sampler
 from tests.chaos.scripts import write_script
+from turnwire_tools.clients.answer import APIS
 
 RECOVERY_S = 90.0
 """The default of `--recovery-s`."""

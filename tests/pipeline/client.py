@@ -11,6 +11,7 @@ import aiohttp
 
 from tests.conftest import LIMIT_S, until
 from tests.pipeline.stack import MODEL
+from turnwire_tools.clients.shared import SseParser
 
 TOOLS = [
     {
@@ -136,15 +137,11 @@ def _apply(block: dict[str, Any], delta: dict[str, Any]) -> None:
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
     """Yields the events of a stream as they arrive."""
-    name, buffer = "", b""
+    parser = SseParser()
     async for chunk in response.content.iter_any():
         at = time.monotonic()
-        buffer += chunk
-        while (end := buffer.find(b"\n\n")) >= 0:
-            frame, buffer = buffer[:end], buffer[end + 2 :]
-            lines = frame.decode().split("\n")
-            name = lines[0].removeprefix("event: ")
-            yield Event(name, json.loads(lines[1].removeprefix("data: ")), at)
+        for name, data in parser.feed(chunk):
+            yield Event(name, data, at)
 
 
 class Client:

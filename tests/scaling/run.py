@@ -13,12 +13,12 @@ from typing import Any
 import aiohttp
 from tokenizers import Tokenizer
 
-from tests.chaos.apis import APIS
 from tests.chaos.clients import Stream, run_stream
 from tests.chaos.judge import Wanted, judge
 from tests.chaos.scripts import write_script
 from tests.scaling.autoscaler import SYNC_S, Autoscaler, Target, evaluate
 from tests.scaling.fleet import Fleet
+from turnwire_tools.clients.answer import APIS
 
 CPU_WINDOW = 20
 """Syncs over which CPU is averaged."""

@@ -74,10 +74,10 @@ class Answer(Struct):
     end: End | None = None
     problem: str | None = None
     """The message of an error."""
+    ends: int = 0
+    """Terminal events: good ones and errors."""
     usage: tuple[int, int] | None = None
     """Tokens of prompt and output."""
-    after_end: list[str] = field(default_factory=list)
-    """Events after the reason to stop, other than token counts."""
 
     @property
     def story(self) -> Story:
@@ -98,6 +98,11 @@ class Answer(Struct):
         """Adds a block and returns it."""
         self.blocks.append(block)
         return block
+
+    def fail(self, message: str) -> None:
+        """Adds an error event."""
+        self.end, self.problem = "error", message
+        self.ends += 1
 
     def dispatch(self, call: Block) -> None:
         """Adds the call of a dispatch event."""

@@ -1,6 +1,5 @@
 """A client of Chat Completions: writes requests, reads answers."""
 
-import json
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block, BlockKind, End
 from turnwire_tools.clients.messages import write_block
-from turnwire_tools.clients.shared import media_url, present, sampling_fields
+from turnwire_tools.clients.shared import media_url, present, require, sampling_fields
 
 PATH = "/v1/chat/completions"
 COUNT_PATH = None
@@ -127,34 +126,54 @@ class Reader(shared.Reader):
     def __init__(self) -> None:
         super().__init__()
         self._calls: dict[int, Block] = {}
+        self._id: str | None = None
+        self._done = False
 
-    def event(self, name: str, data: Any) -> None:
-        """See `shared.Reader`."""
+    def _event(self, name: str, data: Any) -> None:
         answer = self.answer
+        require(not self._done, "data after [DONE]")
         if data is None:
+            require(answer.end is not None, "[DONE] without a finish_reason")
+            self._done = True
+            answer.ends += answer.end != "error"
             return
         if "error" in data:
-            answer.end, answer.problem = "error", data["error"]["message"]
+            answer.fail(data["error"]["message"])
             return
+        require(answer.end != "error", "a chunk after the error")
         if name == "tool_call_dispatch":
             call = data["tool_call_dispatch"]["tool_call"]
             block, whole = self._calls[call["index"]], _call_block(call)
-            assert whole.as_story() == block.as_story(), f"dispatched {whole.as_story()}, streamed {block.as_story()}"
+            told, streamed = whole.as_story(), block.as_story()
+            require(told == streamed, f"dispatched {told}, streamed {streamed}")
             answer.dispatch(whole)
             block.complete = True
         elif name == "reasoning_dispatch":
             answer.blocks[-1].complete = True
-        for choice in data["choices"]:
-            if answer.end is not None:
-                answer.after_end.append(json.dumps(choice))
-            self._delta(choice["delta"])
-            if choice["finish_reason"] is not None:
-                self._end(choice["finish_reason"])
-        if data.get("usage") is not None:
-            self._count(data["usage"])
+        else:
+            self._chunk(data)
 
-    def document(self, data: Any) -> None:
-        """See `shared.Reader`. An answer in one piece has no order but reasoning, text, calls."""
+    def _chunk(self, data: Any) -> None:
+        answer, first = self.answer, self._id is None
+        require(first or data["id"] == self._id, "another id")
+        self._id = data["id"]
+        if not data["choices"]:
+            require(answer.end is not None and answer.usage is None, "usage: order")
+            self._count(data["usage"])
+            return
+        (choice,) = data["choices"]
+        require(answer.end is None, "a chunk after the finish_reason")
+        require(first == (choice["delta"].get("role") == "assistant"), "one role, at the start")
+        self._delta(choice["delta"])
+        if choice["finish_reason"] is not None:
+            self._end(choice["finish_reason"])
+
+    def finish(self) -> None:
+        """The last event is `[DONE]`, unless there was an error."""
+        require(self._done or self.answer.end == "error", "no [DONE]")
+
+    def _document(self, data: Any) -> None:
+        # An answer in one piece has no order but reasoning, text, calls.
         choice = data["choices"][0]
         message = choice["message"]
         if message.get("reasoning_content"):
@@ -172,8 +191,10 @@ class Reader(shared.Reader):
             self._text("text", delta["content"])
         for call in _calls(delta):
             if call["index"] in self._calls:
-                self._calls[call["index"]].text += _call_text(call)
+                require(self._calls[call["index"]] is self.answer.blocks[-1], "arguments out of place")
+                self.answer.blocks[-1].text += _call_text(call)
             else:
+                require(call["index"] == len(self._calls), "indices of calls are not contiguous")
                 self._complete_all()
                 self._calls[call["index"]] = self.answer.add(_call_block(call))
         for detail in delta.get("reasoning_details") or []:

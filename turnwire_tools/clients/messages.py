@@ -8,8 +8,8 @@ from msgspec import Raw
 from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec
 from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
-from turnwire_tools.clients.answer import Block, End
-from turnwire_tools.clients.shared import filler, present, sampling_fields
+from turnwire_tools.clients.answer import Block, BlockKind, End
+from turnwire_tools.clients.shared import filler, present, require, sampling_fields
 
 PATH = "/v1/messages"
 COUNT_PATH = "/v1/messages/count_tokens"
@@ -23,6 +23,13 @@ _ENDS: dict[str, End] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
 }
+
+_DELTAS: dict[str, tuple[BlockKind, str]] = {
+    "thinking_delta": ("reasoning", "thinking"),
+    "text_delta": ("text", "text"),
+    "input_json_delta": ("call", "partial_json"),
+}
+"""By type of a delta: the kind of its block, and the member with its text."""
 
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
@@ -102,44 +109,72 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 class Reader(shared.Reader):
     """Reads answers; a block is complete with its `content_block_stop`."""
 
-    def event(self, name: str, data: Any) -> None:
-        """See `shared.Reader`."""
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = False
+
+    def _event(self, name: str, data: Any) -> None:
         answer = self.answer
         if name == "tool_call_dispatch":
             answer.dispatch(_read_block(data["tool_call_dispatch"]))
             return
-        if answer.end is not None and data["type"] not in ("message_stop", "ping"):
-            answer.after_end.append(data["type"])
-        match data["type"]:
+        if name == "reasoning_dispatch":
+            return
+        kind = data["type"]
+        require(name == kind, f"event {name} has data of {kind}")
+        if kind == "ping":
+            return
+        if kind == "error":
+            answer.fail(data["error"]["message"])
+            return
+        require(answer.end is None or kind == "message_stop", f"{kind} after the end")
+        require(self._started == (kind != "message_start"), f"{kind}: order")
+        closed = not answer.blocks or answer.blocks[-1].complete
+        match kind:
+            case "message_start":
+                self._started = True
             case "content_block_start":
+                require(closed, "a block starts inside another")
+                require(data["index"] == len(answer.blocks), "indices are not contiguous")
                 block = answer.add(_read_block(data["content_block"]))
                 block.text = ""  # the `input` of a call that begins is an empty object
             case "content_block_delta":
-                self._delta(answer.blocks[-1], data["delta"])
+                require(not closed and data["index"] == len(answer.blocks) - 1, "a delta outside of its block")
+                _extend(answer.blocks[-1], data["delta"])
             case "content_block_stop":
+                require(not closed and data["index"] == len(answer.blocks) - 1, "a stop outside of its block")
                 answer.blocks[-1].complete = True
             case "message_delta":
+                require(closed, "message_delta: order")
                 self._end(data["delta"]["stop_reason"], data["usage"])
-            case "error":
-                answer.end, answer.problem = "error", data["error"]["message"]
+            case _:
+                require(kind == "message_stop" and answer.end is not None, f"{kind}: order")
+                answer.ends += 1
 
-    def document(self, data: Any) -> None:
-        """See `shared.Reader`."""
+    def finish(self) -> None:
+        """A reasoning block has a signature."""
+        thoughts = [block for block in self.answer.blocks if block.kind == "reasoning"]
+        require(self.answer.end == "error" or all(block.seal for block in thoughts), "reasoning without a signature")
+
+    def _document(self, data: Any) -> None:
         for content in data["content"]:
             self.answer.add(_read_block(content)).complete = True
         self._end(data["stop_reason"], data["usage"])
-
-    def _delta(self, block: Block, delta: Any) -> None:
-        assert not block.complete
-        if delta["type"] == "signature_delta":
-            block.seal = delta["signature"]
-        else:
-            block.text += next((delta[key] for key in ("thinking", "text", "partial_json") if key in delta), "")
 
     def _end(self, reason: str, usage: Any) -> None:
         cached = usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
         self.answer.end = _ENDS[reason]
         self.answer.usage = (usage["input_tokens"] + cached, usage["output_tokens"])
+
+
+def _extend(block: Block, delta: Any) -> None:
+    if delta["type"] == "signature_delta":
+        require(delta["signature"] and block.kind == "reasoning" and not block.seal, "a signature out of place")
+        block.seal = delta["signature"]
+        return
+    kind, member = _DELTAS[delta["type"]]
+    require(block.kind == kind, "a delta of another kind")
+    block.text += delta[member]
 
 
 def _read_block(content: Any) -> Block:

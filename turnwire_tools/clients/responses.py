@@ -8,7 +8,7 @@ import msgspec
 from schemas.conversation import Call, Conversation, Media, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block
-from turnwire_tools.clients.shared import media_url, present, sampling_fields
+from turnwire_tools.clients.shared import media_url, present, require, sampling_fields
 
 PATH = "/v1/responses"
 COUNT_PATH = "/v1/responses/input_tokens"
@@ -46,12 +46,13 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
 
 def _items(turn: Turn, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
+    ids = iter(turn.ids)
     for part in turn.parts:
         if not isinstance(part, Text | Media):
             items.append(_item(part, kinds))
             continue
         if not items or items[-1]["type"] != "message":
-            items.append({"type": "message", "role": turn.role, "content": []})
+            items.append({"type": "message", "role": turn.role, "content": [], **present(id=next(ids, None))})
         text_type = "output_text" if turn.role == "assistant" else "input_text"
         items[-1]["content"].append(_content(part, text_type))
     return items or [{"type": "message", "role": turn.role, "content": []}]
@@ -119,43 +120,71 @@ class Reader(shared.Reader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._items: dict[int, Block] = {}
+        self._next = 0
+        self._done = False
+        self._items: list[Any] = []
 
-    def event(self, name: str, data: Any) -> None:
-        """See `shared.Reader`."""
+    def _event(self, name: str, data: Any) -> None:
         answer = self.answer
+        require(not self._done, "data after [DONE]")
         if data is None:
+            require(answer.ends, "[DONE] before the end")
+            self._done = True
             return
-        if answer.end is not None:
-            answer.after_end.append(data["type"])
-        match data["type"]:
+        if name == "tool_call_dispatch":
+            answer.dispatch(_block(data["item"]))
+            return
+        if name == "reasoning_dispatch":
+            return
+        kind = data["type"]
+        require(name == kind, f"event {name} has data of {kind}")
+        if kind == "keepalive":
+            return
+        require(data["sequence_number"] == self._next, f"number {data['sequence_number']}, not {self._next}")
+        self._next += 1
+        require((kind == "response.created") == (self._next == 1), "response.created: order")
+        require(not answer.ends or kind in ("error", "response.failed"), f"{kind} after the end")
+        last = len(answer.blocks) - 1
+        is_open = bool(answer.blocks) and not answer.blocks[-1].complete
+        match kind:
             case "response.output_item.added":
-                self._items[data["output_index"]] = answer.add(_block(data["item"]))
-            case (
-                "response.output_text.delta"
-                | "response.reasoning_text.delta"
-                | "response.function_call_arguments.delta"
-                | "response.custom_tool_call_input.delta"
-            ):
-                self._items[data["output_index"]].text += data["delta"]
+                require(not is_open and data["output_index"] == last + 1, "items are not contiguous")
+                answer.add(_block(data["item"]))
             case "response.output_item.done":
-                self._complete(self._items[data["output_index"]], data["item"])
-            case "tool_call_dispatch":
-                answer.dispatch(_block(data["item"]))
-            case "response.completed" | "response.incomplete" | "response.failed":
+                require(is_open and data["output_index"] == last, "an item ends out of place")
+                self._complete(answer.blocks[-1], data["item"])
+            case "response.completed" | "response.incomplete":
+                require(data["response"]["output"] == self._items, "the response is not what its items were")
+                answer.ends += 1
                 self._end(data["response"])
+            case "response.failed":
+                answer.ends += answer.end != "error"  # an `error` comes before: together they are one end
+                self._end(data["response"])
+            case "error":
+                answer.fail(data["message"])
+            case _ if kind.endswith(".delta"):
+                require(is_open and data["output_index"] == last, "a delta out of place")
+                answer.blocks[-1].text += data["delta"]
+            case _ if kind.endswith("text.done"):
+                require(data["text"] == answer.blocks[-1].text, "the text is not what its deltas were")
+            case "response.function_call_arguments.done":
+                require(data["arguments"] == answer.blocks[-1].text, "the arguments are not what their deltas were")
 
-    def document(self, data: Any) -> None:
-        """See `shared.Reader`."""
+    def finish(self) -> None:
+        """`[DONE]` is optional."""
+
+    def _document(self, data: Any) -> None:
         for item in data["output"]:
             self.answer.add(_block(item)).complete = True
         self._end(data)
 
     def _complete(self, block: Block, item: Any) -> None:
         whole = _block(item)
-        assert whole.text == block.text, f"the item is {whole.text!r}, streamed were {block.text!r}"
-        assert (whole.kind, whole.name, whole.call_id) == (block.kind, block.name, block.call_id)
+        require(whole.text == block.text, f"the item is {whole.text!r}, streamed were {block.text!r}")
+        same = (whole.kind, whole.name, whole.call_id) == (block.kind, block.name, block.call_id)
+        require(same, "the item is another than the one that began")
         block.seal, block.complete = whole.seal, True
+        self._items.append(item)
 
     def _end(self, response: Any) -> None:
         answer = self.answer

@@ -2,25 +2,61 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from schemas.conversation import Media, Sampling
 from turnwire_tools.clients.answer import Answer
 
 
+class IllFormed(Exception):
+    """An answer breaks the rules of its API."""
+
+
+def require(truth: object, what: str) -> None:
+    """Raises IllFormed unless something is true."""
+    if not truth:
+        raise IllFormed(what)
+
+
 class Reader(ABC):
-    """Reads one answer of an API."""
+    """Reads one answer of an API, and checks the order of its events.
+
+    `answer` has what came so far, also of a stream that broke off. Every method raises IllFormed.
+    """
 
     def __init__(self) -> None:
         self.answer = Answer()
 
-    @abstractmethod
     def event(self, name: str, data: Any) -> None:
         """Takes an event of a stream: the name in its `event:` line, and its decoded data, None for `[DONE]`."""
+        with _well_formed():
+            self._event(name, data)
 
-    @abstractmethod
     def document(self, data: Any) -> None:
         """Takes an answer in one piece."""
+        with _well_formed():
+            self._document(data)
+        self.answer.ends += 1
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Checks that a stream which has ended has all that belongs to it."""
+
+    @abstractmethod
+    def _event(self, name: str, data: Any) -> None: ...
+
+    @abstractmethod
+    def _document(self, data: Any) -> None: ...
+
+
+@contextmanager
+def _well_formed() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise IllFormed(f"{type(error).__name__}: {error}") from error
 
 
 def present(**fields: Any) -> dict[str, Any]:

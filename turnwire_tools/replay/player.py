@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import zip_longest
-from types import ModuleType
 from typing import Any
 
 import aiohttp
@@ -13,13 +12,12 @@ import msgspec
 
 from schemas.conversation import Call, Conversation, Part, Result, Text, Thinking
 from schemas.conversation import Turn as Message
-from turnwire_tools.clients import chat, messages, responses
 from turnwire_tools.clients.answer import Answer, Api, Story
-from turnwire_tools.clients.shared import Reader, SseParser
+from turnwire_tools.clients.apis import CLIENTS
+from turnwire_tools.clients.shared import IllFormed, Reader, SseParser
 from turnwire_tools.replay.gateway import GATE_TIMEOUT_S, MODEL, ClientProgress, ReplayGateway
 from turnwire_tools.replay.replay_file import Replay, ToolResult, Turn
 
-CLIENTS: Mapping[Api, ModuleType] = {"messages": messages, "responses": responses, "chat": chat}
 HEADERS = {
     "content-type": "application/json",
     "x-turnwire-tool-dispatch": "1",
@@ -92,26 +90,36 @@ class Session:
             self.gateway.select(turn, progress)
         client = CLIENTS[self.api]
         reader: Reader = client.Reader()
-        answer = reader.answer
+        answer, found = reader.answer, list[str]()
         async with self._post(client.PATH, body) as response:
             if response.status != 200:
                 answer.end = "refused"
                 answer.problem = f"{response.status}: {_error_message(await response.read())}"
-            elif response.content_type == "text/event-stream":
-                parser = SseParser()
-                async for chunk in response.content.iter_any():
-                    for name, data in parser.feed(chunk):
-                        self.on_event(name, data)
-                        reader.event(name, data)
-                    if progress is not None:
-                        progress.update(answer)
             else:
-                reader.document(await response.json())
+                try:
+                    await self._read(response, reader, progress)
+                except IllFormed as error:
+                    found.append(f"ill-formed: {error}")
         self._append(Message("assistant", answer.parts))
-        found = [*(progress.problems if progress is not None else []), *problems(turn, answer, streamed=self.stream)]
+        found += progress.problems if progress is not None else []
+        found += problems(turn, answer, streamed=self.stream)
         if self.count and client.COUNT_PATH is not None and answer.usage is not None:
             found += await self._count(client.COUNT_PATH, body, answer.usage[0])
         return Played(turn.line, answer, found)
+
+    async def _read(self, response: aiohttp.ClientResponse, reader: Reader, progress: ClientProgress | None) -> None:
+        """Reads an answer. Raises IllFormed."""
+        if response.content_type != "text/event-stream":
+            reader.document(await response.json())
+            return
+        parser = SseParser()
+        async for chunk in response.content.iter_any():
+            for name, data in parser.feed(chunk):
+                self.on_event(name, data)
+                reader.event(name, data)
+            if progress is not None:
+                progress.update(reader.answer)
+        reader.finish()
 
     def _post(self, path: str, body: bytes) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         headers, timeout = {**HEADERS, **self.headers}, aiohttp.ClientTimeout(TIMEOUT_S)
@@ -166,8 +174,6 @@ def problems(turn: Turn, answer: Answer, *, streamed: bool = True) -> list[str]:
         found.append(f"want the end {turn.end}, got {answer.end}{why}")
     elif turn.end is None and answer.end in ("error", "refused"):
         found.append(f"{answer.end}: {answer.problem}")
-    if answer.after_end:
-        found.append(f"events after the end: {', '.join(answer.after_end)}")
     if answer.end is None:
         found.append("the answer has no end")
     if streamed and answer.end in ("stop", "calls", "length"):

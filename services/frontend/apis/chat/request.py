@@ -243,13 +243,13 @@ class Chat:
 
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
-        self._known: KnownParts[Any] = KnownParts()
-        self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, self._known)
+        self._memo: KnownParts[Any] = KnownParts()
+        self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, self._memo)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses POST /v1/chat/completions. Raises Invalid."""
         ask = parse(body, headers, self._settings, decoder=self._decoder)
-        share_texts(ask.conversation, self._known)
+        share_texts(ask.conversation, self._memo)
         return ask
 
     def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:

@@ -251,14 +251,14 @@ class Messages:
 
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
-        self._known: KnownParts[Any] = KnownParts()
+        self._memo: KnownParts[Any] = KnownParts()
         read_tools = partial(tools.read_tools, served=frozenset(served))
-        self._decoder: Decoder = BodyDecoder(wire.Body, read_tools, explain, self._known)
+        self._decoder: Decoder = BodyDecoder(wire.Body, read_tools, explain, self._memo)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages. Raises Invalid."""
         ask = parse(body, headers, decoder=self._decoder)
-        share_texts(ask.conversation, self._known)
+        share_texts(ask.conversation, self._memo)
         return ask
 
     def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:

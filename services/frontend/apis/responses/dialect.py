@@ -76,7 +76,7 @@ class Responses:
 
     def decode(self, data: bytes, *, counting: bool = False) -> ResponsesRequest:
         """See `request.body.decode`."""
-        return decode(data, counting=counting, known=self._echoes)
+        return decode(data, counting=counting, memo=self._echoes)
 
     def understand(
         self,

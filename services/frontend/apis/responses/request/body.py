@@ -99,8 +99,8 @@ class ResponsesRequest(Struct, frozen=True):
         return replace(self, body=body, items=[], kinds=[], earlier=0)
 
 
-def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:
-    """Decodes a request. Raises Invalid in the native wording. `known` remembers the echo of tools.
+def decode(data: bytes, *, counting: bool = False, memo: KnownParts[Raw] | None = None) -> ResponsesRequest:
+    """Decodes a request. Raises Invalid in the native wording. `memo` remembers the echo of tools.
 
     `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
     """
@@ -125,7 +125,7 @@ def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None
         kinds=item_kinds(items, "input"),
         reasoning=reasoning,
         text=text,
-        echo=_echo(body, reasoning, text, KnownParts() if known is None else known),
+        echo=_echo(body, reasoning, text, KnownParts() if memo is None else memo),
         prefill=body.generate is False or bool(cache.prewarm),
     )
 
@@ -162,7 +162,7 @@ def _refuse_unsupported(body: wire.Body) -> None:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 
 
-def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, known: KnownParts[Raw]) -> dict[str, Any]:
+def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: KnownParts[Raw]) -> dict[str, Any]:
     """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
     summary = None if reasoning.summary == "none" else reasoning.summary
     shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
@@ -174,7 +174,7 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, kno
     echo: dict[str, Any] = {
         "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
-        "tools": _echoed_tools(body.tools or [], known),
+        "tools": _echoed_tools(body.tools or [], memo),
         "tool_choice": _one_line(body.tool_choice) if given(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": shown,
@@ -201,11 +201,11 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, kno
     return echo
 
 
-def _echoed_tools(tools: list[Raw], known: KnownParts[Raw]) -> Raw:
+def _echoed_tools(tools: list[Raw], memo: KnownParts[Raw]) -> Raw:
     def read(_: bytes) -> Raw:
         return Raw(msgspec.json.encode([_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(tools)]))
 
-    return known.get(b",".join(tools), read)
+    return memo.get(b",".join(tools), read)
 
 
 def _echoed_tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:

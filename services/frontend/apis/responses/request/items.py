@@ -83,8 +83,8 @@ class ItemReader:
         """Reads the items of a request. Raises Invalid."""
         for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
             name, at = kind.type or MESSAGE, request.place(index)
-            if (known := _READERS.get(name)) is not None:
-                shape, read = known
+            if (reader := _READERS.get(name)) is not None:
+                shape, read = reader
                 read(self, convert(shape, item, at), at)
             elif name in AS_TEXT:
                 self._add(Text(hosted_text(name, item)))

@@ -68,7 +68,10 @@ class Recorder:
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """See `Renderer.events`."""
-        return self._record(self.stream.events(events, choice))
+        data = self.stream.events(events, choice)
+        if data:
+            self._packer.add(data)
+        return data
 
     def error(self, info: ErrorInfo) -> bytes:
         """See `Renderer.error`."""

@@ -33,7 +33,7 @@ from services.frontend.apis.responses.state.socket import Connections
 from services.frontend.apis.responses.state.store import MemoryStore, SharedStore, Sharing, StoreLimits
 from services.frontend.apis.shared.mount import Mount, json_response
 from services.frontend.http.auth import Caller
-from services.frontend.http.bodies import apart, read_body
+from services.frontend.http.bodies import read_body, run_in_thread_if_large
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.interfaces import Ask, Collector, Renderer
@@ -215,7 +215,7 @@ class ResponsesServer:
     async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._server.config.max_body_bytes)
-            return await apart(len(data), lambda: self.dialect.decode(data, counting=counting))
+            return await run_in_thread_if_large(len(data), lambda: self.dialect.decode(data, counting=counting))
 
     @contextmanager
     def _counting_refusals(self, context: RequestContext) -> Iterator[None]:
