@@ -19,7 +19,7 @@ from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
 from services.frontend.apis.responses.state.runner import Runner
-from services.frontend.http.bodies import apart
+from services.frontend.http.bodies import run_in_thread_if_large
 from services.frontend.http.middleware import RequestContext
 
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
@@ -45,7 +45,7 @@ async def summarize(
     request: ResponsesRequest, understand: Callable[..., ResponsesAsk], runner: Runner, context: RequestContext
 ) -> ResponseState:
     """The compaction of a conversation. Its tokens are charged to the caller. Raises TurnwireError."""
-    ask = await apart(request.size, partial(understand, request, compacting=True))
+    ask = await run_in_thread_if_large(request.size, partial(understand, request, compacting=True))
     stream = ask.renderer(runner.reply(context, request.model))
     shorten = runner.shorten(ask, context)
     stream.events(await runner.server.read(ask.conversation, context, Responses.name, shorten))

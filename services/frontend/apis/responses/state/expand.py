@@ -9,7 +9,7 @@ from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state.record import json_size
 from services.frontend.apis.responses.state.store import MemoryStore
-from services.frontend.http.bodies import apart
+from services.frontend.http.bodies import run_in_thread_if_large
 
 MAX_CHAIN = 10_000
 """Responses in one chain. Agents make one for each tool call."""
@@ -27,7 +27,7 @@ async def expand(request: ResponsesRequest, store: MemoryStore, tenant: str | No
         request = request.with_references(stored)
     if not history:
         return request
-    return await apart(json_size(*history), partial(request.with_history, history))
+    return await run_in_thread_if_large(json_size(*history), partial(request.with_history, history))
 
 
 async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:

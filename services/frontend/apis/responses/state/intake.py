@@ -21,7 +21,7 @@ from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.record import json_size
 from services.frontend.apis.responses.state.runner import Runner
 from services.frontend.apis.responses.state.store import MemoryStore
-from services.frontend.http.bodies import UNDERSTAND_APART_BYTES, apart
+from services.frontend.http.bodies import PARSE_IN_THREAD_FROM_BYTES, run_in_thread_if_large
 from services.frontend.http.middleware import RequestContext
 
 SealerOf = Callable[[str, RequestContext], TextSealer]
@@ -59,11 +59,11 @@ class Intake:
             ask = replace(understand(whole, compacting=compacting), request=own)
             accepted = AcceptedRequest(ask, context.id, context.tenant)
             # A small input is prepared for the store after the answer, when no client waits.
-            if size >= UNDERSTAND_APART_BYTES and request.store:
+            if size >= PARSE_IN_THREAD_FROM_BYTES and request.store:
                 _ = accepted.items
             return accepted
 
-        accepted = await apart(size, understood)
+        accepted = await run_in_thread_if_large(size, understood)
         if accepted.ask.sealer is not None:
             items = [*whole.items[: whole.earlier], *accepted.items]
             accepted.compacted = instructions(items)
@@ -87,7 +87,7 @@ class Intake:
         whole = await expand(request, self.store, context.tenant)
         sealer = self._sealer_of(request.model, context)
         understand = partial(self.dialect.understand, whole, headers, sealer=sealer, counting=True)
-        return (await apart(_size(whole), understand)).conversation
+        return (await run_in_thread_if_large(_size(whole), understand)).conversation
 
 
 def _size(request: ResponsesRequest) -> int:
