@@ -7,9 +7,9 @@ import pytest
 
 from schemas.conversation import Conversation, Text, Turn
 from schemas.errors import Invalid
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.request import parse as parse_chat
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses

@@ -9,7 +9,7 @@ import structlog
 from aiohttp import ClientSession
 
 from schemas.events import BlockStart, Delta
-from services.frontend.apis.messages.stream import MessagesStream
+from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.turns.sinks import Flusher, StreamSink
 from tests.frontend.frontend_fakes import FakeGateway, Step, finish, serving
 
