@@ -125,11 +125,11 @@ async def test_a_chain_is_the_conversation_that_it_was(served: Served, client: C
     ]
     await client.create(input=everything, instructions="be long", store=False)
     sent_whole = served.gateway.turns[-1].conversation
-    assert chained.turns == sent_whole.turns
+    assert chained.messages == sent_whole.messages
     assert said(chained)[0] == ("user", ["one"])
     assert [segment.text for segment in chained.system] == ["be long"]
-    assert isinstance(chained.turns[1].parts[0], Reasoning)
-    assert isinstance(chained.turns[2].parts[0], Result)
+    assert isinstance(chained.messages[1].parts[0], Reasoning)
+    assert isinstance(chained.messages[2].parts[0], Result)
 
 
 async def test_a_deleted_response_is_gone(client: Client) -> None:
@@ -246,7 +246,7 @@ async def test_tokens_are_counted_as_they_would_be_sent(served: Served, client: 
     )
     assert counted == {"object": "response.input_tokens", "input_tokens": 4321}
     await client.create(previous_response_id=first["id"], input="two")
-    assert served.gateway.counted[-1].turns == served.gateway.turns[-1].conversation.turns
+    assert served.gateway.counted[-1].messages == served.gateway.turns[-1].conversation.messages
     error = await client.refused("POST", "/input_tokens", 404, json={"model": "none", "input": "x"})
     assert error["code"] == "model_not_found"
 
@@ -257,7 +257,7 @@ class Window(FakeGateway):
     room = 4
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
-        size = len(admitted.conversation.turns)
+        size = len(admitted.conversation.messages)
         if size > self.room:
             details = {"prompt_tokens": size, "max_prompt_tokens": self.room}
             raise ContextOverflow("prompt is too long", code="context_length_exceeded", details=details)
@@ -265,7 +265,7 @@ class Window(FakeGateway):
 
     async def count(self, admitted: Admitted) -> int:
         self.counted.append(admitted.conversation)
-        return len(admitted.conversation.turns)
+        return len(admitted.conversation.messages)
 
 
 def long_session(exchanges: int) -> list[dict[str, Any]]:
@@ -296,7 +296,7 @@ async def test_truncation_drops_the_oldest_and_keeps_the_question(stream: bool) 
             ("tool", ["look"]),
         ]
         assert len(served.gateway.counted) < 8
-        result = served.gateway.turns[-1].conversation.turns[-1].parts[0]
+        result = served.gateway.turns[-1].conversation.messages[-1].parts[0]
         assert isinstance(result, Result)
         assert result.call_id == "call_19"
         # What is kept is what was sent.
@@ -408,7 +408,7 @@ async def test_a_context_over_its_threshold_is_compacted_before_the_answer(
     await client.create(previous_response_id=made["id"], input=[output])
     chained = served.gateway.turns[-1].conversation
     assert [role for role, _ in said(chained)] == ["developer", "user", "user", "assistant", "tool"]
-    assert chained.turns[:3] == answering.turns
+    assert chained.messages[:3] == answering.messages
 
 
 async def test_a_context_below_its_threshold_is_left_alone(served: Served, client: Client) -> None:
