@@ -40,8 +40,8 @@ class Thought(Struct, frozen=True):
     call: int | None = 0
 
 
-class History(CallHistory):
-    """The turns of a request."""
+class MessageReader(CallHistory):
+    """Reads the messages of a request."""
 
     def __init__(self, *, pairing: bool = True) -> None:
         super().__init__(pairing=pairing)

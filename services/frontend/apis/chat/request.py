@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
-from services.frontend.apis.chat.history import History
+from services.frontend.apis.chat.history import MessageReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
     ChatStream,
@@ -114,15 +114,15 @@ def parse(
     elif given(request.web_search_options):
         notes.append("web_search_options")
         missing = missing_tools(["web_search"])
-    history = History(pairing=not counting)
-    history.read(request.messages)
+    reader = MessageReader(pairing=not counting)
+    reader.read(request.messages)
     last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
     if session is None and isinstance(request.prompt_cache_key, str):
         session = request.prompt_cache_key or None
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
-        history.turns,
+        reader.turns,
         system=missing,
         tools=specs,
         tool_choice=tools.choice(request, specs),

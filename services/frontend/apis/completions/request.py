@@ -60,19 +60,19 @@ class CompletionsAsk(Struct, frozen=True):
 def prompts(body: wire.Body) -> list[RawPrompt]:
     """The prompts in the field's four forms; None is the empty text. Raises Invalid for an empty or mixed list."""
     special = body.add_special_tokens is not False
-    given = body.prompt
-    if given is None or isinstance(given, str):
-        return [RawPrompt(given or "", add_special_tokens=special)]
-    if not given:
+    prompt = body.prompt
+    if prompt is None or isinstance(prompt, str):
+        return [RawPrompt(prompt or "", add_special_tokens=special)]
+    if not prompt:
         raise Invalid("Invalid 'prompt': empty array. Expected at least one prompt.", param="prompt")
-    ids = [item for item in given if isinstance(item, int)]
-    if len(ids) == len(given):
+    ids = [item for item in prompt if isinstance(item, int)]
+    if len(ids) == len(prompt):
         return [_tokens(ids)]
     if ids:
         raise Invalid("Invalid 'prompt': token ids and prompts cannot be mixed.", param="prompt", code="invalid_type")
     return [
         RawPrompt(item, add_special_tokens=special) if isinstance(item, str) else _tokens(item)
-        for item in given
+        for item in prompt
         if not isinstance(item, int)
     ]
 

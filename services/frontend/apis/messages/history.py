@@ -20,8 +20,8 @@ _WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)
 _ASSISTANT_ONLY = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.ToolUseBlock)
 
 
-class History(CallHistory):
-    """The turns of a request, and the changes that its messages make to its tools and effort."""
+class MessageReader(CallHistory):
+    """Reads the messages of a request, and the changes that they make to its tools and effort."""
 
     def __init__(self, specs: list[ToolSpec], *, pairing: bool) -> None:
         super().__init__(pairing=pairing)

@@ -17,7 +17,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.history import History
+from services.frontend.apis.messages.history import MessageReader
 from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
 from services.frontend.apis.shared.decode import BodyDecoder, given
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
@@ -90,18 +90,18 @@ def parse(
     if not counting:
         _refuse(request)
         _check_turn(request, headers)
-    history = History(given_tools.specs, pairing=not counting)
-    history.read(request.messages)
-    all_turns = history.turns
+    reader = MessageReader(given_tools.specs, pairing=not counting)
+    reader.read(request.messages)
+    all_turns = reader.turns
     kept = context_edits.thinking_turns(request.context_management)
     turns, cleared = context_edits.forget_thinking(all_turns, kept) if isinstance(kept, int) else (all_turns, 0)
     conversation = Conversation(
         request.model,
         turns,
         system=[*_system(request.system), *given_tools.missing],
-        tools=history.tools.specs,
-        tool_choice=tools.choice(request, history.tools.offered),
-        thinking=replace(_thinking(request, history.effort), history="default" if kept is None else "keep"),
+        tools=reader.tools.specs,
+        tool_choice=tools.choice(request, reader.tools.offered),
+        thinking=replace(_thinking(request, reader.effort), history="default" if kept is None else "keep"),
         sampling=sampling_of(
             request,
             max_tokens=request.max_tokens,
