@@ -16,10 +16,10 @@ def test_siblings_are_found_by_marks_and_newest_first() -> None:
     for number in range(100):
         assert store.add(entry(number))
     assert not store.add(entry(5))
-    found = store.marked(b"key", [b"unknown", (42).to_bytes(8, "big")])
+    found = store.find_marked(b"key", [b"unknown", (42).to_bytes(8, "big")])
     assert found is not None
     assert found.entry == entry(42)
-    assert store.marked(b"other", [(42).to_bytes(8, "big")]) is None
+    assert store.find_marked(b"other", [(42).to_bytes(8, "big")]) is None
     assert [stored.entry for stored in store.find(b"key", 3)] == [entry(99), entry(98), entry(97)]
     assert store.is_complete(b"key")
 
@@ -32,7 +32,7 @@ def test_many_siblings_cost_what_as_many_sessions_cost() -> None:
     assert alike.size == apart.size <= 100_000
     assert len(alike) == len(apart) < 100
     assert not alike.is_complete(b"key")
-    assert alike.marked(b"key", [bytes(8)]) is None
+    assert alike.find_marked(b"key", [bytes(8)]) is None
 
 
 def test_a_sibling_in_use_stays_when_others_go() -> None:
