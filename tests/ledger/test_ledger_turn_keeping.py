@@ -6,7 +6,7 @@ import pytest
 
 from bench.ledger.models import build
 from bench.ledger.published import published
-from services.preprocessor.turn_keeping import keeps_turns
+from services.preprocessor.turn_keeping import try_turns
 
 OWN = Path(__file__).parent / "templates"
 KNOWN = {
@@ -25,11 +25,11 @@ KNOWN = {
 def test_published(name: str, tmp_path: Path) -> None:
     if name not in published():
         pytest.skip("trl is not installed")
-    keeps = keeps_turns(build(published()[name].read_text(), tmp_path))
+    keeps = try_turns(build(published()[name].read_text(), tmp_path))
     assert (keeps.loop, keeps.user) == KNOWN[name]
 
 
 @pytest.mark.parametrize("name", ["clears_thinking", "no_generation_prompt"])
 def test_our_own(name: str, tmp_path: Path) -> None:
-    keeps = keeps_turns(build((OWN / f"{name}.jinja").read_text(), tmp_path))
+    keeps = try_turns(build((OWN / f"{name}.jinja").read_text(), tmp_path))
     assert (keeps.loop, keeps.user) == ("kept", "kept")

@@ -25,7 +25,7 @@ def inline(**more: Any) -> TemplateTraits:
         reasoning="reasoning_content",
         interleaved="inline",
         frame=("[user][assistant]", "[end]"),
-        marks=("<think>", "</think>", "</think>\n"),
+        separators=("<think>", "</think>", "</think>\n"),
         text_join="\n",
         call_join=";",
         **more,

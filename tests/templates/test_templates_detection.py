@@ -94,7 +94,7 @@ def test_a_family_is_found_without_a_telling_model_type(demo_tokenizer: PreTrain
     assert found is not None
     assert found.family.name == name
     assert found.evidence
-    assert name == "kimi_k2" or traits.call_ids == "given"
+    assert name == "kimi_k2" or traits.call_ids == "client"
 
 
 def test_ids_that_name_the_tool_are_counted(demo_tokenizer: PreTrainedTokenizerBase) -> None:

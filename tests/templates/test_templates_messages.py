@@ -208,7 +208,7 @@ class TestIds:
         assert [c["id"] for c in found[0]["tool_calls"]] == ids
         assert found[1]["tool_call_id"] == ids[1]
 
-    @pytest.mark.parametrize(("rule", "shown"), [("given", True), ("counted", True), ("short", False)])
+    @pytest.mark.parametrize(("rule", "shown"), [("client", True), ("counted", True), ("short", False)])
     def test_as_the_model_wrote_them(self, rule: str, shown: bool) -> None:
         """In a turn that the ledger restored. Templates that raise at ids of another form get their own."""
         turns = [said(replace(call(call_id="toolu_x"), original_id="functions.Bash:7")), result("a", "toolu_x")]
@@ -304,7 +304,7 @@ TRAITS = st.builds(
     arguments=st.sampled_from(["object", "string", None]),
     tool_role=st.booleans(),
     tool_name=st.booleans(),
-    call_ids=st.sampled_from(["given", "short", "counted"]),
+    call_ids=st.sampled_from(["client", "short", "counted"]),
     parallel=st.booleans(),
     text_with_call=st.booleans(),
     all_with_call=st.booleans(),

@@ -40,7 +40,7 @@ def test_a_template_without_quirks(demo_tokenizer: PreTrainedTokenizerBase) -> N
         inline_reasoning=True,
         inline_tail=True,
         frame=("<user>Hello.<end><assistant>", "<end>"),
-        marks=("<think>", "</think>", "</think>\n"),
+        separators=("<think>", "</think>", "</think>\n"),
         closing="<end>",
         tools=False,
         variables=traits.variables,

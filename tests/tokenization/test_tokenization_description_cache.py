@@ -91,7 +91,7 @@ def test_a_second_start_asks_no_other_process(
         monkeypatch.setenv(name, value)
     monkeypatch.delitem(sys.modules, "transformers", raising=False)
     first = load_tokenizer(str(model))
-    monkeypatch.setattr(tokenizer_files, "load_apart", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(tokenizer_files, "load_in_child", lambda *_, **__: pytest.fail("a process was started"))
     second = load_tokenizer(str(model))
     assert isinstance(first, tokenizer_files.FileTokenizer)
     assert isinstance(second, tokenizer_files.FileTokenizer)

@@ -15,14 +15,14 @@ from services.tokenization.tokenizer_files import (
     Description,
     FileTokenizer,
     describe,
-    load_apart,
+    load_in_child,
     load_tokenizer,
     special_tokens,
 )
 
 
 def test_a_process_of_its_own_says_what_it_loaded(demo_dir: Path) -> None:
-    same(FileTokenizer(load_apart(str(demo_dir))), AutoTokenizer.from_pretrained(demo_dir))
+    same(FileTokenizer(load_in_child(str(demo_dir))), AutoTokenizer.from_pretrained(demo_dir))
 
 
 def test_what_was_imported_anyway_is_used(demo_dir: Path) -> None:
@@ -31,11 +31,11 @@ def test_what_was_imported_anyway_is_used(demo_dir: Path) -> None:
 
 def test_what_cannot_be_loaded(tmp_path: Path, demo_dir: Path) -> None:
     with pytest.raises(OSError, match="nowhere"):
-        load_apart(str(tmp_path / "nowhere"))
+        load_in_child(str(tmp_path / "nowhere"))
     broken = shutil.copytree(demo_dir, tmp_path / "broken")
     (broken / "tokenizer.json").write_text('{"model": 3}')
     with pytest.raises(ValueError, match="cannot be loaded"):
-        load_apart(str(broken))
+        load_in_child(str(broken))
 
 
 def test_one_in_python_code_is_refused() -> None:
