@@ -54,10 +54,10 @@ def main() -> None:
     arguments = argparse.ArgumentParser(prog="python -m fuzz", usage=__doc__)
     arguments.add_argument("target", choices=TARGETS)
     arguments.add_argument("--findings", type=Path)
-    given, rest = arguments.parse_known_args()
-    with atheris.instrument_imports(include=[TARGETS[given.target]]):
-        target = import_module(f"fuzz.targets.{given.target}")
-    findings = Findings(given.findings, getattr(target, "show", repr)) if given.findings else None
+    options, rest = arguments.parse_known_args()
+    with atheris.instrument_imports(include=[TARGETS[options.target]]):
+        target = import_module(f"fuzz.targets.{options.target}")
+    findings = Findings(options.findings, getattr(target, "show", repr)) if options.findings else None
 
     def one(data: bytes) -> None:
         try:

@@ -77,8 +77,8 @@ def _segments(choose: Choices, family: Family) -> list[Segment]:
         kind = choose.of(("tool_use", "text", "reasoning", "tool_use"))
         if kind == "tool_use" and family.style.call:
             tool = choose.of(of_the_vectors())
-            given = {k: s for k, s in tool.schema.get("properties", {}).items() if choose.below(8)}
-            segments.append((kind, tool.name, {key: _value(choose, schema) for key, schema in given.items()}))
+            arguments = {k: s for k, s in tool.schema.get("properties", {}).items() if choose.below(8)}
+            segments.append((kind, tool.name, {key: _value(choose, schema) for key, schema in arguments.items()}))
         elif _may_follow(kind, last) and (kind == "text" or _reasons(family)):
             segments.append((kind, choose.of(PROSE), {}))
     return segments
