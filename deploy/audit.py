@@ -28,23 +28,23 @@ PROBE = "tw_audit"
 WAIT_S = 2.0
 
 PUBLISHERS: Mapping[str, tuple[str, ...]] = {
-    f"tw.v1.turn.{PROBE}.{PROBE}": ("frontend",),
-    f"tw.v1.count.{PROBE}.{PROBE}": ("frontend",),
-    f"tw.v1.tokenize.{PROBE}.{PROBE}": ("frontend",),
-    f"tw.v1.detokenize.{PROBE}.{PROBE}": ("frontend",),
-    f"tw.v1.gen.{PROBE}.{PROBE}": ("preprocessor",),
-    f"tw.v1.kvall.{PROBE}.{PROBE}": ("preprocessor",),
-    f"tw.v1.tok.{PROBE}": ("worker",),
-    f"tw.v1.kv.{PROBE}.{PROBE}": ("worker",),
-    f"tw.v1.evt.{PROBE}": ("preprocessor", "worker", "parser"),
-    f"tw.v1.cancel.{PROBE}": ("frontend", "parser"),
-    f"tw.v1.ledger.{PROBE}": ("parser",),
-    "tw.v1.resp": ("frontend",),
-    f"tw.v1.credit.parser.{PROBE}": ("frontend",),
-    f"tw.v1.replay.parser.{PROBE}": ("frontend",),
-    f"tw.v1.credit.worker.{PROBE}": ("parser",),
-    f"tw.v1.replay.worker.{PROBE}": ("parser",),
-    **{f"tw.v1.beat.{stage}.{PROBE}": (stage,) for stage in STAGES},
+    f"tw.v2.turn.{PROBE}.{PROBE}": ("frontend",),
+    f"tw.v2.count.{PROBE}.{PROBE}": ("frontend",),
+    f"tw.v2.tokenize.{PROBE}.{PROBE}": ("frontend",),
+    f"tw.v2.detokenize.{PROBE}.{PROBE}": ("frontend",),
+    f"tw.v2.gen.{PROBE}.{PROBE}": ("preprocessor",),
+    f"tw.v2.kvall.{PROBE}.{PROBE}": ("preprocessor",),
+    f"tw.v2.tok.{PROBE}": ("worker",),
+    f"tw.v2.kv.{PROBE}.{PROBE}": ("worker",),
+    f"tw.v2.evt.{PROBE}": ("preprocessor", "worker", "parser"),
+    f"tw.v2.cancel.{PROBE}": ("frontend", "parser"),
+    f"tw.v2.ledger.{PROBE}": ("parser",),
+    "tw.v2.resp": ("frontend",),
+    f"tw.v2.credit.parser.{PROBE}": ("frontend",),
+    f"tw.v2.replay.parser.{PROBE}": ("frontend",),
+    f"tw.v2.credit.worker.{PROBE}": ("parser",),
+    f"tw.v2.replay.worker.{PROBE}": ("parser",),
+    **{f"tw.v2.beat.{stage}.{PROBE}": (stage,) for stage in STAGES},
     f"_INBOX_frontend.{PROBE}.1": ("preprocessor",),
     f"_INBOX_preprocessor.{PROBE}.1": ("frontend", "worker"),
     f"$KV.tw_ledger.{PROBE}.{PROBE}": ("parser",),
@@ -56,24 +56,24 @@ PUBLISHERS: Mapping[str, tuple[str, ...]] = {
 """Subjects of services, and the users that may publish on them."""
 
 SUBSCRIBERS: Mapping[str, tuple[str, ...]] = {
-    "tw.v1.turn.*.*": ("preprocessor", "tap"),
-    "tw.v1.count.*.*": ("preprocessor", "tap"),
-    "tw.v1.tokenize.*.*": ("preprocessor", "tap"),
-    "tw.v1.detokenize.*.*": ("preprocessor", "tap"),
-    "tw.v1.gen.*.*": ("worker", "tap"),
-    "tw.v1.kvall.*.*": ("worker", "tap"),
-    "tw.v1.tok.*": ("parser", "tap"),
-    "tw.v1.kv.*.*": ("preprocessor", "tap"),
-    "tw.v1.evt.*": ("frontend", "tap"),
-    "tw.v1.cancel.*": ("preprocessor", "worker", "parser", "tap"),
-    "tw.v1.ledger.*": ("preprocessor", "tap"),
-    "tw.v1.resp": ("frontend", "tap"),
-    "tw.v1.credit.parser.*": ("parser", "tap"),
-    "tw.v1.replay.parser.*": ("parser", "tap"),
-    "tw.v1.credit.worker.*": ("worker", "tap"),
-    "tw.v1.replay.worker.*": ("worker", "tap"),
-    "tw.v1.beat.*.*": (*STAGES, "tap"),
-    "tw.v1.>": ("tap",),
+    "tw.v2.turn.*.*": ("preprocessor", "tap"),
+    "tw.v2.count.*.*": ("preprocessor", "tap"),
+    "tw.v2.tokenize.*.*": ("preprocessor", "tap"),
+    "tw.v2.detokenize.*.*": ("preprocessor", "tap"),
+    "tw.v2.gen.*.*": ("worker", "tap"),
+    "tw.v2.kvall.*.*": ("worker", "tap"),
+    "tw.v2.tok.*": ("parser", "tap"),
+    "tw.v2.kv.*.*": ("preprocessor", "tap"),
+    "tw.v2.evt.*": ("frontend", "tap"),
+    "tw.v2.cancel.*": ("preprocessor", "worker", "parser", "tap"),
+    "tw.v2.ledger.*": ("preprocessor", "tap"),
+    "tw.v2.resp": ("frontend", "tap"),
+    "tw.v2.credit.parser.*": ("parser", "tap"),
+    "tw.v2.replay.parser.*": ("parser", "tap"),
+    "tw.v2.credit.worker.*": ("worker", "tap"),
+    "tw.v2.replay.worker.*": ("worker", "tap"),
+    "tw.v2.beat.*.*": (*STAGES, "tap"),
+    "tw.v2.>": ("tap",),
     **{f"_INBOX_{user}.*.*": (user,) for user in USERS},
 }
 """Subjects of services, and the users that may subscribe to them."""
@@ -92,15 +92,15 @@ def forbidden_to_publish() -> list[str]:
     for stream in (*BUCKETS, PROBE):
         found += [f"$JS.API.STREAM.{call}.{stream}" for call in _STREAM_CALLS]
         found += [f"$JS.API.CONSUMER.{call}.{stream}.{PROBE}" for call in _CONSUMER_CALLS]
-        found += [f"$JS.API.CONSUMER.CREATE.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.{PROBE}.tw.v1.turn.a.b"]
+        found += [f"$JS.API.CONSUMER.CREATE.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.{PROBE}.tw.v2.turn.a.b"]
         found += [f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.{PROBE}", f"$JS.ACK.{stream}.{PROBE}.1.1.1.1.1"]
-        found += [f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.tw.v1.turn.a.b"]
+        found += [f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.tw.v2.turn.a.b"]
         found += [f"$JS.FC.{stream}.{PROBE}"]
     found += ["$SYS.REQ.USER.INFO", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.TURNWIRE.CONNZ", "$SRV.PING"]
     found += [f"$KV.tw_ledger.{PROBE}", f"$KV.tw_responses.{PROBE}.{PROBE}", f"$KV.{PROBE}.{PROBE}", f"_R_.{PROBE}"]
     found += [f"_INBOX.{PROBE}", f"_INBOX.{PROBE}.1", *(f"_INBOX_{user}.{PROBE}.1.2" for user in USERS)]
     found += [f"_INBOX_{user}.{PROBE}.1" for user in ("worker", "parser", "setup", "tap")]
-    found += [f"tw.v1.credit.frontend.{PROBE}", f"tw.v1.replay.frontend.{PROBE}", "tw.v1", f"tw.v2.{PROBE}", PROBE]
+    found += [f"tw.v2.credit.frontend.{PROBE}", f"tw.v2.replay.frontend.{PROBE}", "tw.v2", f"tw.v2.{PROBE}", PROBE]
     return [subject for subject in found if subject not in PUBLISHERS]
 
 
@@ -182,8 +182,8 @@ class Audit:
         for name in USERS:
             publish = [s for s, users in PUBLISHERS.items() if name not in users] + forbidden_to_publish()
             subscribe = [s for s, users in SUBSCRIBERS.items() if name not in users] + forbidden_to_subscribe()
-            if name == "tap":  # it may subscribe to these: tw.v1.> is its right
-                subscribe = [s for s in subscribe if not s.startswith("tw.v1")]
+            if name == "tap":  # it may subscribe to these: tw.v2.> is its right
+                subscribe = [s for s in subscribe if not s.startswith("tw.v2")]
             async with self.user(name) as user:
                 found += await user.not_refused(publish, subscribe)
                 found += await self._by_an_answer_to_itself(user)
@@ -194,7 +194,7 @@ class Audit:
         """Tries to answer a message of one's own: with `allow_responses` a user may publish on any reply subject."""
         if user.name not in STAGES:
             return []
-        target, own = f"$JS.API.STREAM.DELETE.{PROBE}", f"tw.v1.beat.{user.name}.{PROBE}"
+        target, own = f"$JS.API.STREAM.DELETE.{PROBE}", f"tw.v2.beat.{user.name}.{PROBE}"
         subscription = await user.client.subscribe(own)
         await user.client.publish(own, b"{}", reply=target)
         await subscription.next_msg(WAIT_S)
@@ -205,13 +205,13 @@ class Audit:
         """Tries to have JetStream send a stored value to a forbidden subject, named by its reader for the answer.
 
         A value that is the configuration of a stream, sent to the subject that creates streams, would copy heartbeats
-        to `tw.v1.tw_audit.>`.
+        to `tw.v2.tw_audit.>`.
         """
         subject = f"$KV.tw_responses.{PROBE}"
         evil = {
             "name": PROBE,
-            "subjects": ["tw.v1.beat.>"],
-            "republish": {"src": "tw.v1.beat.>", "dest": f"tw.v1.{PROBE}.>"},
+            "subjects": ["tw.v2.beat.>"],
+            "republish": {"src": "tw.v2.beat.>", "dest": f"tw.v2.{PROBE}.>"},
         }
         received = list[str]()
 
@@ -219,14 +219,14 @@ class Audit:
             received.append(message.subject)
 
         async with self.user("tap") as tap, self.user("frontend") as frontend:
-            await tap.client.subscribe(f"tw.v1.{PROBE}.>", cb=receive)
+            await tap.client.subscribe(f"tw.v2.{PROBE}.>", cb=receive)
             await tap.client.flush()
             await frontend.client.request(subject, json.dumps(evil).encode(), timeout=WAIT_S)
             read = f"$JS.API.DIRECT.GET.KV_tw_responses.{subject}"
             await frontend.client.publish(read, b"", reply=f"$JS.API.STREAM.CREATE.{PROBE}")
             await frontend.client.flush()
             await asyncio.sleep(WAIT_S / 4)
-            await frontend.client.publish(f"tw.v1.beat.frontend.{PROBE}", b"{}")
+            await frontend.client.publish(f"tw.v2.beat.frontend.{PROBE}", b"{}")
             await frontend.client.publish(subject, b"")
             await frontend.client.flush()
             await asyncio.sleep(WAIT_S / 4)

@@ -92,7 +92,7 @@ ask one
 ask load 32 --there worker=1,parser=1
 
 say "a user of the bus hears its own subjects only"
-docker compose exec -T frontend timeout --signal INT 3 turnwire tap 'tw.v1.tok.>' >"$WORK/refused" 2>&1 || true
+docker compose exec -T frontend timeout --signal INT 3 turnwire tap 'tw.v2.tok.>' >"$WORK/refused" 2>&1 || true
 grep -i --max-count 1 'permissions violation' "$WORK/refused"
 
 say "no user of the bus may do more than its service needs"
@@ -101,7 +101,7 @@ compose run --rm -T audit
 say "two frontends behind one port, two workers, three parsers"
 compose up --detach --wait --no-recreate --scale frontend=2 --scale parser=3 --scale worker=2
 : >"$WORK/heard"
-compose run --rm -T --name "$COMPOSE_PROJECT_NAME-tap" tap --json 'tw.v1.evt.>' >"$WORK/tap" 2>"$WORK/heard" &
+compose run --rm -T --name "$COMPOSE_PROJECT_NAME-tap" tap --json 'tw.v2.evt.>' >"$WORK/tap" 2>"$WORK/heard" &
 tapping=$!
 until grep -q 'listening on' "$WORK/heard"; do kill -0 $tapping; sleep 0.1; done
 ask load 32 --there worker=2,parser=3

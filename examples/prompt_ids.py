@@ -7,14 +7,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from schemas.conversation import Conversation, Text, ToolSpec, Turn
+from schemas.conversation import Conversation, Message, Text, ToolSpec
 from services.preprocessor.prompt import prompt_ids
 from turnwire_tools.script.demo_model import build_demo_model
 
 conversation = Conversation(
     model="example",
     system=[Text("You are a coding agent.")],
-    turns=[Turn("user", [Text("What is in this directory?")])],
+    messages=[Message("user", [Text("What is in this directory?")])],
     tools=[ToolSpec("ls", "Lists files.", {"type": "object", "properties": {"path": {"type": "string"}}})],
 )
 with tempfile.TemporaryDirectory() as directory:

@@ -74,7 +74,7 @@ class Result(Struct, frozen=True, tag="result", omit_defaults=True):
 Part: TypeAlias = Text | Media | Reasoning | Call | Result
 
 
-class Turn(Struct, frozen=True, omit_defaults=True):
+class Message(Struct, frozen=True, omit_defaults=True):
     """One message. Results are in turns of their own (`role="tool"`); instructions keep their place."""
 
     role: Role
@@ -225,7 +225,7 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     """Everything that decides a prompt and its decoding, the same for every API."""
 
     model: str
-    turns: list[Turn]
+    messages: list[Message]
     system: list[Text] = []
     """Top-level instructions in order; instructions inside the conversation are turns with role system or developer."""
     tools: list[ToolSpec] = []

@@ -16,7 +16,7 @@ _DIGEST_BYTES = 8
 
 def first_question(conversation: Conversation) -> str:
     """Returns the text of the user's first message; "" where there is none."""
-    question = next((turn for turn in conversation.turns if turn.role == "user"), None)
+    question = next((turn for turn in conversation.messages if turn.role == "user"), None)
     parts = question.parts if question is not None else []
     return "\n".join(part.text for part in parts if isinstance(part, Text))
 

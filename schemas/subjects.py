@@ -1,20 +1,20 @@
 """Builds every subject on the bus.
 
-tw.v1.turn.<model>.<preprocessor>          frontend → one preprocessor      request and reply
-tw.v1.count.<model>.<preprocessor>         frontend → one preprocessor      request and reply
-tw.v1.tokenize.<model>.<preprocessor>      frontend → one preprocessor      request and reply
-tw.v1.detokenize.<model>.<preprocessor>    frontend → one preprocessor      request and reply
-tw.v1.gen.<model>.<worker>                 preprocessor → one worker        request and reply
-tw.v1.kvall.<model>.<worker>               preprocessor → one worker        request and reply: all its KV blocks
-tw.v1.tok.<parser>                         worker → one parser shard        frames of tokens
-tw.v1.evt.<frontend>                       preprocessor, parser → one frontend    frames of events
-tw.v1.replay.<stage>.<id>                  receiver → one sender
-tw.v1.credit.<stage>.<id>                  receiver → one sender
-tw.v1.beat.<stage>.<id>                    every process → all
-tw.v1.cancel.<model>                       any → preprocessors, workers, parsers of the model
-tw.v1.kv.<model>.<worker>                  worker → preprocessors           KV blocks stored and removed
-tw.v1.ledger.<model>                       parser → preprocessors           entries of finished turns
-tw.v1.resp                                 frontend → frontends             notices
+tw.v2.turn.<model>.<preprocessor>          frontend → one preprocessor      request and reply
+tw.v2.count.<model>.<preprocessor>         frontend → one preprocessor      request and reply
+tw.v2.tokenize.<model>.<preprocessor>      frontend → one preprocessor      request and reply
+tw.v2.detokenize.<model>.<preprocessor>    frontend → one preprocessor      request and reply
+tw.v2.gen.<model>.<worker>                 preprocessor → one worker        request and reply
+tw.v2.kvall.<model>.<worker>               preprocessor → one worker        request and reply: all its KV blocks
+tw.v2.tok.<parser>                         worker → one parser shard        frames of tokens
+tw.v2.evt.<frontend>                       preprocessor, parser → one frontend    frames of events
+tw.v2.replay.<stage>.<id>                  receiver → one sender
+tw.v2.credit.<stage>.<id>                  receiver → one sender
+tw.v2.beat.<stage>.<id>                    every process → all
+tw.v2.cancel.<model>                       any → preprocessors, workers, parsers of the model
+tw.v2.kv.<model>.<worker>                  worker → preprocessors           KV blocks stored and removed
+tw.v2.ledger.<model>                       parser → preprocessors           entries of finished turns
+tw.v2.resp                                 frontend → frontends             notices
 
 $KV.<bucket>.<key>                         stored values (JetStream's key-value form, NATS ADR-8)
 $KV.<bucket>.<key>.<member>                the values of a key that has several
@@ -25,7 +25,7 @@ There are no queue groups: the sender chooses the receiver.
 import re
 from collections.abc import Callable
 
-PREFIX = "tw.v1"
+PREFIX = "tw.v2"
 ALL = f"{PREFIX}.>"
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -54,12 +54,12 @@ def unescape(token: str) -> str:
 
 
 def _one(kind: str) -> Callable[[str], str]:
-    """Returns a function that builds `tw.v1.<kind>.<name>`."""
+    """Returns a function that builds `tw.v2.<kind>.<name>`."""
     return lambda name: f"{PREFIX}.{kind}.{escape(name)}"
 
 
 def _two(kind: str) -> Callable[[str, str], str]:
-    """Returns a function that builds `tw.v1.<kind>.<group>.<name>`; the group is a model or a stage."""
+    """Returns a function that builds `tw.v2.<kind>.<group>.<name>`; the group is a model or a stage."""
     return lambda group, name: f"{PREFIX}.{kind}.{escape(group)}.{escape(name)}"
 
 

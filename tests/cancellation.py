@@ -102,13 +102,13 @@ async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patienc
     return reached
 
 
-async def cancel_everywhere(make: Callable[[], Work | tuple[Work, Interrupt]]) -> int:
-    """Runs `make()` once for each await and moment; returns the number of awaits.
+async def cancel_everywhere(make: Callable[[], Work | tuple[Work, Interrupt]], *, most: int = 1000) -> int:
+    """Runs `make()` once for each await and moment; returns the number of awaits, at most `most`.
 
     `make` may return a function, too, that is called in place of the task's `cancel`.
     """
     at = 1
-    while await _run(make(), at, False, PATIENCE_S):
+    while at <= most and await _run(make(), at, False, PATIENCE_S):
         await _run(make(), at, True, RESULT_S)
         at += 1
     return at - 1

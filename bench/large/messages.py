@@ -111,13 +111,13 @@ async def server_cost(size: int, subscribers: int, messages: int) -> tuple[float
                 arrived.set()
 
             for client in clients[1:]:
-                await client.subscribe("tw.v1.test", cb=receive)
+                await client.subscribe("tw.v2.test", cb=receive)
                 await client.flush()
             before, began = cpu_seconds(server.pid), time.monotonic()
             data = b"x" * size
             for sent in range(WINDOW, messages + 1, WINDOW):
                 for _ in range(WINDOW):
-                    await clients[0].publish("tw.v1.test", data)
+                    await clients[0].publish("tw.v2.test", data)
                 while received < sent * subscribers:  # else the server drops clients that fall behind
                     arrived.clear()
                     await asyncio.wait_for(arrived.wait(), PATIENCE_S)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Sampling, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Sampling, Text, ToolSpec
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
@@ -70,15 +70,15 @@ def _conversation(
 ) -> Conversation:
     """A session as its client writes it. `answer`: the parts of a turn of the model; `system`: the role of messages of
     the system; `ids`: texts have the ids of their items."""
-    turns: list[Turn] = []
+    turns: list[Message] = []
     for kind, what in dialogue.entries:
         if kind == "results":
-            turns.append(Turn("tool", [Result(call_id, [Text(text)]) for call_id, text in what]))
+            turns.append(Message("tool", [Result(call_id, [Text(text)]) for call_id, text in what]))
         elif kind in ("user", "system"):
-            turns.append(Turn("user" if kind == "user" else system, [Text(what)]))
+            turns.append(Message("user" if kind == "user" else system, [Text(what)]))
         elif parts := answer(what):
             names = [block.item_id for block in _shown(what) if block.kind == "text"]
-            turns.append(Turn("assistant", parts, ids=names if ids else []))
+            turns.append(Message("assistant", parts, ids=names if ids else []))
     tools = [ToolSpec(tool["name"], "", tool["schema"]) for tool in dialogue.tools]
     return Conversation("m", turns, system=[Text(dialogue.system)], tools=tools)
 
@@ -152,8 +152,8 @@ def _responses(dialogue: Dialogue, thought: Callable[[Block], Reasoning], *, ids
         return Call(block.call_id, block.name, block.text, item_id=block.item_id if ids else None)
 
     conversation = _conversation(dialogue, lambda blocks: _parts(blocks, thought, call), "developer", ids=ids)
-    instructions = Turn("developer", [*conversation.system])
-    conversation = structs.replace(conversation, system=[], turns=[instructions, *conversation.turns])
+    instructions = Message("developer", [*conversation.system])
+    conversation = structs.replace(conversation, system=[], messages=[instructions, *conversation.messages])
     return Responses().parse(responses.request(conversation), JSON).conversations[0]
 
 

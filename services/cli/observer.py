@@ -1,15 +1,15 @@
 """Connects commands to the bus: as its user `tap`, which only listens, unless they name another."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Literal
 
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.observability.telemetry import open_log
 
-CLOSE_S = 0.5
+ANSWER_S = 0.15
+"""How long a bus may take for an answer at the end: a signal ends a command within a second."""
 
 
 @asynccontextmanager
@@ -35,6 +35,4 @@ async def observing(
         await bus.connect()
         yield bus
     finally:
-        with suppress(TimeoutError):  # a bus that hangs
-            async with asyncio.timeout(CLOSE_S):
-                await bus.close()
+        await bus.close(ANSWER_S)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from schemas.conversation import Call, Conversation, Media, Part, Result, Text, ToolReference, Turn
+from schemas.conversation import Call, Conversation, Media, Message, Part, Result, Text, ToolReference
 from schemas.session import session_key
 from services.ledger.keys import add, chain, key_arguments, turn_key
 from services.runtime.branch_cache import BranchCache
@@ -66,7 +66,7 @@ def chain_of(conversation: Conversation, scope: bytes, known: Chain | None = Non
     else:
         texts, at = leading_instructions(conversation)
         links, hasher = list[Link](), (begin or begin_chain)(scope, texts)
-    for assistant, group in groupby(conversation.turns[at:], key=lambda turn: turn.role == "assistant"):
+    for assistant, group in groupby(conversation.messages[at:], key=lambda turn: turn.role == "assistant"):
         turns = list(group)
         end = at + len(turns)
         if assistant:
@@ -138,26 +138,26 @@ class ChainCache:
 
 class _CachedChain(Struct, frozen=True, eq=False):
     system: list[Text]
-    turns: list[Turn]
+    turns: list[Message]
     """Up to the end of the chain's last link."""
     chain: Chain
     size: int
 
     @classmethod
     def of(cls, conversation: Conversation, chain: Chain, former: "_CachedChain | None") -> "_CachedChain":
-        turns = conversation.turns[: chain.links[-1].end]
+        turns = conversation.messages[: chain.links[-1].end]
         if former is None:
             return cls(conversation.system, turns, chain, len(_encode((conversation.system, turns))))
         more = turns[len(former.turns) :]
         return cls(former.system, former.turns + more, chain, former.size + len(_encode(more)))
 
     def is_prefix_of(self, conversation: Conversation) -> bool:
-        turns, end = conversation.turns, len(self.turns)
+        turns, end = conversation.messages, len(self.turns)
         touches = end < len(turns) and turns[end].role == "assistant"  # both would be one turn of the model
         return not touches and turns[:end] == self.turns and self.system == conversation.system
 
 
-def _add_between(hasher: "hashlib.blake2b", turns: Sequence[Turn], numbers: Mapping[str, int]) -> None:
+def _add_between(hasher: "hashlib.blake2b", turns: Sequence[Message], numbers: Mapping[str, int]) -> None:
     """Hashes what stands between two turns of the model. A string equals its single text block; adjacent results are
     equal in one turn or several, and in any order. Calls are numbered, since some clients change the spelling of ids; a
     result without a call has the number -1."""

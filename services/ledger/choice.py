@@ -13,7 +13,7 @@ client did not send, if the client's session is another, or if there may be sibl
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from schemas.conversation import Conversation, Turn
+from schemas.conversation import Conversation, Message
 from schemas.ledger import LedgerEntry
 from schemas.session import session_digest
 from services.ledger.chain import Link
@@ -24,7 +24,7 @@ from services.templates.messages import Unseal
 MAX_COMPARED = 256
 """Siblings that are compared where no id or seal names one. Of more, none is chosen."""
 
-Restore: TypeAlias = Callable[[int, StoredEntry], list[Turn] | None]
+Restore: TypeAlias = Callable[[int, StoredEntry], list[Message] | None]
 """The turn with this number as the model wrote it, if both, compared part by part, are the same; else None."""
 
 
@@ -37,7 +37,7 @@ class Choice:
     ) -> None:
         self.chosen: list[list[StoredEntry]] = [[] for _ in links]
         self.doubts: list[Doubt] = ["unknown"] * len(links)
-        self._restored: dict[int, list[Turn]] = {}
+        self._restored: dict[int, list[Message]] = {}
         """Turns as the model wrote them, by number."""
         self._missing: dict[bytes, None] = {}
         self._evidence: dict[int, Evidence] = {}
@@ -66,9 +66,9 @@ class Choice:
         """Keys of which the store may lack the entry that decides, oldest first."""
         return [*reversed(self._missing)]
 
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[Message]:
         """The conversation's turns, as the model wrote them where that is known."""
-        turns, sent, at = list[Turn](), self._conversation.turns, 0
+        turns, sent, at = list[Message](), self._conversation.messages, 0
         for number, link in enumerate(self._links):
             turns += sent[at : link.first]
             turns += self._restored.get(number) or sent[link.first : link.end]
@@ -182,7 +182,7 @@ class Choice:
         found = self._evidence.get(number)
         if found is None:
             link = self._links[number]
-            found = self._evidence[number] = evidence_of(self._conversation.turns[link.first : link.end])
+            found = self._evidence[number] = evidence_of(self._conversation.messages[link.first : link.end])
         return found
 
     def _miss(self, number: int) -> None:

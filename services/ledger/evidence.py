@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Reasoning, Turn
+from schemas.conversation import Call, Message, Reasoning
 from schemas.ledger import LedgerEntry
 from services.ledger.keys import squeeze
 
@@ -81,7 +81,7 @@ def reasoning_digests(thoughts: Sequence[str]) -> list[bytes]:
     return [_mark("thought", text) for text in ("".join(bare), *bare)] if bare else []
 
 
-def evidence_of(turns: Iterable[Turn]) -> Evidence:
+def evidence_of(turns: Iterable[Message]) -> Evidence:
     """The evidence in one turn of the model, as a client sent it back."""
     ids: set[bytes] = set()
     seals: dict[bytes, str] = {}

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Part, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Part, Text, ToolSpec
 from schemas.frames import unpack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import session_digest
@@ -189,7 +189,7 @@ class Recall:
         self._with_reasoning = conversation.thinking.history != "drop"
         self._choice = Choice(ledger.entries, conversation, links.links, unseal)
         self._choice.choose(self._restored)
-        open_ended = bool(links.links) and links.links[-1].end == len(conversation.turns)
+        open_ended = bool(links.links) and links.links[-1].end == len(conversation.messages)
         self._answered_turns = len(links.links) - open_ended
         """The number of the model's turns that another message follows."""
 
@@ -201,7 +201,7 @@ class Recall:
     def restore(self) -> Conversation:
         """The conversation with its turns as the model wrote them. A turn that the client changed stays as the client
         has it; reasoning that it dropped is restored, unless the request asks for dropping."""
-        return replace(self._conversation, turns=self._choice.turns())
+        return replace(self._conversation, messages=self._choice.turns())
 
     def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> RecalledPrompt:
         """The ids of the prompt with this text, to which `restore`'s conversation was rendered. `prefix`: the opening
@@ -268,12 +268,12 @@ class Recall:
                 return None if missing is None else _Base(stored, end, entry.tail + missing)
         return None
 
-    def _restored(self, number: int, stored: StoredEntry) -> list[Turn] | None:
+    def _restored(self, number: int, stored: StoredEntry) -> list[Message] | None:
         """The turn as the model wrote it, if the client sent back the entry's turn unchanged."""
         turn, link = self._read(stored), self._chain.links[number]
         if turn is None:
             return None
-        turns = self._conversation.turns[link.first : link.end]
+        turns = self._conversation.messages[link.first : link.end]
         if stored.entry.context.started:  # the client began this turn: its text is not all the model's
             return turns
         known, wanted = stored.restored, self._with_reasoning
@@ -282,7 +282,7 @@ class Recall:
             parts = restored_parts(sent, turn, self._unseal, with_reasoning=wanted)
             if parts is None:
                 return None
-            restored = [Turn("assistant", parts, turns[0].name)]
+            restored = [Message("assistant", parts, turns[0].name)]
             known = stored.restored = RestoredTurn(turns, restored, wanted, self._unseal)
         return known.restored
 
@@ -326,7 +326,7 @@ class Recall:
         if self._answered_turns < len(links):
             if not continues:
                 return None  # both turns would be one when they come back
-            turns = self._conversation.turns[links[-1].first :]
+            turns = self._conversation.messages[links[-1].first :]
             started, calls = text_and_calls([part for turn in turns for part in turn.parts])
             if calls:
                 return None

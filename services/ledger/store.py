@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from cachetools import LRUCache
 from msgspec import Struct
 
-from schemas.conversation import Call, Reasoning, Text, Turn
+from schemas.conversation import Call, Message, Reasoning, Text
 from schemas.frames import unpack_array
 from schemas.ledger import LedgerEntry
 from services.templates.messages import Unseal
@@ -35,8 +35,8 @@ class OriginalTurn(Struct, frozen=True):
 class RestoredTurn(Struct, frozen=True):
     """A turn as a client sent it back, and its restored form, which the session's next requests need again."""
 
-    sent: list[Turn]
-    restored: list[Turn]
+    sent: list[Message]
+    restored: list[Message]
     with_reasoning: bool
     unseal: Unseal | None
 

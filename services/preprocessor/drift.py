@@ -94,7 +94,7 @@ def answers_of(conversation: Conversation) -> tuple[int, ...]:
                 *(part.call_id for part in turn.parts if isinstance(part, Call)),
             )
         )
-        for turn in conversation.turns
+        for turn in conversation.messages
         if turn.role == "assistant"
     )
 
@@ -105,11 +105,11 @@ def head_of(conversation: Conversation, text: str, end: int) -> int:
     In a session that is first seen later than at its first request, this is where the last text before the first answer
     ends. That text is searched behind those that come before it.
     """
-    first = next((at for at, turn in enumerate(conversation.turns) if turn.role == "assistant"), None)
+    first = next((at for at, turn in enumerate(conversation.messages) if turn.role == "assistant"), None)
     if first is None:
         return end
     head = 0
-    parts = [*conversation.system, *(part for turn in conversation.turns[:first] for part in turn.parts)]
+    parts = [*conversation.system, *(part for turn in conversation.messages[:first] for part in turn.parts)]
     for part in parts:
         if isinstance(part, Text) and (wanted := part.text.strip()) and (at := text.find(wanted, head, end)) >= 0:
             head = at + len(wanted)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from prometheus_client import Counter
 
 from schemas import subjects
-from schemas.conversation import Call, Conversation, Part, Result, Sampling, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Part, Result, Sampling, Text, ToolSpec
 from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
@@ -136,8 +136,8 @@ def _with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) 
     """The conversation with the model's turn and a reply to it, from its tools if it called any, else its user."""
     calls = [part for part in answer if isinstance(part, Call)]
     next_turn = (
-        Turn("tool", [Result(call.call_id, [Text(reply)], name=call.name) for call in calls])
+        Message("tool", [Result(call.call_id, [Text(reply)], name=call.name) for call in calls])
         if calls
-        else Turn("user", [Text(reply)])
+        else Message("user", [Text(reply)])
     )
-    return replace(conversation, turns=[*conversation.turns, Turn("assistant", list(answer)), next_turn])
+    return replace(conversation, messages=[*conversation.messages, Message("assistant", list(answer)), next_turn])

@@ -168,7 +168,7 @@ class Preparation:
 
     def _expected_s(self, conversation: Conversation, size: int) -> float:
         byte_s = FAST_BYTE_S if self.setup.encoder.name == "fastokens" else SLOW_BYTE_S
-        return len(conversation.turns) * MESSAGE_S + size * byte_s
+        return len(conversation.messages) * MESSAGE_S + size * byte_s
 
     def _stopped(self, make: Callable[[], T], seconds: float, clock: Callable[[], float]) -> T:
         """Raises TooLong where the template is still at work after so many seconds of a clock."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from prometheus_client import Counter, Gauge
 
 from schemas import subjects
-from schemas.conversation import Call, Conversation, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
 from schemas.errors import Invalid, TurnwireError
 from schemas.ledger import LedgerEntry
 from services.ledger.comparison import TurnReader, WriteCalls
@@ -216,7 +216,7 @@ def _end_in_history(setup: ModelSetup, known: Collection[str]) -> list[str]:
     """The control token with which the template ends an answer that is not the last one. Some have a token of its own
     for that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`). None where a `known` end stands
     before the next message's text: what comes first may only close the text (Kimi K3)."""
-    turns = [Turn("user", [Text("Hi.")]), Turn("assistant", [Text(_ANSWER)]), Turn("user", [Text(_QUESTION)])]
+    turns = [Message("user", [Text("Hi.")]), Message("assistant", [Text(_ANSWER)]), Message("user", [Text(_QUESTION)])]
     behind = render_turns(turns, setup.traits, setup.template).partition(_ANSWER)[2]
     if any(end in behind.partition(_QUESTION)[0] for end in known):
         return []
@@ -229,7 +229,7 @@ def _end_in_history(setup: ModelSetup, known: Collection[str]) -> list[str]:
 
 def _header(setup: ModelSetup, reader: TurnReader) -> str:
     """What the template writes before the model's output, without the marks that open its reasoning."""
-    turns = [Turn("user", [Text("Hi.")])]
+    turns = [Message("user", [Text("Hi.")])]
     whole = render_turns(turns, setup.traits, setup.template)
     without = render_turns(turns, setup.traits, setup.template, generation=False)
     header = whole.removeprefix(without) if without and whole.startswith(without) else ""

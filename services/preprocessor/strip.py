@@ -50,7 +50,7 @@ def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
     of users, the model and tools stay as they are, and so does a system text that quotes the header further down.
     """
     system, removed = _strip_parts(conversation.system)
-    turns = conversation.turns
+    turns = conversation.messages
     instructions = [at for at, role in enumerate(map(_role, turns)) if role in _INSTRUCTIONS]
     stripped = {at: _strip_parts(turns[at].parts) for at in instructions}
     if changed := {at: parts for at, (parts, lines) in stripped.items() if lines}:
@@ -60,7 +60,7 @@ def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
             for at, turn in enumerate(turns)
             if changed.get(at, True)
         ]
-    return (replace(conversation, system=system, turns=turns), removed) if removed else (conversation, 0)
+    return (replace(conversation, system=system, messages=turns), removed) if removed else (conversation, 0)
 
 
 def _with_format_instruction(conversation: Conversation) -> Conversation:

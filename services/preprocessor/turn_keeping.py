@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text, ToolSpec
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from schemas.ledger import LedgerEntry
@@ -35,12 +35,12 @@ class Keeps(Struct, frozen=True):
 def keeps_turns(setup: ModelSetup) -> Keeps:
     """Whether the model's template keeps turns."""
     ledger = open_ledger(setup, entry_bytes=_ROOM, prompt_bytes=_ROOM)
-    question, result = Turn("user", [Text("Which city?")]), Turn("tool", [Result("c0", [Text("Paris")])])
+    question, result = Message("user", [Text("Which city?")]), Message("tool", [Result("c0", [Text("Paris")])])
     style = setup.family.style
     call = style.call and setup.family.style.write_call("probe", {"city": "Paris"})
     loop, parts = _fate(setup, ledger, [question], call, result)
-    history = [question, Turn("assistant", parts), result] if parts else [question]
-    user, _ = _fate(setup, ledger, history, style.write_text("Paris."), Turn("user", [Text("And then?")]))
+    history = [question, Message("assistant", parts), result] if parts else [question]
+    user, _ = _fate(setup, ledger, history, style.write_text("Paris."), Message("user", [Text("And then?")]))
     return Keeps(loop, user)
 
 
@@ -61,7 +61,7 @@ def _output(setup: ModelSetup, prompt: Prompt, text: str) -> str:
     return written + style.joint + text
 
 
-def _fate(setup: ModelSetup, ledger: Ledger, turns: list[Turn], text: str, then: Turn) -> tuple[Fate, list[Part]]:
+def _fate(setup: ModelSetup, ledger: Ledger, turns: list[Message], text: str, then: Message) -> tuple[Fate, list[Part]]:
     conversation = Conversation(setup.card.name, turns, tools=[_TOOL])
     try:
         prompt = assemble(conversation, setup, limit=False, remember=ledger.recall)
@@ -78,7 +78,7 @@ def _fate(setup: ModelSetup, ledger: Ledger, turns: list[Turn], text: str, then:
         reasoned = prompt.in_reasoning
         ledger.add(LedgerEntry(setup.card.name, key, context, ids, in_reasoning=reasoned, thoughts=thoughts, mac=key))
         sent: list[Part] = [Call("c0", p.name, p.arguments) if isinstance(p, Call) else p for p in parts]
-        later = Conversation(setup.card.name, [*turns, Turn("assistant", sent), then], tools=[_TOOL])
+        later = Conversation(setup.card.name, [*turns, Message("assistant", sent), then], tools=[_TOOL])
         found = assemble(later, setup, limit=False, remember=ledger.recall).found
     except Invalid:
         return "refused", []

@@ -59,7 +59,7 @@ class KnownParts(Generic[T]):
 
 def share_texts(conversation: Conversation, known: KnownParts[Any]) -> None:
     """Replaces long instructions by known equal ones. The conversation must be new: nothing else reads it yet."""
-    lists: list[list[Any]] = [conversation.system, *(turn.parts for turn in conversation.turns[:_TURNS])]
+    lists: list[list[Any]] = [conversation.system, *(turn.parts for turn in conversation.messages[:_TURNS])]
     for parts in lists:
         for at, part in enumerate(parts):
             if isinstance(part, Text) and len(part.text) >= MIN_CHARS:

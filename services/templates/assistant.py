@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from schemas.conversation import Call, Reasoning, Text
 from services.templates.arguments import arguments_of
-from services.templates.chat_template import Message
+from services.templates.chat_template import TemplateMessage
 from services.templates.tools import tool_name
 from services.templates.traits import Renderer, TemplateTraits
 from services.templates.wording import JOIN, call_text
@@ -25,7 +25,7 @@ CallId: TypeAlias = Callable[[Call], str]
 WriteCall: TypeAlias = Callable[[str, dict[str, Any]], str]
 """Writes a call, by name and arguments, for templates that render no calls: `Style.write_call`."""
 
-FRAME_USER: Message = {"role": "user", "content": "Hello."}
+FRAME_USER: TemplateMessage = {"role": "user", "content": "Hello."}
 
 
 class Segment(Struct):
@@ -74,7 +74,7 @@ class AssistantWriter:
         self._write_call = write_call
         self._marker = marker
 
-    def messages(self, parts: Sequence[AssistantPart]) -> list[Message]:
+    def messages(self, parts: Sequence[AssistantPart]) -> list[TemplateMessage]:
         """The turn as messages: one, unless the template needs it split. `parts` has no two texts in a row."""
         traits = self._traits
         if traits.ordered:
@@ -96,14 +96,14 @@ class AssistantWriter:
             return [self.native(_merged(cut))]
         return [self.inline(cut, tail=traits.inline_tail)]
 
-    def native(self, segment: Segment) -> Message:
+    def native(self, segment: Segment) -> TemplateMessage:
         """The segment in the template's own fields."""
         message = self._texts(segment.reasoning, segment.text or "")
         if segment.calls:
             message["tool_calls"] = [self._call(call) for call in segment.calls]
         return message
 
-    def inline(self, cut: Sequence[Segment], *, tail: bool) -> Message:
+    def inline(self, cut: Sequence[Segment], *, tail: bool) -> TemplateMessage:
         """The turn as one content in the template's own marks; with `tail`, its last calls in their field."""
         traits = self._traits
         last = cut[-1]
@@ -167,9 +167,9 @@ class AssistantWriter:
         heads = [head] if self._fits(head) else [Segment(head.reasoning, head.text), Segment(calls=head.calls)]
         return heads + [Segment(calls=[call]) for call in rest]
 
-    def _texts(self, reasoning: str | None, text: str) -> Message:
+    def _texts(self, reasoning: str | None, text: str) -> TemplateMessage:
         traits = self._traits
-        message: Message = {"role": "assistant", "content": text}
+        message: TemplateMessage = {"role": "assistant", "content": text}
         if traits.reasoning == "part" and reasoning:
             shown = [{"type": "text", "text": text}] if text else []
             message["content"] = [{"type": "thinking", "thinking": reasoning}, *shown]

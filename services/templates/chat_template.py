@@ -13,7 +13,7 @@ from schemas.errors import Invalid
 from services.templates.jinja import CheckedContext, NestedTooDeeply, environment, template_message
 from services.tokenization.tokenizer_files import LoadedTokenizer, load_tokenizer, special_tokens
 
-Message: TypeAlias = dict[str, Any]
+TemplateMessage: TypeAlias = dict[str, Any]
 """A message as chat templates read it: role, content, tool_calls and other fields of the template."""
 Tool: TypeAlias = dict[str, Any]
 """A tool as chat templates read it: OpenAI's `{"type": "function", "function": {…}}`."""
@@ -84,7 +84,7 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[TemplateMessage],
         *,
         tools: Sequence[Tool] = (),
         variables: Mapping[str, Any] | None = None,

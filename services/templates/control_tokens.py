@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from jinja2 import nodes
 
-from schemas.conversation import Call, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.conversation import Call, Message, Reasoning, Result, Text, ToolSpec
 from services.families import Family
 from services.templates.chat_template import ChatTemplate
 from services.templates.jinja import environment
@@ -24,11 +24,11 @@ _TAKES_APART = frozenset(("partition", "removeprefix", "removesuffix", "replace"
 characters do not count: most texts hold them."""
 _TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})
 _TURNS = [
-    Turn("user", [Text("Hi.")]),
-    Turn("assistant", [Reasoning("So."), Call("call_0", "look", '{"city": "Paris"}')]),
-    Turn("tool", [Result("call_0", [Text("Rain.")])]),
-    Turn("assistant", [Text("It rains.")]),
-    Turn("user", [Text("Well.")]),
+    Message("user", [Text("Hi.")]),
+    Message("assistant", [Reasoning("So."), Call("call_0", "look", '{"city": "Paris"}')]),
+    Message("tool", [Result("call_0", [Text("Rain.")])]),
+    Message("assistant", [Text("It rains.")]),
+    Message("user", [Text("Well.")]),
 ]
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from services.families import Family, families, open_parser
 from services.families.detection import Detection, detect
 from services.templates.assistant import AssistantWriter
-from services.templates.chat_template import ChatTemplate, Message
+from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.messages import adapt
 from services.templates.traits import TemplateTraits
 from services.tokenization.segments import common_prefix
@@ -83,8 +83,8 @@ def _message_with_call(template: ChatTemplate, traits: TemplateTraits, call: Cal
     return whole[len(common_prefix(asked, whole)) :]
 
 
-def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> list[Message]:
-    conversation = Conversation("probe", [Turn("user", [Text("Hello.")]), Turn("assistant", [call])])
+def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> list[TemplateMessage]:
+    conversation = Conversation("probe", [Message("user", [Text("Hello.")]), Message("assistant", [call])])
     return adapt(conversation, replace(traits, call_ids="given"), template).messages
 
 

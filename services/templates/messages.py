@@ -10,10 +10,10 @@ from itertools import groupby, takewhile
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, Turn
+from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text
 from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
-from services.templates.chat_template import Message, Tool
+from services.templates.chat_template import TemplateMessage, Tool
 from services.templates.tools import tool_name
 from services.templates.traits import Renderer, TemplateTraits
 from services.templates.wording import JOIN, call_text, instruction_text, media_note, response_text, result_text
@@ -26,7 +26,7 @@ Unseal = Callable[[str], str | None]
 class TemplateInput(Struct, frozen=True):
     """A conversation as the chat template reads it."""
 
-    messages: list[Message]
+    messages: list[TemplateMessage]
     continues: bool
     """The last message is the assistant's, ends in text, and the model continues it."""
 
@@ -47,7 +47,7 @@ def adapt(
     Reasoning without text or a readable seal is absent. Media become a note, a failed result gets a short prefix, a
     loaded tool is defined where it was loaded. Raises nothing: a template may still refuse the messages.
     """
-    calls = _CallNames.of(conversation.turns, traits)
+    calls = _CallNames.of(conversation.messages, traits)
     assistant_writer = AssistantWriter(
         traits,
         template,
@@ -58,7 +58,7 @@ def adapt(
     writer = _Writer(conversation, traits, assistant_writer, calls, unseal=unseal, marks=marks)
     at = leading_instructions(conversation)[1]
     continues = False
-    for assistant, group in groupby(conversation.turns[at:], key=lambda turn: turn.role == "assistant"):
+    for assistant, group in groupby(conversation.messages[at:], key=lambda turn: turn.role == "assistant"):
         turns = list(group)
         if assistant:
             continues = writer.assistant([part for turn in turns for part in turn.parts])
@@ -70,7 +70,7 @@ def adapt(
 
 
 def render_turns(
-    turns: list[Turn],
+    turns: list[Message],
     traits: TemplateTraits,
     template: Renderer,
     *,
@@ -86,7 +86,7 @@ def render_turns(
         return ""
 
 
-def _is_instruction(turn: Turn) -> bool:
+def _is_instruction(turn: Message) -> bool:
     return turn.role in ("system", "developer")
 
 
@@ -94,7 +94,7 @@ def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
     """Top-level instructions and the instruction turns at the front, which are one message in every API; and the index
     of the first other turn."""
     texts, at = [text.text for text in conversation.system], 0
-    for turn in takewhile(_is_instruction, conversation.turns):
+    for turn in takewhile(_is_instruction, conversation.messages):
         texts += [part.text for part in turn.parts if isinstance(part, Text)]
         at += 1
     return texts, at
@@ -109,7 +109,7 @@ class _CallNames(Struct, frozen=True):
     """The template's ids by call id, where they are not the client's: those that the model wrote, else by position."""
 
     @classmethod
-    def of(cls, turns: Iterable[Turn], traits: TemplateTraits) -> "_CallNames":
+    def of(cls, turns: Iterable[Message], traits: TemplateTraits) -> "_CallNames":
         """The calls of all turns of a conversation."""
         names: dict[str, str] = {}
         ids: dict[str, str] = {}
@@ -136,7 +136,7 @@ class _Writer:
         unseal: Unseal | None,
         marks: DataMarks | None,
     ) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[TemplateMessage] = []
         self._traits = traits
         self._assistant = assistant_writer
         self._ids = calls.ids
@@ -145,7 +145,7 @@ class _Writer:
         self._mark: Callable[[str], str] = marks.data.mark if marks is not None else lambda text: text
         self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
         self._names = calls.names
-        self._split: list[Message] = []
+        self._split: list[TemplateMessage] = []
         self._preface = ""
         if system := JOIN.join(map(self._mark, leading_instructions(conversation)[0])):
             if traits.system == "none":
@@ -153,7 +153,7 @@ class _Writer:
             else:
                 self._append("system", system)
 
-    def turn(self, turn: Turn) -> None:
+    def turn(self, turn: Message) -> None:
         """Writes a turn of any role but assistant. Results among other parts keep their place."""
         for is_result, parts in groupby(turn.parts, key=lambda part: isinstance(part, Result)):
             if is_result:
@@ -216,7 +216,7 @@ class _Writer:
             message["name"] = self._mark(name)
         self._join_call(message)
 
-    def _join_call(self, result: Message) -> None:
+    def _join_call(self, result: TemplateMessage) -> None:
         """Moves the newest result behind its own call, if the turn was split.
 
         Some templates treat a call and its result as one unit: Gemma 4 writes the result into the model's turn, gpt-oss
@@ -243,9 +243,9 @@ class _Writer:
                 parts[index] = Reasoning(text)
         return parts
 
-    def _append(self, role: str, text: str) -> Message:
+    def _append(self, role: str, text: str) -> TemplateMessage:
         content = [{"type": "text", "text": text}] if self._traits.content == "parts" else text
-        message: Message = {"role": role, "content": content}
+        message: TemplateMessage = {"role": role, "content": content}
         self.messages.append(message)
         return message
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text, ToolSpec
 from schemas.errors import Invalid
 from services.families import Family
 from services.templates.assistant import FRAME_USER, AssistantPart, AssistantWriter, segments
-from services.templates.chat_template import ChatTemplate, Message, Tool
+from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
 from services.templates.messages import adapt, render_turns
 from services.templates.thinking import EFFORT_VARIABLES, EFFORTS, KEEP_HISTORY, SWITCHES
 from services.templates.tools import tool_definition
@@ -33,9 +33,9 @@ _TOOL = tool_definition(
 
 _CALL = Call(_ID, "zqtool", f'{{"city": "{_ARGUMENT}"}}')
 _CALL2 = Call(_ID2, "zqtool", f'{{"city": "{_ARGUMENT2}"}}')
-_ASKED = Turn("user", [Text(_USER)])
-_RETURNED = Turn("tool", [Result(_ID, [Text(_RESULT)])])
-_RETURNED2 = Turn("tool", [Result(_ID, [Text(_RESULT)]), Result(_ID2, [Text(_RESULT2)])])
+_ASKED = Message("user", [Text(_USER)])
+_RETURNED = Message("tool", [Result(_ID, [Text(_RESULT)])])
+_RETURNED2 = Message("tool", [Result(_ID, [Text(_RESULT)]), Result(_ID2, [Text(_RESULT2)])])
 _R1, _R2, _T1, _T2 = Reasoning(_THOUGHT), Reasoning(_THOUGHT2), Text(_SAID), Text(_SAID2)
 _ARGUMENTS = {_ID: _ARGUMENT, _ID2: _ARGUMENT2}
 _TAGGED_TURNS: tuple[list[Part], ...] = ([_R1, _CALL], [_R1, _T1, _CALL, _R2, _CALL2])
@@ -62,7 +62,7 @@ def own_tags(template: Renderer, traits: TemplateTraits, family: Family) -> tupl
 
 def _keeps_tags(template: Renderer, traits: TemplateTraits, family: Family, turn: list[Part]) -> bool:
     results: list[Part] = [Result(part.call_id, [Text(_RESULT)]) for part in turn if isinstance(part, Call)]
-    turns = [_ASKED, Turn("assistant", turn), Turn("tool", results)]
+    turns = [_ASKED, Message("assistant", turn), Message("tool", results)]
     text = render_turns(turns, traits, template, write_call=family.style.write_call)
     opening, closing = traits.own_tags or ("", "")
     marks = [
@@ -76,8 +76,8 @@ def _keeps_tags(template: Renderer, traits: TemplateTraits, family: Family, turn
     return _in_order(text, marks)
 
 
-def _said(*parts: Part) -> Turn:
-    return Turn("assistant", list(parts))
+def _said(*parts: Part) -> Message:
+    return Message("assistant", list(parts))
 
 
 class _Probe:
@@ -145,7 +145,7 @@ class _Probe:
         return self._first(candidates, [_ASKED, _said(_R1, _T1)], [_THOUGHT, _SAID], generation=False) or traits
 
     def _system(self, traits: TemplateTraits) -> TemplateTraits:
-        instruction = [Turn("system", [Text(text)]) for text in (_SYSTEM, _SYSTEM2, _SYSTEM3)]
+        instruction = [Message("system", [Text(text)]) for text in (_SYSTEM, _SYSTEM2, _SYSTEM3)]
         turns = [instruction[0], _ASKED, instruction[1], _said(_CALL), _RETURNED, instruction[2]]
         marks = [_SYSTEM, _USER, _SYSTEM2, _ARGUMENT, _RESULT, _SYSTEM3]
         if self._shows(replace(traits, system="anywhere"), turns, marks):
@@ -155,7 +155,7 @@ class _Probe:
 
     def _sequences(self, traits: TemplateTraits) -> TemplateTraits:
         """What may follow or accompany what."""
-        after = Turn("user", [Text(_USER2)])
+        after = Message("user", [Text(_USER2)])
         loop = [_ASKED, _said(_CALL), _RETURNED, after]
         traits = replace(
             traits,
@@ -266,16 +266,16 @@ class _Probe:
         return bool(self._try([FRAME_USER], variables={name: value}))
 
     def _first(
-        self, candidates: Sequence[TemplateTraits], turns: list[Turn], marks: list[str], *, generation: bool = True
+        self, candidates: Sequence[TemplateTraits], turns: list[Message], marks: list[str], *, generation: bool = True
     ) -> TemplateTraits | None:
         return next((it for it in candidates if self._shows(it, turns, marks, generation=generation)), None)
 
     def _shows(
-        self, traits: TemplateTraits, turns: list[Turn], marks: Sequence[str], *, generation: bool = True
+        self, traits: TemplateTraits, turns: list[Message], marks: Sequence[str], *, generation: bool = True
     ) -> bool:
         return _in_order(self._render(traits, turns, generation=generation), marks)
 
-    def _render(self, traits: TemplateTraits, turns: list[Turn], *, generation: bool = True) -> str:
+    def _render(self, traits: TemplateTraits, turns: list[Message], *, generation: bool = True) -> str:
         """The conversation rendered with these traits; "" where the template refuses it."""
         adapted = adapt(Conversation("probe", turns), traits, self._template)
         return self._try(adapted.messages, generation=generation)
@@ -297,7 +297,7 @@ class _Probe:
 
     def _try(
         self,
-        messages: list[Message],
+        messages: list[TemplateMessage],
         *,
         tools: list[Tool] | None = None,
         variables: dict[str, Any] | None = None,

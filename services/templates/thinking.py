@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Reasoning, Result, Turn
+from schemas.conversation import Conversation, Message, Reasoning, Result
 from services.templates.traits import TemplateTraits
 
 SWITCHES = ("enable_thinking", "thinking")
@@ -34,19 +34,19 @@ DROP_HISTORY: dict[str, Any] = {
 def without_old_reasoning(conversation: Conversation) -> Conversation:
     """Removes the reasoning before the last user message if the client asks for that: most templates have no variable
     for it, and some keep all reasoning."""
-    turns = conversation.turns
+    turns = conversation.messages
     if conversation.thinking.history != "drop":
         return conversation
     last_user = max((at for at, turn in enumerate(turns) if _is_user_message(turn)), default=0)
     kept = [_without_reasoning(turn) if at < last_user else turn for at, turn in enumerate(turns)]
-    return replace(conversation, turns=kept)
+    return replace(conversation, messages=kept)
 
 
-def _is_user_message(turn: Turn) -> bool:
+def _is_user_message(turn: Message) -> bool:
     return turn.role == "user" and any(not isinstance(part, Result) for part in turn.parts)
 
 
-def _without_reasoning(turn: Turn) -> Turn:
+def _without_reasoning(turn: Message) -> Message:
     return replace(turn, parts=[part for part in turn.parts if not isinstance(part, Reasoning)])
 
 

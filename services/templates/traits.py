@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from services.templates.chat_template import Message, Tool
+from services.templates.chat_template import TemplateMessage, Tool
 
 
 class Renderer(Protocol):
@@ -16,7 +16,7 @@ class Renderer(Protocol):
 
     def render(
         self,
-        messages: list[Message],
+        messages: list[TemplateMessage],
         *,
         tools: list[Tool] = ...,
         variables: dict[str, Any] | None = ...,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from schemas.conversation import Conversation, Sampling, Text, ToolSpec, Turn
+from schemas.conversation import Conversation, Message, Sampling, Text, ToolSpec
 from tests.chaos.scripts import TOOL, TOOL_NAME, Block, Script
 from turnwire_tools.clients.answer import Answer, Api, End
 from turnwire_tools.clients.apis import CLIENTS
@@ -44,7 +44,7 @@ def request(api: Api, model: str, script: Script, *, stream: bool) -> bytes:
     """A request that makes the script engine write `script`."""
     conversation = Conversation(
         model,
-        [Turn("user", [Text(f"[[say]]{script.output}[[/say]]")])],
+        [Message("user", [Text(f"[[say]]{script.output}[[/say]]")])],
         tools=[ToolSpec(TOOL_NAME, "Runs a command.", TOOL, strict=False)],
         sampling=Sampling(max_tokens=MAX_TOKENS if api == "messages" else None),
     )

@@ -104,8 +104,8 @@ async def test_every_wait_of_up_ends(nats: NatsServer, tmp_path: Path, monkeypat
 async def test_a_bus_that_hangs_does_not_hold_up_the_end(
     own_nats: NatsServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bus, "STOP_S", 600.0)
-    monkeypatch.setattr(bus.Bus.flush, "__defaults__", (600.0,))
+    for method in (bus.Bus.flush, bus.Bus.close):
+        monkeypatch.setattr(method, "__defaults__", (600.0,))
     task = asyncio.create_task(tap(own_nats.url))
     await eventually(lambda: "listening" in capsys.readouterr().err)
     own_nats.pause()

@@ -56,7 +56,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["replay", "f", "--api", "x"], 'Invalid value "x" for --api. Choose from: "messages", "responses", "chat"'),
         (["trajectories", "--idle-s", "-1"], 'Invalid value "-1.0" for --idle-s. Must be >= 0.'),
         (["key", "my laptop"], "a name has letters, digits and . _ @ - only, not 'my laptop'"),
-        (["tap", "tw.v1.>", "a b"], "turnwire tap: not a subject of NATS: 'a b'\n"),
+        (["tap", "tw.v2.>", "a b"], "turnwire tap: not a subject of NATS: 'a b'\n"),
         (["tap", "tw..evt"], "not a subject of NATS: 'tw..evt'"),
         (["inspect", sys.executable], "is not a text file: "),
         (["replay", sys.executable], "is not a text file: "),

@@ -51,7 +51,7 @@ def test_what_somebody_added_to_a_bucket_is_taken_away(own_nats: NatsServer) -> 
         client = await nats_py.connect(own_nats.url)
         js = client.jetstream()
         config = (await js.stream_info("KV_tw_ledger")).config
-        await js.update_stream(config, subjects=["$KV.tw_ledger.>", "tw.v1.>"])
+        await js.update_stream(config, subjects=["$KV.tw_ledger.>", "tw.v2.>"])
         await client.close()
 
     assert run(own_nats.url) == 0

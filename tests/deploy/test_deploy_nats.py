@@ -57,19 +57,19 @@ async def test_no_user_may_do_more(server: DeployedNats) -> None:
 
 
 def with_administration(conf: str) -> str:
-    return conf.replace('"tw.v1.tok.*", ', '"tw.v1.tok.*", "$JS.API.STREAM.UPDATE.*", ', 1)
+    return conf.replace('"tw.v2.tok.*", ', '"tw.v2.tok.*", "$JS.API.STREAM.UPDATE.*", ', 1)
 
 
 def with_foreign_answers(conf: str) -> str:
     return conf.replace(
-        '"tw.v1.beat.*.*", "_INBOX_worker.*.*"', '"tw.v1.beat.*.*", "_INBOX_worker.*.*", "_INBOX_frontend.>"'
+        '"tw.v2.beat.*.*", "_INBOX_worker.*.*"', '"tw.v2.beat.*.*", "_INBOX_worker.*.*", "_INBOX_frontend.>"'
     )
 
 
 def with_dynamic_answers(conf: str) -> str:
     return conf.replace(
-        '"tw.v1.beat.*.*", "_INBOX_worker.*.*"\n          ]',
-        '"tw.v1.beat.*.*", "_INBOX_worker.*.*"\n          ]\nallow_responses: { max: 1, expires: "60s" }',
+        '"tw.v2.beat.*.*", "_INBOX_worker.*.*"\n          ]',
+        '"tw.v2.beat.*.*", "_INBOX_worker.*.*"\n          ]\nallow_responses: { max: 1, expires: "60s" }',
     )
 
 

@@ -212,7 +212,7 @@ async def lost_frames(nats: DeployedNats, client: Client) -> None:
 
     def replayed() -> bool:
         sent = [subject for _, verb, subject in nats.done() if verb == "PUB"]
-        return not unused(["tw.v1.replay.worker.*", "tw.v1.replay.parser.*"], sent)
+        return not unused(["tw.v2.replay.worker.*", "tw.v2.replay.parser.*"], sent)
 
     for _ in range(20):
         turns = [asyncio.create_task(client.stream(body(LONG))) for _ in range(8)]
@@ -251,7 +251,7 @@ def observing(nats: DeployedNats) -> Iterator[None]:
             process.wait(LIMIT_S)
     assert head["turns"]
     lines = [[json.loads(line) for line in output.read_text().splitlines()] for output in outputs[:2]]
-    assert any(line["subject"].startswith("tw.v1.tok.") for line in lines[0])
+    assert any(line["subject"].startswith("tw.v2.tok.") for line in lines[0])
     assert lines[1]
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
-from schemas.conversation import Conversation, Text, Turn
+from schemas.conversation import Conversation, Message, Text
 from schemas.errors import ErrorInfo, Invalid
 from schemas.events import Delta, Prepared, TurnEvent
 from services.frontend.apis.shared.mount import Api, Mount, Operation
@@ -83,7 +83,7 @@ class Shouting:
         asked = json.loads(body)
         if "question" not in asked:
             raise Invalid("ask something")
-        conversation = Conversation(MODEL, [Turn("user", [Text(asked["question"])])])
+        conversation = Conversation(MODEL, [Message("user", [Text(asked["question"])])])
         return ShoutAsk([conversation], bool(asked.get("stream")), [])
 
 
@@ -123,6 +123,6 @@ async def test_another_api_serves_turns_errors_and_its_part_of_the_document() ->
         await runner.cleanup()
     assert whole == {"answer": "HELLO THERE"}
     assert stream.split() == ["HELLO", "THERE"]
-    assert gateway.turns[0].conversation.turns == [Turn("user", [Text("well?")])]
+    assert gateway.turns[0].conversation.messages == [Message("user", [Text("well?")])]
     assert told["paths"]["/v1/shouts"]["post"]["responses"].keys() == {"200", "422"}
     assert told["components"]["schemas"]["ShoutingQuestion"]["required"] == ["question"]

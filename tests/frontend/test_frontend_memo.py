@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Conversation, Text, Turn
+from schemas.conversation import Conversation, Message, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
@@ -175,7 +175,7 @@ OTHER = INSTRUCTIONS[:3000] + "X" + INSTRUCTIONS[3001:]
 
 
 def shared(known: KnownParts[Any], *system: str, said: str = "Hi.") -> Conversation:
-    conversation = Conversation("m", [Turn("user", [Text(said)])], system=[Text("".join(list(t))) for t in system])
+    conversation = Conversation("m", [Message("user", [Text(said)])], system=[Text("".join(list(t))) for t in system])
     share_texts(conversation, known)
     return conversation
 
@@ -199,8 +199,8 @@ def test_instructions_that_are_messages_are_held_once_too() -> None:
         return api.parse(chat([], messages=turns), {}).conversations[0]
 
     first, second = ask("Hi."), ask("Bye.")
-    assert first.turns[0].parts[0] is second.turns[0].parts[0]
-    assert second.turns[1].parts == [Text("Bye.")]
+    assert first.messages[0].parts[0] is second.messages[0].parts[0]
+    assert second.messages[1].parts == [Text("Bye.")]
 
 
 def test_texts_that_only_begin_and_end_alike_stay_what_they_are() -> None:
@@ -225,4 +225,4 @@ def test_the_least_recently_used_texts_go_first() -> None:
         shared(known, name * MIN_CHARS)
         assert shared(known, "0" * MIN_CHARS).system[0] is kept
         assert known.size <= 4 * MIN_CHARS
-    assert shared(known, "5" * MIN_CHARS, said="1" * MIN_CHARS).turns[0].parts == [Text("1" * MIN_CHARS)]
+    assert shared(known, "5" * MIN_CHARS, said="1" * MIN_CHARS).messages[0].parts == [Text("1" * MIN_CHARS)]

@@ -116,7 +116,7 @@ async def test_the_prompt_of_a_chat_request_is_that_of_its_turn() -> None:
     ((_, _, told, _),) = served.gateway.tokenized
     asked = served.gateway.turns[0].conversation
     assert told is not None
-    assert (told.tools, told.thinking, told.turns) == (asked.tools, asked.thinking, asked.turns)
+    assert (told.tools, told.thinking, told.messages) == (asked.tools, asked.thinking, asked.messages)
     assert [tool.name for tool in told.tools] == ["look"]
 
 

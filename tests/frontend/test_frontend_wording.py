@@ -198,5 +198,5 @@ def test_half_a_surrogate_pair_is_mended(given: bytes, mended: bytes) -> None:
 
 def test_a_tool_result_cut_inside_an_emoji_is_served() -> None:
     body = rb'{"max_tokens": 9, "messages": [{"role": "user", "content": "cut \ud83d"}]}'
-    (turn,) = parse(body, {}).conversation.turns
+    (turn,) = parse(body, {}).conversation.messages
     assert turn.parts[0].text == "cut \ufffd"  # type: ignore[union-attr]

@@ -5,7 +5,7 @@ import concurrent.futures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.conversation import Client, Conversation, Media, Reasoning, Text, Turn
+from schemas.conversation import Client, Conversation, Media, Message, Reasoning, Text
 from services.ledger.chain import ChainCache, chain_of
 from services.runtime.branch_cache import BRANCHES
 from tests.conftest import examples
@@ -15,15 +15,15 @@ texts = st.sampled_from(["a", "b c", "", " "])
 kinds = st.sampled_from(["user", "answer", "call", "result", "thought", "media", "system"])
 
 
-def turn(kind: str, text: str, number: int) -> Turn:
+def turn(kind: str, text: str, number: int) -> Message:
     made = {
         "user": user(text),
         "answer": said(Text(text)),
         "call": said(Text(text), call("run", '{"a": 1}', f"c{number % 4}")),
         "result": result(text, f"c{number % 5}"),
         "thought": said(Reasoning(text), Text("x")),
-        "media": Turn("user", [Media("image", text)]),
-        "system": Turn("system", [Text(text)]),
+        "media": Message("user", [Media("image", text)]),
+        "system": Message("system", [Text(text)]),
     }
     return made[kind]
 
@@ -38,7 +38,7 @@ def turn(kind: str, text: str, number: int) -> Turn:
 def test_sessions_in_any_order(steps: list[tuple[int, list[tuple[str, str]], int]], room: int) -> None:
     """They grow, go back, change their front; ids of calls come again."""
     cache = ChainCache(room)
-    sessions: dict[int, list[Turn]] = {}
+    sessions: dict[int, list[Message]] = {}
     for which, more, back in steps:
         turns = sessions.get(which, [])
         turns = turns[: len(turns) - back] if back == 3 else turns

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import Client, Part, Reasoning, Text, Turn
+from schemas.conversation import Client, Message, Part, Reasoning, Text
 from schemas.ledger import LedgerEntry
 from services.ledger.evidence import call_id
 from services.preprocessor.model import ModelSetup
@@ -38,10 +38,10 @@ class Alike:
         self.known: dict[int, list[int]] = {}
         self.entries: dict[int, LedgerEntry] = {}
 
-    def prompt(self, number: int, *turns: Turn, **more: Any) -> Prompt:
+    def prompt(self, number: int, *turns: Message, **more: Any) -> Prompt:
         return self.session.prompt(*turns, client=self.client(number), **more)
 
-    def decode(self, number: int, visible: str, *turns: Turn, thought: str | None = None, turn: str = "") -> None:
+    def decode(self, number: int, visible: str, *turns: Message, thought: str | None = None, turn: str = "") -> None:
         """The next turn of a session: its own thought, then what all have."""
         prompt = self.prompt(number, *turns)
         text = f"{self.thought(number) if thought is None else thought}\n</think>\n\n{visible}"
@@ -160,7 +160,7 @@ def test_equal_tokens_need_no_evidence(session: Session) -> None:
 def test_a_later_turn_decides_the_earlier_ones(session: Session) -> None:
     """The first turn shows nothing; its successor has a call."""
     alike = Alike(session, lambda number: Client(session=f"s{number}"))
-    first: list[Turn] = [said(Text(ANSWER)), MORE]
+    first: list[Message] = [said(Text(ANSWER)), MORE]
     for visible, turns, suffix in ((ANSWER, [], "a"), (CALLED, first, "b")):
         for number in range(4):
             alike.decode(number, visible, *turns, turn=TURNS[number][:-1] + suffix + str(number))
@@ -188,7 +188,7 @@ def test_an_earlier_turn_decides_the_later_ones(session: Session) -> None:
 def test_what_was_rendered_once_stays_rendered(session: Session) -> None:
     """A prompt that restored nothing of an unclear turn is the prefix of the next one, which could."""
     alike = started(session, 2, ANSWER)
-    first: list[Turn] = [said(Text(ANSWER)), MORE]
+    first: list[Message] = [said(Text(ANSWER)), MORE]
     alike.decode(0, CALLED, *first, turn="a" * 24)
     alike.commit()
     own = call_id("a" * 24, 1)
@@ -241,7 +241,7 @@ def test_a_sibling_that_had_to_go_is_remembered(setup: ModelSetup) -> None:
 
 def test_a_session_that_goes_on_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None:
     ledger = open_ledger(setup, entry_bytes=200_000, prompt_bytes=1 << 24)
-    session, turns, own, others = Session(setup, ledger), list[Turn](), list[bytes](), list[bytes]()
+    session, turns, own, others = Session(setup, ledger), list[Message](), list[bytes](), list[bytes]()
     for number in range(48):
         prompt = session.prompt(*turns)
         assert prompt.found is not None

@@ -13,6 +13,7 @@ from schemas.conversation import (
     Call,
     Client,
     Conversation,
+    Message,
     Part,
     Reasoning,
     Result,
@@ -21,7 +22,6 @@ from schemas.conversation import (
     Thinking,
     ToolChoice,
     ToolSpec,
-    Turn,
 )
 from schemas.events import FinishReason
 from schemas.frames import ParseContext, TokenFinish, pack_ids
@@ -39,7 +39,7 @@ from services.runtime.storage.seal import Sealer
 BASH = ToolSpec("Bash", "run", {"type": "object", "properties": {"command": {"type": "string"}}})
 CALLED = "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
 SEALER, NOTARY = Sealer(b"test"), EntrySigner(b"test")
-ASKED = Turn("user", [Text("hi")])
+ASKED = Message("user", [Text("hi")])
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ class Session:
     def fresh(self) -> Ledger:
         return open_ledger(self.setup, entry_bytes=1 << 24, prompt_bytes=1 << 24)
 
-    def prompt(self, *turns: Turn, **more: Any) -> Prompt:
+    def prompt(self, *turns: Message, **more: Any) -> Prompt:
         conversation = Conversation("m", [ASKED, *turns], **{"tools": [BASH], **more})
         remember = partial(self.ledger.recall, unseal=SEALER.of(None).open)
         return assemble(conversation, self.setup, unseal=SEALER.of(None).open, remember=remember)
@@ -117,19 +117,19 @@ def session(setup: ModelSetup) -> Session:
     return Session(setup)
 
 
-def said(*parts: Part) -> Turn:
-    return Turn("assistant", list(parts))
+def said(*parts: Part) -> Message:
+    return Message("assistant", list(parts))
 
 
 def called(arguments: str = '{"command":"ls"}', call_id: str = "c1") -> Call:
     return Call(call_id, "Bash", arguments)
 
 
-def results(*ids: str) -> Turn:
-    return Turn("tool", [Result(call_id, [Text("a file")]) for call_id in ids or ("c1",)])
+def results(*ids: str) -> Message:
+    return Message("tool", [Result(call_id, [Text("a file")]) for call_id in ids or ("c1",)])
 
 
-MORE = Turn("user", [Text("go on")])
+MORE = Message("user", [Text("go on")])
 
 
 class TestEnds:
@@ -335,7 +335,7 @@ class TestEntries:
 
 def test_a_session_is_made_anew_of_its_entries(setup: ModelSetup, tmp_path: Path) -> None:
     session = Session(setup)
-    turns: list[Turn] = []
+    turns: list[Message] = []
     entries: list[LedgerEntry] = []
     for number in range(6):
         prompt = session.prompt(*turns)

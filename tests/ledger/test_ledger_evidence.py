@@ -1,6 +1,6 @@
 """What of a turn shows which turn it was."""
 
-from schemas.conversation import Reasoning, Text, Turn
+from schemas.conversation import Message, Reasoning, Text
 from services.ledger.evidence import call_id, evidence_of, reasoning_digests, turn_marks
 from tests.templates.adapting import call, said
 
@@ -23,10 +23,10 @@ def test_ids_that_are_not_ours_show_nothing() -> None:
 
 def test_items_show_their_turn() -> None:
     mark = frozenset(turn_marks(TURN, [], []))
-    assert evidence_of([Turn("assistant", [Text("x")], ids=[f"msg_{TURN}001"])]).ids == mark
+    assert evidence_of([Message("assistant", [Text("x")], ids=[f"msg_{TURN}001"])]).ids == mark
     assert evidence_of([said(Reasoning(None, id=f"rs_{TURN}000"))]).ids == mark
     for foreign in (f"msg_{TURN}i001", "msg_1", f"msg_{TURN[:-1]}"):
-        assert not evidence_of([Turn("assistant", [Text("x")], ids=[foreign])]).ids
+        assert not evidence_of([Message("assistant", [Text("x")], ids=[foreign])]).ids
 
 
 def test_white_space_in_reasoning_does_not_count() -> None:

@@ -103,7 +103,7 @@ def test_ids_that_a_model_repeats(api: str, family: str) -> None:
     for turn in ("a" * 24, "b" * 24):
         history += back(answer(ask(history), turn, decoded(family, OUTPUTS[family], turn)))
     conversation: Conversation = ask(history).conversations[0]
-    parts = [part for turn in conversation.turns for part in turn.parts]
+    parts = [part for turn in conversation.messages for part in turn.parts]
     calls = [part.call_id for part in parts if isinstance(part, Call)]
     results = [part for part in parts if isinstance(part, Result)]
     assert len(calls) == len(set(calls)) == 4

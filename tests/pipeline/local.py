@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import Load, Stage
-from schemas.conversation import Conversation, Sampling, Text, Turn
+from schemas.conversation import Conversation, Message, Sampling, Text
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -314,7 +314,7 @@ class Local:
         self.plans[turn_id] = plan or Plan()
         conversation = Conversation(
             model=model or self.model.name,
-            turns=[Turn("user", [Text(f"Say {self._turns}.")])],
+            messages=[Message("user", [Text(f"Say {self._turns}.")])],
             sampling=Sampling(**{"max_tokens": 100_000, **sampling}),
         )
         return Running(self, self.gateway, turn_id, conversation)

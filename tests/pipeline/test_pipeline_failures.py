@@ -156,7 +156,7 @@ async def test_garbage_on_the_bus_harms_no_turn(client: Client, nats: NatsServer
     targets += [subjects.tokens(p["id"]) for p in stages["parser"]]
     targets += [subjects.generate(MODEL, w["id"]) for w in stages["worker"]]
     targets += [
-        f"tw.v1.{kind}.{stage}.{p['id']}" for kind in ("credit", "replay") for stage in stages for p in stages[stage]
+        f"tw.v2.{kind}.{stage}.{p['id']}" for kind in ("credit", "replay") for stage in stages for p in stages[stage]
     ]
     for target in targets:
         for data in (b"", b"\xff\xfe", b"{}", b"[1,2]", b'{"turn":1}', b'{"turn":"x","attempt":1,"reason":"hangup"}'):

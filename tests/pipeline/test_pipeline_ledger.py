@@ -126,14 +126,14 @@ async def test_malformed_ledger_entries_are_ignored(two_of_each: Stack, client: 
     async def listen(message: Any) -> None:
         entries.append(message.data)
 
-    await bus.subscribe("tw.v1.ledger.*", cb=listen)
+    await bus.subscribe("tw.v2.ledger.*", cb=listen)
     await bus.flush()
     await agent.turn()
     while not entries:
         await bus.flush()
     changed = entries[0].replace(b'"closed"', b'"close"').replace(b'"ids":"', b'"ids":"AAAA')
     for data in (b"", b"{}", b"null", b'{"model":"turnwire-demo"}', changed, changed[:-20], entries[0], entries[0] * 2):
-        await bus.publish("tw.v1.ledger.turnwire-demo", data)
+        await bus.publish("tw.v2.ledger.turnwire-demo", data)
     await bus.flush()
     await agent.turn()
     await agent.turn()

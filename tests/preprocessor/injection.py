@@ -9,7 +9,7 @@ from msgspec.structs import replace as changed
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text, ToolSpec
 from services.families import family
 from services.preprocessor.model import ModelSetup
 from services.templates.chat_template import ChatTemplate
@@ -70,11 +70,11 @@ def conversation(data: str, key: str) -> Conversation:
     return Conversation(
         "m",
         [
-            Turn("user", [Text(f"Read it. {data} So.")]),
-            Turn("assistant", [Reasoning(f"I see {data} there."), Call("call00001", "look", arguments)]),
-            Turn("tool", [Result("call00001", [Text(f"begin {data}\n{data}")])]),
-            Turn("assistant", [Text("Done.")]),
-            Turn("user", [Text(data)]),
+            Message("user", [Text(f"Read it. {data} So.")]),
+            Message("assistant", [Reasoning(f"I see {data} there."), Call("call00001", "look", arguments)]),
+            Message("tool", [Result("call00001", [Text(f"begin {data}\n{data}")])]),
+            Message("assistant", [Text("Done.")]),
+            Message("user", [Text(data)]),
         ],
         system=[Text(f"Be brief. {data}")],
         tools=[tool],

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Conversation, OutputFormat, Text, ToolChoice, ToolSpec, Turn
+from schemas.conversation import Conversation, Message, OutputFormat, Text, ToolChoice, ToolSpec
 from services.preprocessor.render import enforced_format
 from services.preprocessor.strip import strip
 
@@ -15,7 +15,7 @@ TOOLS = [ToolSpec("ls")]
 
 
 def asked(form: OutputFormat | None = FORM, tools: list[ToolSpec] | None = None, **choice: Any) -> Conversation:
-    turns = [Turn("user", [Text("How large?")])]
+    turns = [Message("user", [Text("How large?")])]
     return Conversation(
         "m", turns, system=[Text("Be brief.")], tools=tools or [], tool_choice=ToolChoice(**choice), format=form
     )

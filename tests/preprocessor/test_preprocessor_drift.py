@@ -2,7 +2,7 @@ from array import array
 
 import pytest
 
-from schemas.conversation import Call, Conversation, Reasoning, Text, Turn
+from schemas.conversation import Call, Conversation, Message, Reasoning, Text
 from services.preprocessor.drift import Difference, PromptWatch, SeenPrompt, answers_of, head_of
 
 FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
@@ -30,10 +30,10 @@ class Session:
 
 def conversation_of(text: str) -> Conversation:
     question, *rest = text.split(OPENING)
-    turns = [Turn("user", [Text(question)])]
+    turns = [Message("user", [Text(question)])]
     for part in rest:
         answer, _, user = part.partition("<user>")
-        turns += [Turn("assistant", [Text(answer)])] + ([Turn("user", [Text(user)])] if user else [])
+        turns += [Message("assistant", [Text(answer)])] + ([Message("user", [Text(user)])] if user else [])
     return Conversation("m", turns)
 
 
@@ -154,21 +154,21 @@ def test_the_head_ends_with_the_last_text_before_the_first_answer() -> None:
     conversation = Conversation(
         "m",
         [
-            Turn("user", [Text("hi")]),
-            Turn("system", [Text("# Environment\n")]),
-            Turn("assistant", [Text("hi")]),
-            Turn("user", [Text("hi")]),
+            Message("user", [Text("hi")]),
+            Message("system", [Text("# Environment\n")]),
+            Message("assistant", [Text("hi")]),
+            Message("user", [Text("hi")]),
         ],
         system=[Text("x-anthropic-billing-header: cch=1;"), Text("Say hi.")],
     )
     text = "<system>Say hi.<user>hi<system># Environment<assistant>hi<user>hi"
     assert text[: head_of(conversation, text, len(text))] == "<system>Say hi.<user>hi<system># Environment"
-    assert head_of(Conversation("m", conversation.turns[:2]), text, 7) == 7
+    assert head_of(Conversation("m", conversation.messages[:2]), text, 7) == 7
 
 
 def test_reasoning_and_blanks_do_not_tell_answers_apart() -> None:
     def answers(*parts: Text | Reasoning | Call) -> tuple[int, ...]:
-        return answers_of(Conversation("m", [Turn("user", [Text("Q")]), Turn("assistant", list(parts))]))
+        return answers_of(Conversation("m", [Message("user", [Text("Q")]), Message("assistant", list(parts))]))
 
     assert answers(Reasoning("hm"), Text("\n"), Text("A")) == answers(Text("A"))
     assert answers(Call("c1", "Read", "{}")) != answers(Call("c2", "Read", "{}"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.conversation import Conversation, Text, Turn
+from schemas.conversation import Conversation, Message, Text
 from services.preprocessor.encode import CHECK_EVERY, EncodingCheck
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
@@ -54,7 +54,7 @@ async def test_a_difference_is_logged_as_an_error(
     monkeypatch.setattr(process.log, "error", lambda event, **_: errors.append(event), raising=False)
     monkeypatch.setattr(EncodingCheck, "compare", lambda *_: "they differ")
     preparation = Preparation(process, setup, Sealer(b"test"), 1, None)
-    prompt = assemble(Conversation("m", [Turn("user", [Text("hi")])]), setup)
+    prompt = assemble(Conversation("m", [Message("user", [Text("hi")])]), setup)
     for _ in range(CHECK_EVERY):
         preparation.check(prompt)
     await eventually(lambda: bool(errors), 60)

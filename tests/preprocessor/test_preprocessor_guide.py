@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Grammar, Text, Thinking, ToolChoice, ToolSpec, Turn
+from schemas.conversation import Conversation, Grammar, Message, Text, Thinking, ToolChoice, ToolSpec
 from services.preprocessor.generate import turn_guide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
@@ -25,7 +25,7 @@ TOOLS = [
 
 
 def asked(tools: list[ToolSpec], choice: ToolChoice | None = None, **more: Any) -> Conversation:
-    return Conversation("m", [Turn("user", [Text("hi")])], tools=tools, tool_choice=choice or ToolChoice(), **more)
+    return Conversation("m", [Message("user", [Text("hi")])], tools=tools, tool_choice=choice or ToolChoice(), **more)
 
 
 def call(name: str, key: str, value: str) -> str:

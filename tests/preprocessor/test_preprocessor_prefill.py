@@ -8,17 +8,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text, Turn
+from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from services.preprocessor.prefill import certain_prefix
 from services.tokenization.segments import common_prefix
 
-ASKED = Conversation("m", [Turn("user", [Text("What?")])])
+ASKED = Conversation("m", [Message("user", [Text("What?")])])
 
 
 def spell(conversation: Conversation) -> list[int]:
     """A template that shows everything, one id a character."""
     shown = ""
-    for turn in conversation.turns:
+    for turn in conversation.messages:
         shown += f"<{turn.role}>"
         for part in turn.parts:
             if isinstance(part, Result):

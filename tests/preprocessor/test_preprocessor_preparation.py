@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.conversation import Conversation, Text, Turn
+from schemas.conversation import Conversation, Message, Text
 from schemas.errors import ErrorKind, TimedOut
 from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, TurnRequest
@@ -22,7 +22,7 @@ from services.runtime.config import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
 from tests.conftest import MakeProcess, eventually
 
-CONVERSATION = Conversation("m", [Turn("user", [Text("hi")])])
+CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 
 
 @pytest.mark.parametrize(("deadline", "over"), [(None, False), (99.0, True), (100.0, True), (100.5, False)])
@@ -58,7 +58,7 @@ async def test_long_prompts_are_made_in_a_thread(
     made = setup if encoder == "auto" else replace(setup, encoder=setup.tokenizer.encoder(encoder))
     process = await make_process("preprocessor", f"where-{messages}-{size}-{encoder}")
     preparation = Preparation(process, made, Sealer(b"test"), 1, None)
-    turns = [Turn("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)]
+    turns = [Message("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)]
     names: set[str] = set()
     await preparation.prompt(
         Conversation("m", turns), limit=False, size=size, on_step=lambda _: names.add(threading.current_thread().name)

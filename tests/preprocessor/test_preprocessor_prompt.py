@@ -13,6 +13,7 @@ from schemas.conversation import (
     Call,
     Conversation,
     Grammar,
+    Message,
     OutputFormat,
     Part,
     RawPrompt,
@@ -23,7 +24,6 @@ from schemas.conversation import (
     Thinking,
     ToolChoice,
     ToolSpec,
-    Turn,
 )
 from schemas.errors import ContextOverflow, Invalid
 from schemas.frames import pack_ids
@@ -44,16 +44,16 @@ THINKS = "<|im_start|>assistant\n<think>\n"
 THINKS_NOT = THINKS + "\n</think>\n\n"
 
 
-def conversation(*turns: Turn, **more: Any) -> Conversation:
+def conversation(*turns: Message, **more: Any) -> Conversation:
     return Conversation("m", list(turns) or [user("hi")], **more)
 
 
-def user(text: str) -> Turn:
-    return Turn("user", [Text(text)])
+def user(text: str) -> Message:
+    return Message("user", [Text(text)])
 
 
-def said(*parts: Part) -> Turn:
-    return Turn("assistant", list(parts))
+def said(*parts: Part) -> Message:
+    return Message("assistant", list(parts))
 
 
 def choose(mode: str, name: str | None = None) -> dict[str, Any]:
@@ -306,11 +306,11 @@ def test_each_prompt_begins_with_the_last_one_and_its_answer(
         if thinking == "disabled":
             answer = answer.removeprefix("\n</think>\n\n")
         expected = prompt.text + answer + "<|im_end|>\n"
-        turns.append(Turn("assistant", parts))
+        turns.append(Message("assistant", parts))
         results = [Result(part.call_id, [Text("done")]) for part in parts if isinstance(part, Call)]
-        turns.append(Turn("tool", list(results)) if results else user("go on"))
+        turns.append(Message("tool", list(results)) if results else user("go on"))
         if instructed:
-            turns.append(Turn("system", [Text("The date has changed.")]))
+            turns.append(Message("system", [Text("The date has changed.")]))
     assert assemble(conversation(*turns, system=[Text("Be brief.")], tools=[BASH]), setup).text.startswith(expected)
 
 
@@ -420,11 +420,11 @@ def test_reasoning_that_the_client_wants_dropped_is_not_in_the_prompt(setup: Mod
     turns = [
         user("one"),
         said(Reasoning("FIRST"), CALL),
-        Turn("tool", [Result("c1", [Text("r")])]),
+        Message("tool", [Result("c1", [Text("r")])]),
         said(Reasoning("SECOND"), Text("t")),
         user("two"),
         said(Reasoning("THIRD"), replace(CALL, call_id="c2")),
-        Turn("tool", [Result("c2", [Text("r")])]),
+        Message("tool", [Result("c2", [Text("r")])]),
     ]
     texts = {
         history: assemble(conversation(*turns, tools=[BASH], thinking=Thinking(history=history)), setup).text
@@ -441,7 +441,7 @@ def agent_loop(turns: int) -> Conversation:
         for number in range(turns)
         for turn in (
             said(Reasoning(f"thought {number}"), Call(f"c{number}", "Bash", f'{{"command": "ls {number}"}}')),
-            Turn("tool", [Result(f"c{number}", [Text(f"result {number}")])]),
+            Message("tool", [Result(f"c{number}", [Text(f"result {number}")])]),
         )
     ]
     return conversation(user("Please do it."), *steps, tools=[BASH])

@@ -44,7 +44,7 @@ def conversation(*, thought: str | None = None, session: str | None = None) -> C
 
 
 def restored(reader: LedgerReader, conversation: Conversation) -> Sequence[str]:
-    turns = reader.remember(conversation, []).restore().turns
+    turns = reader.remember(conversation, []).restore().messages
     return [part.text or "" for turn in turns for part in turn.parts if isinstance(part, Reasoning)]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from schemas.conversation import Conversation, Text, ToolSpec, Turn
+from schemas.conversation import Conversation, Message, Text, ToolSpec
 from schemas.errors import ErrorKind, Invalid
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
@@ -23,7 +23,7 @@ SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == '
 
 
 def ask(text: str) -> Conversation:
-    return Conversation("m", [Turn("user", [Text(text)])])
+    return Conversation("m", [Message("user", [Text(text)])])
 
 
 @pytest.fixture
@@ -131,4 +131,4 @@ def test_a_deep_schema_is_called_one(setup: ModelSetup, demo_tokenizer: PreTrain
     with pytest.raises(RecursionError):
         template.render([{"role": "user", "content": "x"}], tools=[{"function": schema}])
     with pytest.raises(Invalid, match="nested too deeply"):
-        assemble(Conversation("m", [Turn("user", [Text("hi")])], tools=[ToolSpec("a", "", schema)]), setup)
+        assemble(Conversation("m", [Message("user", [Text("hi")])], tools=[ToolSpec("a", "", schema)]), setup)

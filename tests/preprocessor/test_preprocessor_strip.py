@@ -2,15 +2,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from schemas.conversation import Call, Conversation, Media, Result, Text, Turn
+from schemas.conversation import Call, Conversation, Media, Message, Result, Text
 from services.preprocessor.strip import strip_preamble
 
 HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-cli;"
 PROMPT = "You are Claude Code."
 
 
-def conversation(*system: str, turns: list[Turn] | None = None) -> Conversation:
-    return Conversation("m", turns or [Turn("user", [Text("hi")])], system=[Text(text) for text in system])
+def conversation(*system: str, turns: list[Message] | None = None) -> Conversation:
+    return Conversation("m", turns or [Message("user", [Text("hi")])], system=[Text(text) for text in system])
 
 
 def system_after(*system: str) -> tuple[list[str], int]:
@@ -73,29 +73,29 @@ def test_other_instructions_are_untouched(text: str) -> None:
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_instructions_inside_the_conversation(role: str) -> None:
     turns = [
-        Turn("user", [Text("hi")]),
-        Turn(role, [Text(HEADER)]),  # type: ignore[arg-type]
-        Turn(role, [Text(HEADER), Text("# Environment")]),  # type: ignore[arg-type]
-        Turn(role, [Text(f"{HEADER}\n# Date")]),  # type: ignore[arg-type]
+        Message("user", [Text("hi")]),
+        Message(role, [Text(HEADER)]),  # type: ignore[arg-type]
+        Message(role, [Text(HEADER), Text("# Environment")]),  # type: ignore[arg-type]
+        Message(role, [Text(f"{HEADER}\n# Date")]),  # type: ignore[arg-type]
     ]
     stripped, removed = strip_preamble(conversation(turns=turns))
     assert removed == 3
-    assert stripped.turns == [
-        Turn("user", [Text("hi")]),
-        Turn(role, [Text("# Environment")]),  # type: ignore[arg-type]
-        Turn(role, [Text("# Date")]),  # type: ignore[arg-type]
+    assert stripped.messages == [
+        Message("user", [Text("hi")]),
+        Message(role, [Text("# Environment")]),  # type: ignore[arg-type]
+        Message(role, [Text("# Date")]),  # type: ignore[arg-type]
     ]
 
 
 def test_what_is_said_in_the_conversation_is_untouched() -> None:
     turns = [
-        Turn("user", [Text(f"{HEADER}\nwhat is this?"), Media("image")]),
-        Turn("assistant", [Text(HEADER), Call("c1", "Read", f'{{"path": "{HEADER}"}}')]),
-        Turn("tool", [Result("c1", [Text(f"{HEADER}\n")])]),
+        Message("user", [Text(f"{HEADER}\nwhat is this?"), Media("image")]),
+        Message("assistant", [Text(HEADER), Call("c1", "Read", f'{{"path": "{HEADER}"}}')]),
+        Message("tool", [Result("c1", [Text(f"{HEADER}\n")])]),
     ]
     stripped, removed = strip_preamble(conversation(HEADER, PROMPT, turns=turns))
     assert removed == 1
-    assert stripped.turns == turns
+    assert stripped.messages == turns
 
 
 FIELDS = st.lists(

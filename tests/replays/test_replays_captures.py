@@ -64,7 +64,7 @@ def load(path: Path, api: Api) -> Conversation:
 def story_of(conversation: Conversation) -> Story:
     """The parts in order, with their roles; consecutive turns of a role are one."""
     story: Story = [("system", text.text) for text in conversation.system]
-    for turn in conversation.turns:
+    for turn in conversation.messages:
         for part in turn.parts:
             match part:
                 case Text(text):

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw, json, structs
 
 from schemas.control import Cancel
-from schemas.conversation import Call, Client, Conversation, Hints, Reasoning, Result, Sampling, Text, ToolSpec, Turn
+from schemas.conversation import Call, Client, Conversation, Hints, Message, Reasoning, Result, Sampling, Text, ToolSpec
 from schemas.errors import EngineFailed
 from schemas.events import (
     BlockStart,
@@ -41,9 +41,9 @@ ARGUMENTS = '{"command": "cat \\u00e9\\n\\"x9\\"", "count": 42, "deep": {"a": ["
 ASKED = Conversation(
     "acme/m",
     [
-        Turn("user", [Text("List /home/jane.")], name="jane"),
-        Turn("assistant", [Reasoning("I list.", "c2VhbA"), Call("c1", "Bash", '{"command":"ls /home/jane"}')]),
-        Turn("tool", [Result("c1", [Text("secret.txt")], is_error=False, name="Bash")]),
+        Message("user", [Text("List /home/jane.")], name="jane"),
+        Message("assistant", [Reasoning("I list.", "c2VhbA"), Call("c1", "Bash", '{"command":"ls /home/jane"}')]),
+        Message("tool", [Result("c1", [Text("secret.txt")], is_error=False, name="Bash")]),
     ],
     system=[Text("Jane's agent.")],
     tools=[ToolSpec("Bash", "Runs it.", {"type": "object", "properties": {"command": {"type": "string"}}})],

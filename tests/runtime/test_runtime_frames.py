@@ -135,7 +135,7 @@ def harm(process: Process, seed: int) -> None:
     publish, chance, kept = process.bus.publish, random.Random(seed), []
 
     def faulty(subject: str, data: bytes, *, reply_to: str = "") -> bool:
-        if not subject.startswith("tw.v1.tok."):
+        if not subject.startswith("tw.v2.tok."):
             return publish(subject, data, reply_to=reply_to)
         roll = chance.random()
         if roll < 0.2:

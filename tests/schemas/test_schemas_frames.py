@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from schemas.conversation import Conversation, Sampling, Text, Turn
+from schemas.conversation import Conversation, Message, Sampling, Text
 from schemas.errors import ErrorInfo, ErrorKind, TurnwireError, raised
 from schemas.events import BlockStart, Delta
 from schemas.frames import (
@@ -65,7 +65,7 @@ def test_context_is_carried_unread_and_left_out_if_absent() -> None:
 
 
 def test_a_turn_request_round_trips() -> None:
-    request = TurnRequest("t", "f", Conversation("m", [Turn("user", [Text("hi")])]), resume=pack_ids([3]))
+    request = TurnRequest("t", "f", Conversation("m", [Message("user", [Text("hi")])]), resume=pack_ids([3]))
     assert msgspec.json.decode(msgspec.json.encode(request), type=TurnRequest) == request
 
 

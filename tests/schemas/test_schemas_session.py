@@ -2,10 +2,14 @@
 
 import pytest
 
-from schemas.conversation import Client, Conversation, Text, Turn
+from schemas.conversation import Client, Conversation, Message, Text
 from schemas.session import placement_key, session_digest, session_key
 
-ASKED = [Turn("system", [Text("Be brief.")]), Turn("user", [Text("hé"), Text("b")]), Turn("user", [Text("more")])]
+ASKED = [
+    Message("system", [Text("Be brief.")]),
+    Message("user", [Text("hé"), Text("b")]),
+    Message("user", [Text("more")]),
+]
 
 
 @pytest.mark.parametrize(
@@ -28,12 +32,12 @@ def test_digests_in_entries_stay() -> None:
 
 def test_requests_of_one_session_share_a_key() -> None:
     first = Conversation("m", ASKED[:2], client=Client(session="s", tenant="t"))
-    later = Conversation("m", [*ASKED, Turn("assistant", [Text("x")])], client=Client(session="s", tenant="t"))
+    later = Conversation("m", [*ASKED, Message("assistant", [Text("x")])], client=Client(session="s", tenant="t"))
     assert session_key(first) == session_key(later)
     others = [
         Conversation("m", ASKED, client=Client(session="s")),
         Conversation("m", ASKED, client=Client(tenant="t")),
-        Conversation("m", [Turn("user", [Text("another")])], client=Client(session="s", tenant="t")),
+        Conversation("m", [Message("user", [Text("another")])], client=Client(session="s", tenant="t")),
     ]
     assert len({session_key(one) for one in [first, *others]}) == 4
-    assert session_key(Conversation("m", [])) == session_key(Conversation("m", [Turn("assistant", [])]))
+    assert session_key(Conversation("m", [])) == session_key(Conversation("m", [Message("assistant", [])]))

@@ -28,10 +28,10 @@ def test_different_names_have_different_tokens(a: str, b: str) -> None:
 @pytest.mark.parametrize(
     ("subject", "expected"),
     [
-        (subjects.turn("acme/m 1", "p-1"), "tw.v1.turn.acme=2Fm=201.p-1"),
-        (subjects.generate("m", "w.1"), "tw.v1.gen.m.w=2E1"),
-        (subjects.heartbeat("worker", "w*"), "tw.v1.beat.worker.w=2A"),
-        (subjects.heartbeats(), "tw.v1.beat.*.*"),
+        (subjects.turn("acme/m 1", "p-1"), "tw.v2.turn.acme=2Fm=201.p-1"),
+        (subjects.generate("m", "w.1"), "tw.v2.gen.m.w=2E1"),
+        (subjects.heartbeat("worker", "w*"), "tw.v2.beat.worker.w=2A"),
+        (subjects.heartbeats(), "tw.v2.beat.*.*"),
     ],
 )
 def test_subjects_have_their_form(subject: str, expected: str) -> None:

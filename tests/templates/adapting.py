@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from schemas.conversation import Call, Conversation, Part, Result, Text, ToolSpec, Turn
-from services.templates.chat_template import Message
+from schemas.conversation import Call, Conversation, Message, Part, Result, Text, ToolSpec
+from services.templates.chat_template import TemplateMessage
 from services.templates.messages import TemplateInput, adapt
 from services.templates.traits import TemplateTraits
 
@@ -13,34 +13,37 @@ IDEAL = TemplateTraits(reasoning="reasoning_content", interleaved="split")
 class NoTemplate:
     """Adapting asks the template only how it writes calls, where a turn must be written into the content."""
 
-    def render(self, messages: list[Message], **_: Any) -> str:
+    def render(self, messages: list[TemplateMessage], **_: Any) -> str:
         calls = messages[-1]["tool_calls"]
         written = "".join(f"<{call['function']['name']}>" for call in calls)
         return f"[user][assistant]{written}[end]"
 
 
 def adapted(
-    *turns: Turn, traits: TemplateTraits = IDEAL, system: list[str] | None = None, tools: list[ToolSpec] | None = None
+    *turns: Message,
+    traits: TemplateTraits = IDEAL,
+    system: list[str] | None = None,
+    tools: list[ToolSpec] | None = None,
 ) -> TemplateInput:
     conversation = Conversation("m", list(turns), system=[Text(text) for text in system or []], tools=tools or [])
     return adapt(conversation, traits, NoTemplate(), unseal={"sealed": "unsealed thought"}.get)
 
 
-def messages(*turns: Turn, **how: Any) -> list[Message]:
+def messages(*turns: Message, **how: Any) -> list[TemplateMessage]:
     return adapted(*turns, **how).messages
 
 
-def user(*texts: str) -> Turn:
-    return Turn("user", [Text(text) for text in texts])
+def user(*texts: str) -> Message:
+    return Message("user", [Text(text) for text in texts])
 
 
-def said(*parts: Part) -> Turn:
-    return Turn("assistant", list(parts))
+def said(*parts: Part) -> Message:
+    return Message("assistant", list(parts))
 
 
 def call(name: str = "Bash", arguments: str = '{"command": "ls"}', call_id: str = "c1") -> Call:
     return Call(call_id, name, arguments)
 
 
-def result(text: str = "ok", call_id: str = "c1", *, is_error: bool | None = None) -> Turn:
-    return Turn("tool", [Result(call_id, [Text(text)], is_error)])
+def result(text: str = "ok", call_id: str = "c1", *, is_error: bool | None = None) -> Message:
+    return Message("tool", [Result(call_id, [Text(text)], is_error)])

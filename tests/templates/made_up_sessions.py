@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text, Thinking, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text, Thinking, ToolSpec
 
 _TOOLS = [
     ToolSpec("read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),
@@ -18,7 +18,7 @@ def session(source: random.Random, number: int) -> Iterator[Conversation]:
     tools = _TOOLS if number % 4 else []
     thinking: Thinking = Thinking(("enabled", "default", "disabled")[number % 3 if number > 2 else 0])
     system = [Text("Be brief.")] if number % 5 else []
-    turns = [Turn("user", [_text(source)])]
+    turns = [Message("user", [_text(source)])]
     reasons, ends = source.choice((0.9, 0.5, 0.1)), source.choice((0.05, 0.2, 0.5))
     for _ in range(_REQUESTS):
         for _ in range(source.choice((1, 1, 1, 2, 5))):
@@ -26,11 +26,11 @@ def session(source: random.Random, number: int) -> Iterator[Conversation]:
         yield Conversation("trial", turns, system=system, tools=tools, thinking=thinking)
 
 
-def _step(source: random.Random, number: int, reasons: float, ends: float) -> list[Turn]:
+def _step(source: random.Random, number: int, reasons: float, ends: float) -> list[Message]:
     """A turn of the model and the answer to it."""
     parts: list[Part] = [Reasoning(_text(source).text)] if source.random() < reasons else []
     if source.random() < ends:
-        return [Turn("assistant", [*parts, _text(source)]), Turn("user", [_text(source)])]
+        return [Message("assistant", [*parts, _text(source)]), Message("user", [_text(source)])]
     calls: list[Call] = []
     for at in range(source.choice((1, 1, 1, 2, 3))):
         if source.random() < 0.4:
@@ -39,10 +39,10 @@ def _step(source: random.Random, number: int, reasons: float, ends: float) -> li
             parts.append(Reasoning(_text(source).text))
         calls.append(_call(source, f"toolu_{number}x{at}"))
         parts.append(calls[-1])
-    after: list[Turn] = [Turn("tool", [Result(call.call_id, [_text(source)]) for call in calls])]
+    after: list[Message] = [Message("tool", [Result(call.call_id, [_text(source)]) for call in calls])]
     if source.random() < 0.1:
-        after.append(Turn(source.choice(("user", "system")), [_text(source)]))
-    return [Turn("assistant", parts), *after]
+        after.append(Message(source.choice(("user", "system")), [_text(source)]))
+    return [Message("assistant", parts), *after]
 
 
 def _call(source: random.Random, call_id: str) -> Call:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas.conversation import Reasoning, Result, Text, Turn
+from schemas.conversation import Message, Reasoning, Result, Text
 from services.templates.traits import TemplateTraits
 from tests.templates.adapting import call, messages, result, said, user
 
@@ -72,7 +72,7 @@ def test_split() -> None:
 
 
 def test_results_of_a_split_turn_stand_behind_their_calls() -> None:
-    results = Turn("tool", [Result("c1", [Text("one")]), Result("c2", [Text("two")])])
+    results = Message("tool", [Result("c1", [Text("one")]), Result("c2", [Text("two")])])
     found = messages(TURN, results, user("next"))
     assert [(m["role"], m["content"]) for m in found] == [
         ("assistant", ""),

@@ -8,7 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
-from services.templates.chat_template import ChatTemplate, Message, Tool
+from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
 from services.templates.jinja import JsonDict, environment
 from services.templates.messages import adapt
 from services.templates.probe import probe
@@ -25,7 +25,7 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"n": {"type": ["integer", "null"], "enum": [1, 2.5, None]}}},
     },
 }
-MESSAGES: list[Message] = [
+MESSAGES: list[TemplateMessage] = [
     {"role": "user", "content": "a\n", "name": None},
     {"role": "assistant", "content": "b", "reasoning": "why", "tool_calls": None},
     {"role": "assistant", "content": "", "thinking": "so", "reasoning_content": "no"},
@@ -76,7 +76,7 @@ REFUSED = (
 )
 
 
-def theirs(tokenizer: PreTrainedTokenizerBase, source: str, messages: list[Message], **how: Any) -> str:
+def theirs(tokenizer: PreTrainedTokenizerBase, source: str, messages: list[TemplateMessage], **how: Any) -> str:
     asked: dict[str, Any] = {"add_generation_prompt": True, **how}
     return str(tokenizer.apply_chat_template(messages, chat_template=source, tokenize=False, **asked))
 

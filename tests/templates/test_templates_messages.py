@@ -9,12 +9,12 @@ from schemas.conversation import (
     Call,
     Conversation,
     Media,
+    Message,
     Reasoning,
     Result,
     Text,
     ToolReference,
     ToolSpec,
-    Turn,
 )
 from services.templates.messages import adapt
 from services.templates.tools import list_tools
@@ -48,17 +48,17 @@ def test_blocks_of_a_message_are_one_text() -> None:
 
 
 def test_leading_instructions_are_one_message_for_every_api() -> None:
-    turns = [Turn("system", [Text("b")]), Turn("developer", [Text("c")]), user("hi")]
+    turns = [Message("system", [Text("b")]), Message("developer", [Text("c")]), user("hi")]
     assert messages(*turns, system=["a"])[0] == {"role": "system", "content": "a\nb\nc"}
 
 
 class TestInstructionsInsideTheConversation:
     turns = (
         user("hi"),
-        Turn("system", [Text("now French")]),
+        Message("system", [Text("now French")]),
         said(call()),
         result(),
-        Turn("developer", [Text("stop")]),
+        Message("developer", [Text("stop")]),
     )
 
     def test_stay_in_place(self) -> None:
@@ -83,7 +83,7 @@ class TestInstructionsInsideTheConversation:
         assert found[0]["content"] == "hi\n\n<system-reminder>\nnow French\n</system-reminder>"
 
     def test_blank_ones_vanish(self) -> None:
-        assert messages(user("hi"), Turn("system", [Text(" ")]), Turn("system", [])) == messages(user("hi"))
+        assert messages(user("hi"), Message("system", [Text(" ")]), Message("system", [])) == messages(user("hi"))
 
 
 def test_a_template_without_any_system_message_gets_it_with_the_first_user_message() -> None:
@@ -106,11 +106,11 @@ def test_a_user_message_joins_a_result_where_it_may_not_follow_one() -> None:
 
 def test_media_are_noted_in_their_place() -> None:
     image = Media("image", "image/png", 49_000)
-    turn = Turn("user", [Text("see"), image, Media("document", title="a.pdf"), Text("there")])
+    turn = Message("user", [Text("see"), image, Media("document", title="a.pdf"), Text("there")])
     assert messages(turn)[0]["content"] == (
         'see\n[image: image/png, 48 KB; not shown to this model]\n[document "a.pdf"; not shown to this model]\nthere'
     )
-    shot = Turn("tool", [Result("c1", [Media("image", size_bytes=3_145_728)])])
+    shot = Message("tool", [Result("c1", [Media("image", size_bytes=3_145_728)])])
     assert messages(said(call()), shot)[1]["content"] == "[image: 3.0 MB; not shown to this model]"
 
 
@@ -124,7 +124,7 @@ def test_a_result_without_any_call_becomes_a_user_message() -> None:
 
 
 def test_results_keep_their_place_among_other_parts_of_a_turn() -> None:
-    turn = Turn("user", [Result("c1", [Text("r")]), Text("and now?")])
+    turn = Message("user", [Result("c1", [Text("r")]), Text("and now?")])
     assert [(m["role"], m["content"]) for m in messages(said(call()), turn)[1:]] == [
         ("tool", "r"),
         ("user", "and now?"),
@@ -136,7 +136,7 @@ class TestTools:
     cron = ToolSpec("Cron", "schedule", {"type": "object"}, deferred=True)
 
     def test_deferred_ones_are_not_in_front_but_where_they_were_loaded(self) -> None:
-        loaded = Turn("tool", [Result("c1", [ToolReference("Cron"), Text("Tool loaded.")])])
+        loaded = Message("tool", [Result("c1", [ToolReference("Cron"), Text("Tool loaded.")])])
         found = adapted(user("hi"), said(call()), loaded, tools=[self.cron, self.grep])
         assert [tool["function"]["name"] for tool in list_tools([self.cron, self.grep])] == ["Grep"]
         assert found.messages[-1]["content"] == (
@@ -145,7 +145,7 @@ class TestTools:
         )
 
     def test_a_reference_to_an_unknown_tool_is_named(self) -> None:
-        loaded = Turn("tool", [Result("c1", [ToolReference("Nope")])])
+        loaded = Message("tool", [Result("c1", [ToolReference("Nope")])])
         assert messages(said(call()), loaded)[-1]["content"] == "[tool: Nope]"
 
     def test_a_freeform_tool_is_a_function_with_one_string(self) -> None:
@@ -271,7 +271,7 @@ def test_vision_templates_get_text_parts() -> None:
         (user("hi"), False),
     ],
 )
-def test_a_last_turn_that_ends_in_text_is_continued(last: Turn, continues: bool) -> None:
+def test_a_last_turn_that_ends_in_text_is_continued(last: Message, continues: bool) -> None:
     assert adapted(user("hi"), last).continues is continues
 
 
@@ -288,7 +288,9 @@ PARTS = st.one_of(
     st.just(Media("image")),
 )
 TURNS = st.lists(
-    st.builds(Turn, st.sampled_from(["system", "developer", "user", "assistant", "tool"]), st.lists(PARTS, max_size=4)),
+    st.builds(
+        Message, st.sampled_from(["system", "developer", "user", "assistant", "tool"]), st.lists(PARTS, max_size=4)
+    ),
     max_size=6,
 )
 TRAITS = st.builds(
@@ -315,7 +317,7 @@ TRAITS = st.builds(
 
 
 @given(TURNS, TRAITS)
-def test_every_conversation_has_a_form_under_all_traits(turns: list[Turn], traits: TemplateTraits) -> None:
+def test_every_conversation_has_a_form_under_all_traits(turns: list[Message], traits: TemplateTraits) -> None:
     found = messages(*turns, traits=traits, system=["s"])
     assert all(message["role"] in ("system", "user", "assistant", "tool") for message in found)
     assert all(isinstance(message["content"], str | list) for message in found)

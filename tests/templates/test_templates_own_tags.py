@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Part, Reasoning, Result, Text, Turn
+from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
 from services.families import family
 from services.templates.assistant import without_field
 from services.templates.chat_template import ChatTemplate
@@ -46,9 +46,9 @@ def shown(*said: Part) -> str:
     traits = probe(template)
     traits = replace(traits, own_tags=own_tags(template, traits, HERMES))
     results: list[Part] = [Result(part.call_id, [Text("ok")]) for part in said if isinstance(part, Call)]
-    turns = [Turn("user", [Text("hi")]), Turn("assistant", list(said))]
-    turns += [Turn("tool", results)] if results else []
-    adapted = adapt(Conversation("m", [*turns, Turn("user", [Text("on")])]), traits, template)
+    turns = [Message("user", [Text("hi")]), Message("assistant", list(said))]
+    turns += [Message("tool", results)] if results else []
+    adapted = adapt(Conversation("m", [*turns, Message("user", [Text("on")])]), traits, template)
     text = template.render(adapted.messages)
     return text.partition("<|im_start|>assistant\n")[2].partition("<|im_end|>")[0]
 

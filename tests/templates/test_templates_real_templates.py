@@ -8,13 +8,13 @@ from schemas.conversation import (
     Call,
     Conversation,
     Media,
+    Message,
     Part,
     Reasoning,
     Result,
     Text,
     Thinking,
     ToolSpec,
-    Turn,
 )
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
@@ -28,38 +28,38 @@ TOOLS = [
 ]
 
 
-def said(*parts: Part) -> Turn:
-    return Turn("assistant", list(parts))
+def said(*parts: Part) -> Message:
+    return Message("assistant", list(parts))
 
 
 def call(number: int) -> Call:
     return Call(f"toolu_{number:02}Abc", "read", f'{{"path": "arg{number}z"}}')
 
 
-def results(*numbers: int) -> Turn:
-    return Turn("tool", [Result(f"toolu_{number:02}Abc", [Text(f"res{number}z")]) for number in numbers])
+def results(*numbers: int) -> Message:
+    return Message("tool", [Result(f"toolu_{number:02}Abc", [Text(f"res{number}z")]) for number in numbers])
 
 
 SESSION = [
-    Turn("user", [Text("use1z"), Text("use2z"), Media("image", "image/png", 9000)]),
-    Turn("system", [Text("sys1z")]),
+    Message("user", [Text("use1z"), Text("use2z"), Media("image", "image/png", 9000)]),
+    Message("system", [Text("sys1z")]),
     said(Reasoning("tho1z"), Text("say1z"), call(1), call(2)),
     results(1, 2),
-    Turn("system", [Text("sys2z")]),
+    Message("system", [Text("sys2z")]),
     said(Reasoning("tho2z"), call(3), Reasoning("tho3z"), call(4)),
     results(3, 4),
     said(call(5)),
-    Turn("tool", [Result("toolu_05Abc", [Text("res5z")], is_error=True)]),
+    Message("tool", [Result("toolu_05Abc", [Text("res5z")], is_error=True)]),
     said(Reasoning("tho4z"), Text("say2z")),
-    Turn("user", [Text("use3z")]),
-    Turn("developer", [Text("sys3z")]),
+    Message("user", [Text("use3z")]),
+    Message("developer", [Text("sys3z")]),
     said(Text("say3z"), call(6)),
     results(6),
 ]
 LATER = [*SESSION, said(Reasoning("tho5z"), call(7), Reasoning("tho6z"), call(8)), results(7, 8)]
 
 
-def render(template: ChatTemplate, turns: list[Turn], thinking: str = "default", tools: bool = True) -> str:
+def render(template: ChatTemplate, turns: list[Message], thinking: str = "default", tools: bool = True) -> str:
     conversation = Conversation(
         "m",
         turns,

@@ -8,11 +8,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
-from services.templates.chat_template import ChatTemplate, Message, Tool
+from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
 from services.templates.jinja import JsonDict, environment
 from services.templates.tools import with_cached_json
 
-MESSAGES: list[Message] = [
+MESSAGES: list[TemplateMessage] = [
     {"role": "user", "content": "hi", "parts": [1, [2]], "facts": {"a": {"b": 1}}},
     {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": {"x": 1}}}]},
 ]

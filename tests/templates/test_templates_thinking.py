@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Conversation, Text, Thinking, ToolChoice, ToolSpec, Turn
+from schemas.conversation import Conversation, Message, Text, Thinking, ToolChoice, ToolSpec
 from services.templates.thinking import template_variables
 from services.templates.traits import TemplateTraits
 
@@ -35,7 +35,7 @@ def variables(
 ) -> dict[str, Any]:
     conversation = Conversation(
         "m",
-        [Turn("user", [Text("hi")])],
+        [Message("user", [Text("hi")])],
         tools=[ToolSpec("t")] if tools else [],
         thinking=thinking or Thinking(),
         tool_choice=ToolChoice(choice),  # type: ignore[arg-type]

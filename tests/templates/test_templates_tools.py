@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Conversation, Grammar, Text, ToolSpec, Turn
+from schemas.conversation import Conversation, Grammar, Message, Text, ToolSpec
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 from services.templates.jinja import JsonDict
@@ -37,7 +37,7 @@ def test_equal_tools_have_their_forms_once(setup: ModelSetup) -> None:
     first = setup.tools_of(many)
     assert setup.tools_of([*many]) is first
     assert setup.tools_of(many[:-1]).rendered == first.rendered[:-1]
-    conversation = Conversation("m", [Turn("user", [Text("hi")])], tools=many)
+    conversation = Conversation("m", [Message("user", [Text("hi")])], tools=many)
     assert assemble(conversation, setup).tools is first.rendered
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat
-from schemas.conversation import Conversation, Text, Turn
+from schemas.conversation import Conversation, Message, Text
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, TurnEvent, Usage
 from schemas.frames import EventEntry, EventFrame, TurnRequest
 from tests.conftest import MakeProcess, NatsServer
@@ -110,7 +110,7 @@ async def test_turns_are_recorded_when_they_have_ended(
 ) -> None:
     file = tmp_path / "turns.jsonl"
     async with tap(nats.url, "--record", str(file), "--request", "turn-one") as process:
-        conversation = Conversation("m", [Turn("user", [Text("Say hello.")])])
+        conversation = Conversation("m", [Message("user", [Text("Say hello.")])])
         for turn_id in ("turn-one", "turn-two", "turn-one-b"):
             publish(subjects.turn("m", "p"), TurnRequest(turn_id, "f", conversation))
         publish(subjects.events("f"), answer_frame("turn-two", "not me"))

@@ -6,7 +6,7 @@ from msgspec import Raw, Struct
 
 from schemas import subjects
 from schemas.control import Cancel, Credit, Heartbeat, KvUpdate, Load, ModelCard, Replay, StreamPosition
-from schemas.conversation import Conversation, Sampling, Text, ToolSpec, Turn
+from schemas.conversation import Conversation, Message, Sampling, Text, ToolSpec
 from schemas.errors import EngineFailed, Overloaded
 from schemas.events import (
     BlockStart,
@@ -38,7 +38,7 @@ from schemas.ledger import LedgerContext, LedgerEntry
 from turnwire_tools.tap import bus_view, messages
 from turnwire_tools.tap.bus_view import Line
 
-CONVERSATION = Conversation("acme/m", [Turn("user", [Text("hi")])], tools=[ToolSpec("Bash")])
+CONVERSATION = Conversation("acme/m", [Message("user", [Text("hi")])], tools=[ToolSpec("Bash")])
 PROMPT = list(range(1000, 1040))
 
 
@@ -168,7 +168,7 @@ def test_subjects_without_a_type_show_their_json() -> None:
     assert lines_of(subjects.kv_snapshot("m", "w1"), Credit("x", 1, 2)) == [
         Line("kvall", "m w1", "", '{"receiver":"x","seq":1,"window":2}')
     ]
-    assert messages.kind_of("elsewhere.tw.v1") == ""
+    assert messages.kind_of("elsewhere.tw.v2") == ""
 
 
 def test_blocks_and_the_ledger() -> None:

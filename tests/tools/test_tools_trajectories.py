@@ -9,7 +9,7 @@ from msgspec import Raw
 from msgspec import json as codec
 
 from schemas.control import Cancel
-from schemas.conversation import Call, Client, Conversation, Part, Result, Sampling, Text, Turn
+from schemas.conversation import Call, Client, Conversation, Message, Part, Result, Sampling, Text
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Failed, Finish, FinishReason, TurnEvent, Usage
 from schemas.frames import (
@@ -70,7 +70,7 @@ class Rollout:
     ) -> str:
         """`history`: texts of the user and the model in turn; the last is the user's. The turn writes `text N`."""
         self.count += 1
-        turns = [Turn("assistant" if n % 2 else "user", [Text(text)]) for n, text in enumerate(history or ("Q",))]
+        turns = [Message("assistant" if n % 2 else "user", [Text(text)]) for n, text in enumerate(history or ("Q",))]
         conversation = Conversation("m", turns, client=Client(session))
         name = f"t{self.count}"
         turn = followed(name, conversation, prompt, output, [Text(f"text {self.count}"), *calls])
@@ -165,7 +165,7 @@ def test_calls_count_by_their_values() -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3], calls=(Call("c", "ls", '{"a": 1.0, "b": 2}'),))
     parts: list[Part] = [Text("text 1"), Call("c", "ls", '{"b":2,"a":1}')]
-    turns = [Turn("user", [Text("Q")]), Turn("assistant", parts), Turn("tool", [Result("c")])]
+    turns = [Message("user", [Text("Q")]), Message("assistant", parts), Message("tool", [Result("c")])]
     rollout.sampler.add(followed("t2", Conversation("m", turns), [1, 2, 9], [4], []), None, 0.0)
     assert rollout.causes() == [None, ("template", "t1")]
 
@@ -198,7 +198,7 @@ def test_quiet_sessions_are_closed() -> None:
 
 
 def request(attempt: int = 1) -> TurnRequest:
-    return TurnRequest("t", "f", Conversation("m", [Turn("user", [Text("Q")])]), attempt)
+    return TurnRequest("t", "f", Conversation("m", [Message("user", [Text("Q")])]), attempt)
 
 
 def generate(attempt: int = 1, prompt: tuple[int, ...] = (1, 2), resume: tuple[int, ...] = ()) -> GenerateRequest:
@@ -290,10 +290,10 @@ def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path = tmp_path / "tap.jsonl"
     messages = {"turn.m.p": request(), "gen.m.w": generate(), "tok.p": tokens(0, 3, stop=9), "evt.f": finish(2)}
     lines = [
-        {"time": 1.5, "subject": f"tw.v1.{name}", "payload": json.loads(codec.encode(one))}
+        {"time": 1.5, "subject": f"tw.v2.{name}", "payload": json.loads(codec.encode(one))}
         for name, one in messages.items()
     ]
-    other = {"time": 1.0, "subject": "tw.v1.ledger.m", "payload_b64": "AA=="}
+    other = {"time": 1.0, "subject": "tw.v2.ledger.m", "payload_b64": "AA=="}
     path.write_text(
         "".join(
             json.dumps(line) + "\n"

@@ -4,7 +4,18 @@ from typing import Any
 
 import msgspec
 
-from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Result,
+    Text,
+    ToolReference,
+    ToolSpec,
+)
 from services.templates.tools import tool_name
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block, BlockKind, End
@@ -29,7 +40,7 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
         "stream": stream,
         "messages": [
             *({"role": "system", "content": text.text} for text in conversation.system),
-            *(message for turn in conversation.turns for message in _messages(turn)),
+            *(message for turn in conversation.messages for message in _messages(turn)),
         ],
         **sampling_fields(conversation.sampling, limit="max_completion_tokens"),
         **present(
@@ -48,7 +59,7 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _messages(turn: Turn) -> list[dict[str, Any]]:
+def _messages(turn: Message) -> list[dict[str, Any]]:
     if turn.role == "assistant":
         return [_assistant(parts) for parts in _in_order(turn.parts)]
     if turn.role != "tool":

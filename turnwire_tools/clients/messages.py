@@ -41,7 +41,7 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
         "max_tokens": DEFAULT_LIMIT,
         "messages": [
             {"role": _ROLES.get(turn.role, turn.role), "content": [write_block(part) for part in turn.parts]}
-            for turn in conversation.turns
+            for turn in conversation.messages
         ],
         **sampling_fields(conversation.sampling, limit="max_tokens", stop="stop_sequences"),
         **present(

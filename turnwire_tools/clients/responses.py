@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.conversation import Call, Conversation, Media, Reasoning, Result, Text, ToolReference, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Media, Message, Reasoning, Result, Text, ToolReference, ToolSpec
 from turnwire_tools.clients import shared
 from turnwire_tools.clients.answer import Block
 from turnwire_tools.clients.shared import media_url, present, require, sampling_fields
@@ -17,9 +17,9 @@ COUNT_PATH = "/v1/responses/input_tokens"
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     """The body for a conversation. The API has no errors of tools."""
     thinking, choice = conversation.thinking, conversation.tool_choice
-    turns, system = conversation.turns, conversation.system
+    turns, system = conversation.messages, conversation.system
     if len(system) > 1:  # `instructions` is one text
-        turns = [*(Turn("system", [text]) for text in system), *turns]
+        turns = [*(Message("system", [text]) for text in system), *turns]
     kinds = {part.call_id: part.kind for turn in turns for part in turn.parts if isinstance(part, Call)}
     effort = "none" if thinking.mode == "disabled" else thinking.effort
     body: dict[str, Any] = {
@@ -44,7 +44,7 @@ def request(conversation: Conversation, *, stream: bool = True) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _items(turn: Turn, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+def _items(turn: Message, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     ids = iter(turn.ids)
     for part in turn.parts:

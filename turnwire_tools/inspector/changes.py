@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Media, Part, Reasoning, Result, Text, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text, ToolSpec
 from services.preprocessor.drift import kind_of_change
 from services.preprocessor.strip import strip_preamble
 from services.tokenization.segments import common_prefix
@@ -26,7 +26,7 @@ def changes_of(before: Conversation, answer: Sequence[Part], now: Conversation) 
     was, is_now = strip_preamble(before)[0], strip_preamble(now)[0]
     changes = [*_tools(was.tools, is_now.tools), *_system(was, is_now)]
     changes += _differing("settings", _settings(was), _settings(is_now))
-    changes += _history(was.turns, answer, is_now.turns)
+    changes += _history(was.messages, answer, is_now.messages)
     return changes or _system(before, now)
 
 
@@ -67,7 +67,7 @@ def _settings(conversation: Conversation) -> dict[str, str]:
     return {f"the setting {name}": _text(getattr(conversation, name)) for name in SETTINGS}
 
 
-def _history(was: Sequence[Turn], answer: Sequence[Part], now: Sequence[Turn]) -> list[Change]:
+def _history(was: Sequence[Message], answer: Sequence[Part], now: Sequence[Message]) -> list[Change]:
     changes: list[Change] = []
     if len(now) < len(was):
         # A client that edits a message sends the rest again; one that summarizes its history sends fewer.
@@ -90,7 +90,7 @@ def _history(was: Sequence[Turn], answer: Sequence[Part], now: Sequence[Turn]) -
     return changes
 
 
-def _message(number: int, before: Turn, after: Turn) -> Change | None:
+def _message(number: int, before: Message, after: Message) -> Change | None:
     where = f"message {number} ({before.role})"
     if before.role != after.role:
         return Change("history", where, _parts(before.parts)[:SHOWN], f"{after.role}: {_parts(after.parts)}"[:SHOWN])

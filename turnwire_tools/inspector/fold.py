@@ -118,7 +118,7 @@ class Fold:
         conversation = request.conversation
         client = (conversation.client.user_agent or "").partition(" ")[0]
         turn = InspectedTurn(id=request.turn, time=now, model=conversation.model, client=client, session=request.turn)
-        text = f"{len(conversation.turns)} messages, {len(conversation.tools)} tools, by {request.frontend}"
+        text = f"{len(conversation.messages)} messages, {len(conversation.tools)} tools, by {request.frontend}"
         turn.mark(now, "received", text)
         self._place_in_session(turn, conversation)
         self.turns[turn.id] = turn
@@ -165,7 +165,7 @@ class Fold:
         their helpers under the same id. Without an id, the answers and the first question have to be the same:
         sessions may have answers that are alike.
         """
-        client, turns = conversation.client, conversation.turns
+        client, turns = conversation.client, conversation.messages
         question = next((turn for turn in turns if turn.role == "user"), None)
         first = "".join(part.text for part in question.parts if isinstance(part, Text)) if question is not None else ""
         start = hash((conversation.model, client.tenant, client.session or first))

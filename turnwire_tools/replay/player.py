@@ -10,8 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from schemas.conversation import Call, Conversation, Part, Result, Text, Thinking
-from schemas.conversation import Turn as Message
+from schemas.conversation import Call, Conversation, Message, Part, Result, Text, Thinking
 from turnwire_tools.clients.answer import Answer, Api, Story
 from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import IllFormed, Reader, SseParser
@@ -151,7 +150,7 @@ class Session:
 
     def _results(self, results: list[str | ToolResult]) -> list[Part]:
         """The results for the calls of the previous turn, in their order."""
-        calls = [part for part in self.conversation.turns[-1].parts if isinstance(part, Call)]
+        calls = [part for part in self.conversation.messages[-1].parts if isinstance(part, Call)]
         given = [ToolResult(result) if isinstance(result, str) else result for result in results]
         return [
             Result(call.call_id, [Text(result.text)], result.is_error, call.name)
@@ -160,8 +159,8 @@ class Session:
 
     def _append(self, message: Message) -> None:
         if message.parts:
-            turns = [*self.conversation.turns, message]
-            self.conversation = msgspec.structs.replace(self.conversation, turns=turns)
+            turns = [*self.conversation.messages, message]
+            self.conversation = msgspec.structs.replace(self.conversation, messages=turns)
 
 
 def problems(turn: Turn, answer: Answer, *, streamed: bool = True) -> list[str]:

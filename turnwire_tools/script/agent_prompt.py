@@ -13,7 +13,7 @@ from msgspec import Struct
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
-class Message(Struct, frozen=True):
+class PromptMessage(Struct, frozen=True):
     """One message as rendered, without its markers."""
 
     role: Role
@@ -30,7 +30,7 @@ class Tool(Struct, frozen=True):
 class Prompt(Struct, frozen=True):
     """A prompt, read."""
 
-    messages: list[Message]
+    messages: list[PromptMessage]
     tools: list[Tool]
     opening: str
     """What the template has already written of the assistant's turn: an opened or closed reasoning block, or the
@@ -122,16 +122,16 @@ def answered(text: str) -> bool:
     return any(message.role == "assistant" for message in _messages(text)[0])
 
 
-def _messages(text: str) -> tuple[list[Message], str]:
+def _messages(text: str) -> tuple[list[PromptMessage], str]:
     """The whole messages, and the text behind the last assistant header if that message is still open."""
     found = [list(header.finditer(text)) for header in _HEADERS]
     # The prompt ends with a header: its form is the one whose last header stands last.
     headers = max(found, key=lambda hits: hits[-1].start() if hits else -1)
     if not headers:
-        return [Message("user", text)], ""
+        return [PromptMessage("user", text)], ""
     messages = []
     if before := text[: headers[0].start()].strip():
-        messages.append(Message("system", before))
+        messages.append(PromptMessage("system", before))
     ends = [header.start() for header in headers[1:]] + [len(text)]
     opening = ""
     for header, end in zip(headers, ends, strict=True):
@@ -144,13 +144,13 @@ def _messages(text: str) -> tuple[list[Message], str]:
     return messages, opening
 
 
-def _split(role: Role, body: str) -> list[Message]:
+def _split(role: Role, body: str) -> list[PromptMessage]:
     """Separates tool results from the user messages in which many templates put them."""
     if role != "user" or "<tool_response>" not in body:
-        return [Message(role, body)]
-    results = [Message("tool", found[1]) for found in _RESPONSE.finditer(body)]
+        return [PromptMessage(role, body)]
+    results = [PromptMessage("tool", found[1]) for found in _RESPONSE.finditer(body)]
     rest = _RESPONSE.sub("", body).strip()
-    return [*results, Message("user", rest)] if rest else list(results)
+    return [*results, PromptMessage("user", rest)] if rest else list(results)
 
 
 def without_additions(text: str) -> str:
@@ -163,7 +163,7 @@ def output_of(result: str) -> str:
     return _OUTPUT.split(result, maxsplit=1)[-1]
 
 
-def _request(messages: list[Message]) -> tuple[str, int]:
+def _request(messages: list[PromptMessage]) -> tuple[str, int]:
     """The last user message that asks for something, and the index behind it."""
     for index, message in reversed([*enumerate(messages, 1)]):
         if message.role == "user" and (asked := without_additions(message.text)) and not _CONTINUED.match(asked):
@@ -171,7 +171,7 @@ def _request(messages: list[Message]) -> tuple[str, int]:
     return "", len(messages)
 
 
-def _tools(messages: list[Message]) -> list[Tool]:
+def _tools(messages: list[PromptMessage]) -> list[Tool]:
     tools: dict[str, Tool] = {}
     for message in messages:
         if message.role == "system":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from schemas.conversation import Part, Turn
+from schemas.conversation import Message, Part
 from services.ledger.chain import text_and_calls
 from services.ledger.keys import squeeze
 
@@ -15,7 +15,7 @@ def content_of(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
     return squeeze(text), sorted(calls)
 
 
-def answers_in(turns: Sequence[Turn]) -> list[list[Part]]:
+def answers_in(turns: Sequence[Message]) -> list[list[Part]]:
     """The answers of the model in a history: the parts of each run of its turns."""
     runs = groupby(turns, key=lambda turn: turn.role == "assistant")
     return [[part for turn in run for part in turn.parts] for is_answer, run in runs if is_answer]

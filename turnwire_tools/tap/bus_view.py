@@ -53,7 +53,7 @@ def _describe(message: Any) -> str:
             resume = f", resumes after {len(message.resume) // 4} tokens" if message.resume else ""
             return (
                 _attempt(message.attempt)
-                + f"{len(conversation.turns)} messages{tools}{resume}, from {message.frontend}"
+                + f"{len(conversation.messages)} messages{tools}{resume}, from {message.frontend}"
             )
         case frames.GenerateRequest():
             limit = message.sampling.max_tokens
@@ -62,7 +62,7 @@ def _describe(message: Any) -> str:
                 + f"prompt {ids(frames.unpack_ids(message.prompt))}, max_tokens {limit}, tokens to {message.parser}"
             )
         case frames.CountRequest(conversation=conversation):
-            return f"count {len(conversation.turns)} messages"
+            return f"count {len(conversation.messages)} messages"
         case frames.TokenizeRequest():
             return "tokenize " + ("a conversation" if message.text is None else f"{len(message.text)} characters")
         case frames.DetokenizeRequest():

@@ -13,7 +13,7 @@ from services.runtime.config import BusConfig
 from services.runtime.config.loader import mask_passwords
 
 PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
-"""A subject of NATS with wildcards: `tw.v1.*.worker`, `tw.v1.>`."""
+"""A subject of NATS with wildcards: `tw.v2.*.worker`, `tw.v2.>`."""
 
 
 async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]) -> int:

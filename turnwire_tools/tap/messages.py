@@ -25,7 +25,7 @@ TYPES: Mapping[str, type[Struct]] = {
     "kv": control.KvUpdate,
     "ledger": ledger.LedgerEntry,
 }
-"""The type of the messages on `tw.v1.<kind>.…`."""
+"""The type of the messages on `tw.v2.<kind>.…`."""
 TURN_KINDS = frozenset({"turn", "gen", "tok", "evt", "cancel", "replay"})
 """Kinds that belong to turns."""
 

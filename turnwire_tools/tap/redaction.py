@@ -77,7 +77,9 @@ def mask_json(text: str) -> str:
 def _conversation(conversation: dict[str, Any]) -> dict[str, Any]:
     """Without names of users, stop strings and template variables, which no player needs."""
     kept = {key: value for key, value in conversation.items() if key != "template_kwargs"}
-    kept["turns"] = [{key: value for key, value in turn.items() if key != "name"} for turn in conversation["turns"]]
+    kept["messages"] = [
+        {key: value for key, value in turn.items() if key != "name"} for turn in conversation["messages"]
+    ]
     kept["sampling"] = {key: value for key, value in conversation.get("sampling", {}).items() if key != "stop"}
     walked: dict[str, Any] = _walk(kept)
     return walked

@@ -165,7 +165,7 @@ class Sampler:
             first = sample.turns[0]
             if sample.has_owner(conversation) and at >= (first.head if same_session else first.span.end):
                 near.append((same_session, at, sample))
-        if not any(message.role == "assistant" for message in conversation.turns):
+        if not any(message.role == "assistant" for message in conversation.messages):
             retried = (sample for same_session, at, sample in near if same_session and at == len(prompt))
             return next((_departure(sample, turn, len(prompt)) for sample in retried), None)
         if near:
@@ -201,4 +201,4 @@ def _head(turn: FollowedTurn) -> int:
 
 def _returned(parts: Sequence[Part], conversation: Conversation) -> bool:
     """Whether a history has a turn with the same text and calls, in whatever form its client sends them back."""
-    return content_of(parts) in map(content_of, answers_in(conversation.turns))
+    return content_of(parts) in map(content_of, answers_in(conversation.messages))

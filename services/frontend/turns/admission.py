@@ -45,7 +45,7 @@ class Admitted:
 
     def then(self, conversation: Conversation, *, continues: bool = False) -> "Admitted":
         """Returns the same request with a conversation that this server made of the admitted one."""
-        admitted = Admitted(_ADMISSION, self.card, conversation)
+        admitted = Admitted(_ADMISSION, self.card, conversation, self.notice)
         admitted.continues = continues
         return admitted
 

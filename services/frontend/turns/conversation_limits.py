@@ -24,7 +24,7 @@ class ConversationLimits(Struct, frozen=True):
     def check(self, conversation: Conversation) -> list[Media]:
         """Returns the media of a conversation. Raises Invalid for one over a limit."""
         found = media_of(conversation)
-        turns, tools, media = len(conversation.turns), len(conversation.tools), len(found)
+        turns, tools, media = len(conversation.messages), len(conversation.tools), len(found)
         if turns > self.messages:
             raise Invalid(f"The conversation has {turns} messages; the maximum is {self.messages}.", param="messages")
         if tools > self.tools:

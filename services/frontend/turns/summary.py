@@ -2,7 +2,7 @@
 
 from msgspec.structs import asdict, replace
 
-from schemas.conversation import Conversation, Text, ToolChoice, Turn
+from schemas.conversation import Conversation, Message, Text, ToolChoice
 
 SUMMARIZE = (
     "Summarize the conversation so far for a model that goes on with it and sees nothing else of it. Tell the user's "
@@ -26,6 +26,6 @@ def request_summary(conversation: Conversation, instructions: str | None = None)
     sampling = replace(
         conversation.sampling, max_tokens=conversation.sampling.max_tokens or None, stop=[], stop_token_ids=[]
     )
-    turns = [*conversation.turns, Turn("user", [Text(instructions or SUMMARIZE)])]
-    members = {**asdict(conversation), "turns": turns, "tool_choice": ToolChoice("none")}
+    turns = [*conversation.messages, Message("user", [Text(instructions or SUMMARIZE)])]
+    members = {**asdict(conversation), "messages": turns, "tool_choice": ToolChoice("none")}
     return SummaryRequest(**{**members, "format": None, "sampling": sampling})

@@ -94,7 +94,7 @@ def told_by_json(body: dict[str, Any]) -> Story:
 
 def told_by_conversation(conversation: Conversation) -> Story:
     story: Story = []
-    for turn in conversation.turns:
+    for turn in conversation.messages:
         for part in turn.parts:
             match part:
                 case Text(text):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, Turn
+from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import parse
@@ -16,9 +16,9 @@ CALL_2 = {"id": "call_2", "type": "function", "function": {"name": "look", "argu
 USER = {"role": "user", "content": "hi"}
 
 
-def turns(*messages: dict[str, Any], counting: bool = False) -> list[Turn]:
+def turns(*messages: dict[str, Any], counting: bool = False) -> list[Message]:
     body = json.dumps({"model": "m", "messages": messages}).encode()
-    return parse(body, {}, Settings(), counting=counting).conversation.turns
+    return parse(body, {}, Settings(), counting=counting).conversation.messages
 
 
 def spoken(**fields: Any) -> list[Part]:
@@ -44,12 +44,12 @@ def test_roles_keep_their_places() -> None:
         {"role": "user", "content": ""},
     )
     assert found == [
-        Turn("system", [Text("be brief")]),
-        Turn("developer", [Text("no emojis")], "ops"),
-        Turn("user", [Text("hi")], "ann"),
-        Turn("assistant", [Text("hello")]),
-        Turn("system", [Text("now it is dark")]),
-        Turn("user", []),
+        Message("system", [Text("be brief")]),
+        Message("developer", [Text("no emojis")], "ops"),
+        Message("user", [Text("hi")], "ann"),
+        Message("assistant", [Text("hello")]),
+        Message("system", [Text("now it is dark")]),
+        Message("user", []),
     ]
 
 
@@ -101,9 +101,9 @@ def test_calls_and_their_results() -> None:
         USER,
     )
     assert found[1:] == [
-        Turn("assistant", [Text("Looking."), Call("call_1", "look", '{"at": 3.0}'), Call("call_2", "look", "{}")]),
-        Turn("tool", [Result("call_1", [Text("a")], name="look"), Result("call_2", [Text("b")], name="look")]),
-        Turn("user", [Text("hi")]),
+        Message("assistant", [Text("Looking."), Call("call_1", "look", '{"at": 3.0}'), Call("call_2", "look", "{}")]),
+        Message("tool", [Result("call_1", [Text("a")], name="look"), Result("call_2", [Text("b")], name="look")]),
+        Message("user", [Text("hi")]),
     ]
 
 
@@ -112,7 +112,7 @@ def test_arguments_that_are_no_string_keep_their_spelling() -> None:
         {"id":"a","function":{"name":"look","arguments":{"at": 1e5}}},
         {"id":"b","function":{"name":"look"}},
         {"id":"c","function":{"name":"look","arguments":"not json"}}]}]}"""
-    parts = parse(body, {}, Settings()).conversation.turns[1].parts
+    parts = parse(body, {}, Settings()).conversation.messages[1].parts
     assert parts == [Call("a", "look", '{"at": 1e5}'), Call("b", "look", ""), Call("c", "look", "not json")]
 
 

@@ -118,7 +118,7 @@ async def test_the_stream_helper_over_a_loop_with_a_tool() -> None:
         async with sdk.chat.completions.stream(model=MODEL, messages=messages, tools=FUNCTIONS) as stream:
             final = await stream.get_final_completion()
     assert final.choices[0].message.content == "All seen."
-    told = gateway.turns[1].conversation.turns
+    told = gateway.turns[1].conversation.messages
     assert [turn.role for turn in told] == ["user", "assistant", "tool"]
     assert [type(part).__name__ for part in told[1].parts] == ["Reasoning", "Call", "Call"]
 

@@ -38,7 +38,7 @@ def refused(**fields: Any) -> tuple[str | None, str | None]:
 def test_prompts(prompt: Any, raw: list[RawPrompt]) -> None:
     asked = ask(prompt=prompt)
     assert [conversation.prompt for conversation in asked.conversations] == raw
-    assert all(conversation.turns == [] for conversation in asked.conversations)
+    assert all(conversation.messages == [] for conversation in asked.conversations)
 
 
 def test_several_prompts_have_n_choices_each() -> None:

@@ -8,7 +8,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from anthropic.types.beta import BetaClearThinking20251015EditResponse, BetaClearToolUses20250919EditResponse
 
-from schemas.conversation import Call, Conversation, Reasoning, Result, Text, Turn
+from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text
 from schemas.errors import Invalid
 from services.frontend.apis.messages.context_edits import CLEARED
 from services.frontend.apis.messages.request import MessagesAsk, apply_context_edits, parse
@@ -54,7 +54,7 @@ def ask(keep: Any = None, *edits: Json) -> MessagesAsk:
     return parse(json.dumps(body).encode(), {})
 
 
-def thoughts(turns: list[Turn]) -> list[str | None]:
+def thoughts(turns: list[Message]) -> list[str | None]:
     return [part.text for turn in turns for part in turn.parts if isinstance(part, Reasoning)]
 
 
@@ -72,13 +72,13 @@ def thoughts(turns: list[Turn]) -> list[str | None]:
 )
 def test_so_many_turns_keep_their_thinking(keep: Any, left: list[str]) -> None:
     asked = ask(keep)
-    assert thoughts(asked.conversation.turns) == left
+    assert thoughts(asked.conversation.messages) == left
     assert asked.conversation.thinking.history == "keep"
     assert asked.edits is not None
 
 
 def test_a_message_that_was_nothing_but_thinking_is_gone_with_it() -> None:
-    roles = [turn.role for turn in ask().conversation.turns]
+    roles = [turn.role for turn in ask().conversation.messages]
     assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant", "user", "user", "assistant", "tool"]
 
 
@@ -137,7 +137,7 @@ def cleaning(**edit: Any) -> Json:
 
 
 async def by_length(conversation: Conversation) -> int:
-    return len(json.dumps(msgspec.to_builtins(conversation.turns)))
+    return len(json.dumps(msgspec.to_builtins(conversation.messages)))
 
 
 async def after(counted: list[Conversation] | None = None, **edit: Any) -> MessagesAsk:
@@ -151,7 +151,7 @@ async def after(counted: list[Conversation] | None = None, **edit: Any) -> Messa
 
 def story(asked: MessagesAsk) -> dict[str, tuple[str, bool]]:
     """By call: its arguments, and whether its result is there."""
-    parts = [part for turn in asked.conversation.turns for part in turn.parts]
+    parts = [part for turn in asked.conversation.messages for part in turn.parts]
     whole = {part.call_id: part.parts == [Text(LONG)] for part in parts if isinstance(part, Result)}
     return {part.call_id: (part.arguments, whole[part.call_id]) for part in parts if isinstance(part, Call)}
 
@@ -181,7 +181,7 @@ async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
     assert asked.edits is not None
     assert asked.edits.applied == [applied]
     assert asked.edits.original_tokens == await by_length(plain)
-    errors = [part.is_error for turn in asked.conversation.turns for part in turn.parts if isinstance(part, Result)]
+    errors = [part.is_error for turn in asked.conversation.messages for part in turn.parts if isinstance(part, Result)]
     assert errors == [False] * 5
 
 
@@ -256,7 +256,7 @@ async def test_the_sdk_sees_what_was_cleared() -> None:
     assert size.context_management is not None
     assert size.context_management.original_input_tokens == size.input_tokens + edit.cleared_input_tokens
     for turn in gateway.turns:
-        results = [part.parts for each in turn.conversation.turns for part in each.parts if isinstance(part, Result)]
+        results = [part.parts for each in turn.conversation.messages for part in each.parts if isinstance(part, Result)]
         assert results == [[Text(CLEARED)]] * 2 + [[Text(LONG)]] * 3
 
 

@@ -61,7 +61,7 @@ def _block(role: str, block: dict[str, Any]) -> Story:
 
 def told_by_conversation(conversation: Conversation) -> Story:
     story: Story = [("top", text.text) for text in conversation.system]
-    for turn in conversation.turns:
+    for turn in conversation.messages:
         for part in turn.parts:
             match part:
                 case Text(text):

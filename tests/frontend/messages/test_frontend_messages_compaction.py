@@ -8,7 +8,7 @@ import pytest
 from anthropic import AsyncAnthropic, BadRequestError, InternalServerError
 from anthropic.types.beta import BetaMessage
 
-from schemas.conversation import Conversation, Text, ToolChoice, Turn
+from schemas.conversation import Conversation, Message, Text, ToolChoice
 from schemas.events import FinishReason, TurnEvent
 from services.frontend.apis.messages.compaction import CompactEdit
 from services.frontend.turns.summary import SUMMARIZE
@@ -78,15 +78,15 @@ async def test_the_answer_goes_on_from_the_summary(stream: bool) -> None:
         sent = {"role": "assistant", "content": [block.to_dict() for block in message.content]}
         await ask(served, messages=[*TALK, sent, {"role": "user", "content": "Thanks."}], context_management=None)
     asked, compacted, later = (gateway.got(n) for n in range(3))
-    assert asked.turns[-1] == Turn("user", [Text(SUMMARIZE)])
+    assert asked.messages[-1] == Message("user", [Text(SUMMARIZE)])
     assert (asked.tool_choice, asked.sampling.max_tokens) == (ToolChoice("none"), None)
     assert [len(c.tools) for c in (asked, compacted, later)] == [2, 2, 2]
-    assert compacted.turns == [Turn("user", [Text("The user wants tea.")])]
+    assert compacted.messages == [Message("user", [Text("The user wants tea.")])]
     assert (compacted.system, compacted.sampling.max_tokens) == (asked.system, 9)
     # What the client sends back makes the same prompt again.
-    assert later.turns[:1] == compacted.turns
+    assert later.messages[:1] == compacted.messages
     assert (later.tools, later.system) == (compacted.tools, compacted.system)
-    assert [turn.role for turn in later.turns] == ["user", "assistant", "user"]
+    assert [turn.role for turn in later.messages] == ["user", "assistant", "user"]
 
 
 async def test_a_pause_leaves_the_answer_to_the_next_request(stream: bool) -> None:
@@ -104,7 +104,7 @@ async def test_a_pause_leaves_the_answer_to_the_next_request(stream: bool) -> No
         sent = {"role": "assistant", "content": [block.to_dict() for block in message.content]}
         following = await ask(served, stream=stream, messages=[*TALK, sent], context_management=edit(5000))
     assert [block.type for block in following.content] == ["thinking", "text"]
-    assert gateway.got(1).turns == [Turn("user", [Text("The user wants tea.")])]
+    assert gateway.got(1).messages == [Message("user", [Text("The user wants tea.")])]
 
 
 @pytest.mark.parametrize("managed", [edit(4321), edit(None), {"edits": []}, None])
@@ -114,7 +114,7 @@ async def test_below_the_trigger_nothing_is_compacted(managed: Any) -> None:
         message = await ask(served, context_management=managed)
     assert [block.type for block in message.content] == ["thinking", "text"]
     assert message.usage.iterations is None
-    assert len(gateway.got(0).turns) == 3
+    assert len(gateway.got(0).messages) == 3
 
 
 def test_the_default_trigger_fits_the_window() -> None:
@@ -128,7 +128,7 @@ async def test_a_message_to_be_continued_is_not_compacted() -> None:
     gateway = Turns(ANSWER)
     async with serving(gateway) as served:
         await ask(served, messages=[*TALK, {"role": "assistant", "content": "Here"}])
-    assert gateway.got(0).turns[-1] == Turn("assistant", [Text("Here")])
+    assert gateway.got(0).messages[-1] == Message("assistant", [Text("Here")])
 
 
 async def test_instructions_replace_those_of_this_server() -> None:
@@ -136,8 +136,8 @@ async def test_instructions_replace_those_of_this_server() -> None:
     async with serving(gateway) as served:
         await ask(served, context_management=edit(instructions="In one word."))
         await ask(served, context_management=edit(instructions=" "))
-    assert gateway.got(0).turns[-1] == Turn("user", [Text("In one word.")])
-    assert gateway.got(2).turns[-1] == Turn("user", [Text(SUMMARIZE)])
+    assert gateway.got(0).messages[-1] == Message("user", [Text("In one word.")])
+    assert gateway.got(2).messages[-1] == Message("user", [Text(SUMMARIZE)])
 
 
 async def test_without_a_summary_the_conversation_stays(stream: bool) -> None:
@@ -146,7 +146,7 @@ async def test_without_a_summary_the_conversation_stays(stream: bool) -> None:
         message = await ask(served, stream=stream)
     first: Any = message.content[0]
     assert (first.type, first.content) == ("compaction", None)
-    assert len(gateway.got(1).turns) == 3
+    assert len(gateway.got(1).messages) == 3
 
 
 async def test_a_summary_that_fails_is_the_requests_failure() -> None:

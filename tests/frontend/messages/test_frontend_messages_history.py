@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, ToolReference, Turn
+from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Text, ToolReference
 from schemas.errors import Invalid
 from services.frontend.apis.messages.request import parse
 from services.frontend.apis.messages.wire import UNSEALED
@@ -19,8 +19,8 @@ HI: Json = {"role": "user", "content": "hi"}
 TOOLS: list[Json] = [{"name": name, "input_schema": {}} for name in ("look", "find")]
 
 
-def turns(*messages: Json, **fields: Any) -> list[Turn]:
-    return parse(json.dumps({"max_tokens": 9, "messages": messages, **fields}).encode(), {}).conversation.turns
+def turns(*messages: Json, **fields: Any) -> list[Message]:
+    return parse(json.dumps({"max_tokens": 9, "messages": messages, **fields}).encode(), {}).conversation.messages
 
 
 def said(*blocks: Json) -> list[Part]:
@@ -40,7 +40,7 @@ def test_results_come_before_what_the_user_says_beside_them() -> None:
         {"role": "assistant", "content": [USE]},
         {"role": "user", "content": [{"type": "text", "text": "and?"}, RESULT]},
     )
-    assert told[2:] == [Turn("tool", [Result("t1", [Text("seen")], name="look")]), Turn("user", [Text("and?")])]
+    assert told[2:] == [Message("tool", [Result("t1", [Text("seen")], name="look")]), Message("user", [Text("and?")])]
 
 
 def test_messages_of_one_role_stay_apart() -> None:
@@ -76,7 +76,7 @@ def test_is_error_has_three_states(flag: bool | None) -> None:
 def test_arguments_keep_their_spelling(raw: str, kept: str) -> None:
     block = '{"type":"tool_use","id":"t1","name":"look","input":' + raw + "}"
     body = '{"max_tokens":9,"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":[' + block + "]}]}"
-    assert parse(body.encode(), {}).conversation.turns[1].parts == [Call("t1", "look", kept)]
+    assert parse(body.encode(), {}).conversation.messages[1].parts == [Call("t1", "look", kept)]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_images_leave_their_bytes_behind(source: Json, media: Media) -> None:
 def test_size_of_base64_with_escaped_slashes() -> None:
     image = '{"type":"image","source":{"type":"base64","media_type":"image/png","data":"\\/\\/\\/\\/"}}'
     body = '{"max_tokens":9,"messages":[{"role":"user","content":[' + image + "]}]}"
-    assert parse(body.encode(), {}).conversation.turns[0].parts == [Media("image", "image/png", 3)]
+    assert parse(body.encode(), {}).conversation.messages[0].parts == [Media("image", "image/png", 3)]
 
 
 @pytest.mark.parametrize(
@@ -257,9 +257,9 @@ def test_compaction_stands_for_everything_before_it() -> None:
         {"role": "user", "content": "more"},
     )
     assert told == [
-        Turn("user", [Text("Summary.")]),
-        Turn("assistant", [Text("Go")]),
-        Turn("user", [Text("more")]),
+        Message("user", [Text("Summary.")]),
+        Message("assistant", [Text("Go")]),
+        Message("user", [Text("more")]),
     ]
 
 
@@ -288,7 +288,7 @@ def test_tools_change_in_the_middle() -> None:
     front = [(tool.name, tool.deferred) for tool in told.tools]
     assert front == [("look", False), ("find", False), ("late", True), ("fly", True)]
     fly = {"name": "fly", "description": "", "parameters": {"type": "object"}}
-    assert told.turns[1] == Turn(
+    assert told.messages[1] == Message(
         "system",
         [
             Text("Tools changed."),
@@ -318,7 +318,7 @@ def test_a_tool_comes_back_in_its_place_and_is_told_again() -> None:
     }
     told = parse(json.dumps(body).encode(), {}).conversation
     assert [tool.name for tool in told.tools] == ["look", "find"]
-    gone, back = (turn for turn in told.turns if turn.role == "system")
+    gone, back = (turn for turn in told.messages if turn.role == "system")
     assert gone.parts == [Text("From here on the tool `find` is not available any more.")]
     assert isinstance(back.parts[0], Text)
     assert '"name": "find"' in back.parts[0].text
@@ -328,13 +328,13 @@ def test_what_is_known_or_nobody_knows_is_not_told() -> None:
     messages = [HI, changing("tool_addition", "look"), changing("tool_removal", "nope"), HI]
     body = {"max_tokens": 9, "messages": messages, "tools": TOOLS}
     told = parse(json.dumps(body).encode(), {}).conversation
-    assert [turn.role for turn in told.turns] == ["user", "user"]
+    assert [turn.role for turn in told.messages] == ["user", "user"]
 
 
 def test_a_change_stays_when_its_message_is_cleared() -> None:
     messages = [HI, changing("tool_removal", "look", clear_at="next_user_message"), HI]
     told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": TOOLS}).encode(), {}).conversation
-    assert [turn.role for turn in told.turns] == ["user", "system", "user"]
+    assert [turn.role for turn in told.messages] == ["user", "system", "user"]
 
 
 def test_the_first_tools_of_all_stand_at_the_front() -> None:
@@ -345,7 +345,7 @@ def test_the_first_tools_of_all_stand_at_the_front() -> None:
     }
     told = parse(json.dumps({"max_tokens": 9, "messages": [HI, change]}).encode(), {}).conversation
     assert [(tool.name, tool.deferred) for tool in told.tools] == [("fly", False)]
-    assert [turn.role for turn in told.turns] == ["user"]
+    assert [turn.role for turn in told.messages] == ["user"]
 
 
 def test_a_withdrawn_tool_cannot_be_forced() -> None:
@@ -372,7 +372,7 @@ def test_a_compaction_carries_its_changes_to_the_front() -> None:
     messages = [HI, changing("tool_removal", "find"), {"role": "assistant", "content": [block]}, HI]
     told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": [*TOOLS, late]}).encode(), {}).conversation
     assert [(tool.name, tool.deferred) for tool in told.tools] == [("find", False), ("late", False)]
-    assert [turn.role for turn in told.turns] == ["user", "user"]
+    assert [turn.role for turn in told.messages] == ["user", "user"]
 
 
 def test_results_stand_in_the_order_of_their_calls() -> None:
@@ -390,7 +390,7 @@ def test_results_stand_in_the_order_of_their_calls() -> None:
 def test_cleared_system_message_is_gone_once_the_user_goes_on() -> None:
     note = {"role": "system", "content": "for now", "clear_at": "next_user_message"}
     assert len(turns(HI, note)) == 2
-    assert turns(HI, note, HI) == [Turn("user", [Text("hi")])] * 2
+    assert turns(HI, note, HI) == [Message("user", [Text("hi")])] * 2
 
 
 @pytest.mark.parametrize(

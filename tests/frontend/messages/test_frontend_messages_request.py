@@ -10,6 +10,7 @@ from schemas.conversation import (
     Call,
     Client,
     Conversation,
+    Message,
     OutputFormat,
     Reasoning,
     Result,
@@ -19,7 +20,6 @@ from schemas.conversation import (
     ToolChoice,
     ToolReference,
     ToolSpec,
-    Turn,
 )
 from schemas.errors import Invalid
 from services.frontend.apis.messages.request import THREADS, parse
@@ -54,16 +54,16 @@ def test_agent_turn_keeps_everything_in_its_place() -> None:
         "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-cli;",
         "You are an agent.",
     ]
-    assert told.turns == [
-        Turn(
+    assert told.messages == [
+        Message(
             "user",
             [
                 Text("<system-reminder>\nKeep commits small.\n</system-reminder>\n"),
                 Text("Rename the flag in both files."),
             ],
         ),
-        Turn("system", [Text("# Environment\ncwd: /workspace\nDeferred tools: CronList")]),
-        Turn(
+        Message("system", [Text("# Environment\ncwd: /workspace\nDeferred tools: CronList")]),
+        Message(
             "assistant",
             [
                 Reasoning("Two files. First the parser.\n", "c2VhbGVkLTE="),
@@ -76,17 +76,17 @@ def test_agent_turn_keeps_everything_in_its_place() -> None:
                 Call("toolu_01B", "ToolSearch", '{"query": "select:CronList"}'),
             ],
         ),
-        Turn(
+        Message(
             "tool",
             [
                 Result("toolu_01A", [Text("a.py:3\nb.py:9")], is_error=False, name="Grep"),
                 Result("toolu_01B", [ToolReference("CronList"), Text("Tool loaded.")], name="ToolSearch"),
             ],
         ),
-        Turn("user", [Text("Go on.")]),
-        Turn("system", [Text("The file a.py has changed on disk.")]),
-        Turn("assistant", [Reasoning(None, "cmVkYWN0ZWQ="), Text("Editing both."), Call("toolu_01C", "Grep", "{}")]),
-        Turn(
+        Message("user", [Text("Go on.")]),
+        Message("system", [Text("The file a.py has changed on disk.")]),
+        Message("assistant", [Reasoning(None, "cmVkYWN0ZWQ="), Text("Editing both."), Call("toolu_01C", "Grep", "{}")]),
+        Message(
             "tool",
             [
                 Result(
@@ -154,7 +154,7 @@ def test_latest_system_message_decides_effort() -> None:
         ],
     )
     assert told.thinking.effort == "xhigh"
-    assert len(told.turns) == 2
+    assert len(told.messages) == 2
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_counting_takes_pieces_of_a_conversation() -> None:
         {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_lost"}]}]}
     ).encode()
     ask = parse(piece, {}, counting=True)
-    assert ask.conversation.turns == [Turn("tool", [Result("toolu_lost")])]
+    assert ask.conversation.messages == [Message("tool", [Result("toolu_lost")])]
     assert ask.conversation.model == ""
 
 

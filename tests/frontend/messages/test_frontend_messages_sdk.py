@@ -83,8 +83,8 @@ async def test_the_tool_runner_goes_back_to_sending_the_history() -> None:
         runner = sdk.beta.messages.tool_runner(model=MODEL, max_tokens=99, messages=HI, tools=[look])
         last = await runner.until_done()
     assert last.content[0].to_dict()["text"] == "All seen."
-    assert [turn.role for turn in gateway.turns[1].conversation.turns] == ["user", "assistant", "tool"]
-    (_, assistant, tool) = gateway.turns[1].conversation.turns
+    assert [turn.role for turn in gateway.turns[1].conversation.messages] == ["user", "assistant", "tool"]
+    (_, assistant, tool) = gateway.turns[1].conversation.messages
     assert isinstance(assistant.parts[0], Reasoning)
     assert assistant.parts[0] == Reasoning("so", "c2VhbA")
     assert isinstance(assistant.parts[1], Call)

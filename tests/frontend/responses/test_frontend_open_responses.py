@@ -113,7 +113,7 @@ async def test_function_call_roundtrip(client: Client, gateway: FakeGateway) -> 
         await client.create(previous_response_id=asked["id"], input=[output], tools=[WEATHER], tool_choice="auto")
     )
     assert (answered["output"][0]["type"], answered["previous_response_id"]) == ("message", asked["id"])
-    result = gateway.turns[1].conversation.turns[-1].parts[0]
+    result = gateway.turns[1].conversation.messages[-1].parts[0]
     assert isinstance(result, Result)
     assert (result.call_id, result.name) == ("call_w", "get_weather")
 
@@ -124,7 +124,7 @@ async def test_image_input(client: Client, gateway: FakeGateway) -> None:
         {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
     ]
     check_response(await client.create(input=[message("user", parts)]))
-    seen = gateway.turns[0].conversation.turns[0].parts[1]
+    seen = gateway.turns[0].conversation.messages[0].parts[1]
     assert isinstance(seen, Media)
     assert (seen.kind, seen.media_type, seen.size_bytes) == ("image", "image/png", 72)
 
@@ -135,7 +135,7 @@ async def test_file_input(client: Client, gateway: FakeGateway) -> None:
         {"type": "input_text", "text": "What is in this file?"},
     ]
     check_response(await client.create(input=[message("user", parts)]))
-    seen = gateway.turns[0].conversation.turns[0].parts[0]
+    seen = gateway.turns[0].conversation.messages[0].parts[0]
     assert isinstance(seen, Media)
     assert (seen.kind, seen.media_type, seen.title) == ("document", "application/pdf", "a.pdf")
 

@@ -109,7 +109,7 @@ def _tool(tool: dict[str, Any], namespace: str | None) -> Story:
 
 def told_by_conversation(conversation: Conversation, opened: bool) -> Story:
     story: Story = []
-    for turn in conversation.turns:
+    for turn in conversation.messages:
         for part in turn.parts:
             match part:
                 case Text(text):
@@ -204,5 +204,5 @@ def test_a_captured_websocket_session_adds_up() -> None:
     assert requests[0].body.previous_response_id is None
     assert all(request.body.previous_response_id is not None and not request.prefill for request in requests[1:])
     ask = Responses().understand(requests[1].with_history(requests[0].items), {})
-    assert [turn.role for turn in ask.conversation.turns][:1] == ["developer"]
-    assert len(ask.conversation.turns) == len(requests[0].items) + len(requests[1].items)
+    assert [turn.role for turn in ask.conversation.messages][:1] == ["developer"]
+    assert len(ask.conversation.messages) == len(requests[0].items) + len(requests[1].items)

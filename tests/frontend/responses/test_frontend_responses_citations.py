@@ -99,4 +99,4 @@ def test_a_stream_has_them_before_the_end_of_the_text() -> None:
         Responses().understand(decode(json.dumps({"model": "m", "input": items}).encode()), {})
         for items in (messages, plain)
     ]
-    assert sent[0].conversation.turns == sent[1].conversation.turns
+    assert sent[0].conversation.messages == sent[1].conversation.messages

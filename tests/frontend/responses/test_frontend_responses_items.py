@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from schemas.conversation import Call, Media, Reasoning, Result, Text, ToolReference, Turn
+from schemas.conversation import Call, Media, Message, Reasoning, Result, Text, ToolReference
 from schemas.errors import Invalid, NotFound
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
@@ -39,8 +39,8 @@ def ask(*items: Any, **options: Any) -> ResponsesAsk:
     return Responses().understand(request, {}, **options)
 
 
-def turns(*items: Any, **options: Any) -> list[Turn]:
-    return ask(*items, **options).conversation.turns
+def turns(*items: Any, **options: Any) -> list[Message]:
+    return ask(*items, **options).conversation.messages
 
 
 def raw(value: Any) -> Raw:
@@ -68,8 +68,8 @@ def test_all_forms_of_a_user_message_are_the_same() -> None:
             }
         ],
     ]
-    assert all(turns(*form) == [Turn("user", [Text("Hi.")])] for form in forms)
-    assert Responses().understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.turns == turns(USER)
+    assert all(turns(*form) == [Message("user", [Text("Hi.")])] for form in forms)
+    assert Responses().understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.messages == turns(USER)
 
 
 def test_the_models_turn_has_the_ids_of_its_items() -> None:
@@ -108,7 +108,7 @@ def test_what_the_model_said_in_one_go_is_one_turn_in_order() -> None:
         {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "one"}]},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
     )
-    assert found[1] == Turn(
+    assert found[1] == Message(
         "assistant",
         [
             Reasoning("A", id="rs_1"),
@@ -118,10 +118,10 @@ def test_what_the_model_said_in_one_go_is_one_turn_in_order() -> None:
             Call("c2", "patch", '{"input":"a \\"b\\"\\n"}', "custom", "ns", "ctc"),
         ],
     )
-    assert found[2] == Turn(
+    assert found[2] == Message(
         "tool", [Result("c1", [Text("one")], name="look"), Result("c2", [Text("two")], name="ns__patch")]
     )
-    assert found[3] == Turn("assistant", [Text("No.")])
+    assert found[3] == Message("assistant", [Text("No.")])
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_tools_that_a_search_found_are_known_from_there_on() -> None:
         {"type": "tool_search_output", "call_id": "s3", "tools": [found]},
         body={"tools": [{"type": "tool_search", "execution": "client"}]},
     )  # fmt: skip
-    results = [part for turn in spoken.conversation.turns for part in turn.parts if isinstance(part, Result)]
+    results = [part for turn in spoken.conversation.messages for part in turn.parts if isinstance(part, Result)]
     assert [result.parts for result in results] == [
         [ToolReference("ns__f")],
         [Text("No tools were found.")],
@@ -229,7 +229,7 @@ def test_a_search_that_the_server_ran_leaves_its_tools_only() -> None:
         {"type": "tool_search_call", "execution": "server", "call_id": None, "arguments": {"paths": ["f"]}},
         {"type": "tool_search_output", "execution": "server", "call_id": None, "tools": [{"type": "function", "name": "f"}]},
     )  # fmt: skip
-    assert found.conversation.turns == turns(USER)
+    assert found.conversation.messages == turns(USER)
     assert [(tool.name, tool.deferred) for tool in found.conversation.tools] == [("f", False)]
 
 
@@ -247,13 +247,13 @@ def test_additional_tools_and_configuration_updates() -> None:
     assert found.format is not None
     assert found.format.kind == "json_object"
     assert found.verbosity == "low"
-    assert found.turns == turns(USER)
+    assert found.messages == turns(USER)
 
 
 def test_a_compaction_comes_back_as_its_summary() -> None:
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": seal_summary(Box(), "All is well.")}
     found = turns({"role": "developer", "content": "Base."}, item, USER, sealer=Box())
-    assert found[1] == Turn("user", [Text(COMPACTED + "All is well.")])
+    assert found[1] == Message("user", [Text(COMPACTED + "All is well.")])
     assert [turn.role for turn in found] == ["developer", "user", "user"]
     for sealer, blob in ((Box(), "foreign"), (Box(), Box().seal("a thought")), (None, item["encrypted_content"])):
         with pytest.raises(Invalid) as refused:
@@ -266,10 +266,10 @@ def test_a_compaction_trigger_asks_for_a_summary() -> None:
     tools = {"tools": [{"type": "function", "name": "f"}], "tool_choice": "required"}
     found = ask(USER, {"type": "compaction_trigger"}, sealer=Box(), body=tools)
     assert found.sealer is not None
-    assert found.conversation.turns[-1] == Turn("user", [Text(SUMMARIZE)])
+    assert found.conversation.messages[-1] == Message("user", [Text(SUMMARIZE)])
     assert found.conversation.tool_choice.mode == "none"
     assert found.conversation.tools
-    assert ask(USER, sealer=Box(), compacting=True).conversation.turns == found.conversation.turns
+    assert ask(USER, sealer=Box(), compacting=True).conversation.messages == found.conversation.messages
     with pytest.raises(Invalid, match="last item"):
         ask({"type": "compaction_trigger"}, USER, sealer=Box())
     with pytest.raises(Invalid, match="no key"):
@@ -343,7 +343,7 @@ def test_images_and_files_become_what_is_known_of_them() -> None:
     ],
 )  # fmt: skip
 def test_what_other_servers_ran_is_text_of_the_history(item: Any, text: str) -> None:
-    assert turns(USER, item) == [*turns(USER), Turn("assistant", [Text(text)])]
+    assert turns(USER, item) == [*turns(USER), Message("assistant", [Text(text)])]
 
 
 def test_a_screenshot_is_an_image_and_lists_of_tools_are_nothing() -> None:
@@ -352,15 +352,15 @@ def test_a_screenshot_is_an_image_and_lists_of_tools_are_nothing() -> None:
         "call_id": "x",
         "output": {"type": "computer_screenshot", "image_url": "https://x"},
     }
-    assert turns(shot) == [Turn("user", [Media("image", url="https://x")])]
+    assert turns(shot) == [Message("user", [Media("image", url="https://x")])]
     silent = [{"type": kind, "id": "x"} for kind in ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")]
     found = ask(USER, *silent)
-    assert (found.conversation.turns, found.notes) == (turns(USER), [])
+    assert (found.conversation.messages, found.notes) == (turns(USER), [])
 
 
 def test_an_item_that_nobody_knows_is_left_out_and_named() -> None:
     found = ask(USER, {"type": "from_the_future", "x": [1]})
-    assert (found.conversation.turns, found.notes) == (turns(USER), ["from_the_future"])
+    assert (found.conversation.messages, found.notes) == (turns(USER), ["from_the_future"])
 
 
 def test_the_turn_is_never_a_prefill() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.conversation import Grammar, Hints, OutputFormat, Sampling, Text, Thinking, ToolChoice, ToolSpec, Turn
+from schemas.conversation import Grammar, Hints, Message, OutputFormat, Sampling, Text, Thinking, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
@@ -32,7 +32,7 @@ def refusal(**body: Any) -> tuple[str, str | None, str | None]:
 
 def test_the_least_request() -> None:
     ask = parse()
-    assert ask.conversation.turns == [Turn("user", [Text("Hi.")])]
+    assert ask.conversation.messages == [Message("user", [Text("Hi.")])]
     assert (ask.conversation.system, ask.conversation.tools, ask.notes) == ([], [], [])
     assert ask.conversation.thinking == Thinking()
     assert ask.conversation.sampling == Sampling()
@@ -47,7 +47,7 @@ def test_the_least_request() -> None:
 def test_instructions_come_first() -> None:
     ask = parse(instructions="Be brief.", input=[{"role": "developer", "content": "D"}])
     assert ask.conversation.system == [Text("Be brief.")]
-    assert ask.conversation.turns[0].role == "developer"
+    assert ask.conversation.messages[0].role == "developer"
 
 
 def test_every_decoding_field() -> None:
@@ -267,7 +267,7 @@ def test_what_is_no_request_at_all(body: bytes) -> None:
 def test_counting_takes_what_an_answer_could_not() -> None:
     body = {"model": "m", "input": "Hi.", "prompt": {"id": "p"}, "personality": "friendly"}
     ask = Responses().understand(decode(json.dumps(body).encode(), counting=True), {}, counting=True)
-    assert ask.conversation.turns == [Turn("user", [Text("Hi.")])]
+    assert ask.conversation.messages == [Message("user", [Text("Hi.")])]
     assert json.loads(Responses().count_body(7)) == {"object": "response.input_tokens", "input_tokens": 7}
 
 
@@ -288,7 +288,7 @@ def test_history_comes_before_the_input() -> None:
     said = msgspec.Raw(b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two."}]}')
     second = decode(b'{"model":"m","input":"Three.","previous_response_id":"resp_1"}')
     ask = Responses().understand(second.with_history([*first.items, said]), {})
-    assert [(turn.role, turn.parts) for turn in ask.conversation.turns] == [
+    assert [(turn.role, turn.parts) for turn in ask.conversation.messages] == [
         ("user", [Text("One.")]),
         ("assistant", [Text("Two.")]),
         ("user", [Text("Three.")]),

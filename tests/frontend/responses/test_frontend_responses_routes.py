@@ -16,6 +16,7 @@ from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, 
 from schemas.events import Failed, FinishReason
 from services.frontend.turns.admission import Admitted
 from services.frontend.turns.interfaces import TurnSink
+from services.frontend.turns.media.notice import notice
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import (
     MODEL,
@@ -124,11 +125,11 @@ async def test_a_chain_is_the_conversation_that_it_was(served: Served, client: C
     ]
     await client.create(input=everything, instructions="be long", store=False)
     sent_whole = served.gateway.turns[-1].conversation
-    assert chained.turns == sent_whole.turns
+    assert chained.messages == sent_whole.messages
     assert said(chained)[0] == ("user", ["one"])
     assert [segment.text for segment in chained.system] == ["be long"]
-    assert isinstance(chained.turns[1].parts[0], Reasoning)
-    assert isinstance(chained.turns[2].parts[0], Result)
+    assert isinstance(chained.messages[1].parts[0], Reasoning)
+    assert isinstance(chained.messages[2].parts[0], Result)
 
 
 async def test_a_deleted_response_is_gone(client: Client) -> None:
@@ -245,7 +246,7 @@ async def test_tokens_are_counted_as_they_would_be_sent(served: Served, client: 
     )
     assert counted == {"object": "response.input_tokens", "input_tokens": 4321}
     await client.create(previous_response_id=first["id"], input="two")
-    assert served.gateway.counted[-1].turns == served.gateway.turns[-1].conversation.turns
+    assert served.gateway.counted[-1].messages == served.gateway.turns[-1].conversation.messages
     error = await client.refused("POST", "/input_tokens", 404, json={"model": "none", "input": "x"})
     assert error["code"] == "model_not_found"
 
@@ -256,7 +257,7 @@ class Window(FakeGateway):
     room = 4
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
-        size = len(admitted.conversation.turns)
+        size = len(admitted.conversation.messages)
         if size > self.room:
             details = {"prompt_tokens": size, "max_prompt_tokens": self.room}
             raise ContextOverflow("prompt is too long", code="context_length_exceeded", details=details)
@@ -264,7 +265,7 @@ class Window(FakeGateway):
 
     async def count(self, admitted: Admitted) -> int:
         self.counted.append(admitted.conversation)
-        return len(admitted.conversation.turns)
+        return len(admitted.conversation.messages)
 
 
 def long_session(exchanges: int) -> list[dict[str, Any]]:
@@ -295,12 +296,26 @@ async def test_truncation_drops_the_oldest_and_keeps_the_question(stream: bool) 
             ("tool", ["look"]),
         ]
         assert len(served.gateway.counted) < 8
-        result = served.gateway.turns[-1].conversation.turns[-1].parts[0]
+        result = served.gateway.turns[-1].conversation.messages[-1].parts[0]
         assert isinstance(result, Result)
         assert result.call_id == "call_19"
         # What is kept is what was sent.
         listed = await client.ask("GET", f"/{made['id']}/input_items?limit=100")
         assert len(listed["data"]) == 42
+
+
+async def test_truncated_request_is_one_answer_with_its_notice() -> None:
+    gateway = Window(lambda: [[*text(0, "Hello."), finish(1)]])
+    async with serving(gateway) as served, ClientSession() as http:
+        client = Client(http, served)
+        image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+        items = [*long_session(20), {"role": "user", "content": [image]}]
+        made = await client.create(input=items, truncation="auto")
+        assert made["output"][0]["content"][0]["text"] == "Hello." + notice({"image"})
+        count = served.registry.get_sample_value
+        labels = {"model": MODEL, "dialect": "responses"}
+        assert count("turnwire_requests_total", labels | {"outcome": "stop"}) == 1
+        assert count("turnwire_requests_total", labels | {"outcome": "context_overflow"}) is None
 
 
 async def test_without_truncation_and_where_nothing_may_go_the_window_is_told() -> None:
@@ -393,7 +408,7 @@ async def test_a_context_over_its_threshold_is_compacted_before_the_answer(
     await client.create(previous_response_id=made["id"], input=[output])
     chained = served.gateway.turns[-1].conversation
     assert [role for role, _ in said(chained)] == ["developer", "user", "user", "assistant", "tool"]
-    assert chained.turns[:3] == answering.turns
+    assert chained.messages[:3] == answering.messages
 
 
 async def test_a_context_below_its_threshold_is_left_alone(served: Served, client: Client) -> None:

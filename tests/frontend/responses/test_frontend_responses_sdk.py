@@ -119,7 +119,7 @@ def test_what_came_out_goes_in_again() -> None:
             outputs.append({"type": "custom_tool_call_output", "call_id": item.call_id, "output": "ok"})
     replay = [{"role": "user", "content": "Hi."}, *(item.to_dict() for item in first.output), *outputs]
     sdk.responses.create(**{**request_of(case), "input": replay})
-    _, assistant, results = asks[1].conversation.turns
+    _, assistant, results = asks[1].conversation.messages
     said = [type(part).__name__ for part in assistant.parts]
     assert said == ["Reasoning", "Text", "Call", "Reasoning", "Call", "Call", "Call", "Text"]
     calls = [part for part in assistant.parts if isinstance(part, Call)]

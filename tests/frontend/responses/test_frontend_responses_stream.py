@@ -313,7 +313,7 @@ def test_a_compaction_is_exactly_one_item() -> None:
     assert item["type"] == "compaction"
     again = {"model": "m", "input": [item, {"role": "user", "content": "Go on."}]}
     conversation = Responses().understand(decode(json.dumps(again).encode()), {}, sealer=Plain()).conversation
-    assert conversation.turns[0].parts[0].text.endswith("\n\nWe fixed it.")  # type: ignore[union-attr]
+    assert conversation.messages[0].parts[0].text.endswith("\n\nWe fixed it.")  # type: ignore[union-attr]
 
 
 def test_a_compaction_without_a_summary_fails() -> None:

@@ -90,7 +90,7 @@ async def test_codex_session(served: Served, http: ClientSession, ws: ClientWebS
     assert warmed.sampling.max_tokens == 0
     assert said(first) == [("developer", ["rules"]), ("user", ["do"])]
     assert [role for role, _ in said(second)] == ["developer", "user", "assistant", "tool"]
-    assert second.turns[:2] == first.turns
+    assert second.messages[:2] == first.messages
     await Client(http, served).refused("GET", f"/{asked['id']}", 404)
     async with http.ws_connect(served.url + "/v1/responses") as other:
         error = await refused(other, create(previous_response_id=asked["id"]))

@@ -52,12 +52,12 @@ def test_nothing_else_makes_an_admitted_request() -> None:
         Admitted(object(), CARD, Conversation(MODEL, []))
 
 
-async def test_next_turn_of_an_answer_has_no_notice_and_continues_it() -> None:
+async def test_next_turn_of_an_answer_continues_it() -> None:
     admitted = await admission(FakeGateway()).admit(Conversation("claude-alias", []), None)
     assert admitted.conversation.model == MODEL
     assert admitted.conversation.client.alias == "claude-alias"
     following = admitted.then(Conversation(MODEL, []), continues=True)
-    assert (following.card, following.continues, following.notice) == (CARD, True, "")
+    assert (following.card, following.continues) == (CARD, True)
     assert not admitted.continues
 
 

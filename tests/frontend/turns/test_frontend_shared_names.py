@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.control import FrontendNotice, Heartbeat, ModelCard, Stage
-from schemas.conversation import Client, Conversation, Text, Turn
+from schemas.conversation import Client, Conversation, Message, Text
 from schemas.session import placement_key
 from services.frontend.apis.models.documents import listing, names
 from services.frontend.turns.catalog import ModelCatalog
@@ -20,7 +20,7 @@ def card(name: str, weight: float = 1.0) -> ModelCard:
 
 
 def session(number: int) -> Conversation:
-    return Conversation(model="coder", turns=[], client=Client(session=f"s{number}"))
+    return Conversation(model="coder", messages=[], client=Client(session=f"s{number}"))
 
 
 def choices(frontend: SharedNames, cards: list[ModelCard], count: int = 1000) -> list[str]:
@@ -69,8 +69,8 @@ def test_another_frontend_learns_where_a_session_is() -> None:
 
 def test_a_session_without_an_id_is_known_by_its_first_question() -> None:
     def asked(*texts: str) -> str:
-        turns = [Turn("user", [Text(text)]) for text in texts]
-        return placement_key(Conversation(model="coder", turns=turns))
+        turns = [Message("user", [Text(text)]) for text in texts]
+        return placement_key(Conversation(model="coder", messages=turns))
 
     assert asked("fix it") == asked("fix it", "and then?") != asked("explain it")
     assert asked("\ud800"), "a lone surrogate"

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Raw, json
 
-from schemas.conversation import Call, Client, Conversation, Part, Reasoning, Result, Sampling, Text, ToolSpec, Turn
+from schemas.conversation import Call, Client, Conversation, Message, Part, Reasoning, Result, Sampling, Text, ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, Dispatch, Finish, FinishReason, Prepared, TurnEvent, Usage
 from schemas.frames import (
     EventEntry,
@@ -117,19 +117,19 @@ def block_events(block: int, part: Part) -> list[TurnEvent]:
     raise AssertionError(part)
 
 
-def asked(*turns: Turn, session: str | None = "s", tools: list[ToolSpec] = TOOLS, **more: Any) -> Conversation:
+def asked(*turns: Message, session: str | None = "s", tools: list[ToolSpec] = TOOLS, **more: Any) -> Conversation:
     """A request."""
     more = {"system": [Text("You are an agent.")], **more}
     return Conversation("m", list(turns), tools=tools, client=Client(session, "claude-cli/2.1 (x)"), **more)
 
 
-def user(text: str) -> Turn:
-    return Turn("user", [Text(text)])
+def user(text: str) -> Message:
+    return Message("user", [Text(text)])
 
 
-def answer(*parts: Part) -> Turn:
-    return Turn("assistant", list(parts))
+def answer(*parts: Part) -> Message:
+    return Message("assistant", list(parts))
 
 
-def result(call: Call, text: str) -> Turn:
-    return Turn("tool", [Result(call.call_id, [Text(text)])])
+def result(call: Call, text: str) -> Message:
+    return Message("tool", [Result(call.call_id, [Text(text)])])

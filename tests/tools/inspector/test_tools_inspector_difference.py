@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Reasoning, Text, Thinking, ToolSpec, Turn
+from schemas.conversation import Call, Conversation, Message, Reasoning, Text, Thinking, ToolSpec
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result, user
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.turns import Difference
@@ -81,7 +81,7 @@ def test_a_changed_word_is_shown_with_what_is_around_it(bus: Bus) -> None:
         ((HISTORY[0], HISTORY[2]), "answer", "the client changed the model's answer"),
     ],
 )
-def test_a_changed_history_is_the_cause(bus: Bus, turns: tuple[Turn, ...], cause: str, reason: str) -> None:
+def test_a_changed_history_is_the_cause(bus: Bus, turns: tuple[Message, ...], cause: str, reason: str) -> None:
     at = 100 if cause == "message" else 201
     found = compared(bus, asked(*turns), changed_at(at))
     assert (found.cause, found.at, found.again) == (cause, at, 204 - at)

@@ -96,8 +96,8 @@ def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"subject": "tw.v1.turn.m.p"}', ":1: not a line of `turnwire tap --json`"),
-        ('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {"turn": 1}}', ":1: not a line of"),
+        ('{"subject": "tw.v2.turn.m.p"}', ":1: not a line of `turnwire tap --json`"),
+        ('{"time": 1.0, "subject": "tw.v2.turn.m.p", "payload": {"turn": 1}}', ":1: not a line of"),
         ('{"replay": 1}\n{"user": "Q"}', ":2: not recorded by `turnwire tap --record`"),
         ("nonsense", ":1: "),
     ],

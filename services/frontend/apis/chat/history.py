@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from schemas.conversation import Call, Media, Part, Reasoning, Result, Role, Text, Turn
+from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, Role, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.content import content_parts, thinking_text
@@ -60,16 +60,16 @@ class MessageReader(CallHistory):
         if message.role == "assistant":
             parts = self._assistant(message, path)
             if parts:
-                self.turns.append(Turn("assistant", parts, message.name))
+                self.turns.append(Message("assistant", parts, message.name))
             return
         if message.content is None:
             raise missing_parameter(f"{path}.content")
         parts = [*content_parts(message.content, f"{path}.content")]
         if message.role == "user":
-            self.turns.append(Turn("user", parts, message.name))
+            self.turns.append(Message("user", parts, message.name))
         elif parts:
             role: Role = "developer" if message.role == "developer" else "system"
-            self.turns.append(Turn(role, parts, message.name))
+            self.turns.append(Message(role, parts, message.name))
 
     def _assistant(self, message: wire.Message, path: str) -> list[Part]:
         calls = self._calls_of(message, path)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Text, ToolSpec, Turn
+from schemas.conversation import Conversation, Message, Text, ToolSpec
 from schemas.events import Finish, TurnEvent, Usage
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.context_edits import edits_of, invalid_edit
@@ -41,7 +41,7 @@ class CompactEdit(Struct, frozen=True):
 
     def conversation_after(self, conversation: Conversation, summary: str) -> Conversation:
         """The conversation as it will be when the client sends the block back."""
-        return replace(conversation, turns=[Turn("user", [Text(summary)])], tools=self.tools)
+        return replace(conversation, messages=[Message("user", [Text(summary)])], tools=self.tools)
 
     def request(self, conversation: Conversation) -> Conversation:
         """The conversation whose answer is the summary, as long as the model needs."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Reasoning, Result, Text, Turn
+from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 
@@ -30,7 +30,7 @@ Count: TypeAlias = Callable[[Conversation], Awaitable[int]]
 class Edits(Struct, frozen=True):
     """The edits of a request that may clear something, and what they cleared."""
 
-    before: list[Turn] | None = None
+    before: list[Message] | None = None
     """The turns before thinking was cleared; None where none was."""
     thinking_turns: int = 0
     """How many turns lost their thinking."""
@@ -63,12 +63,12 @@ def tool_edit(given: wire.ContextManagement) -> wire.ContextEdit | None:
     return found[0]
 
 
-def forget_thinking(turns: list[Turn], kept: int) -> tuple[list[Turn], int]:
+def forget_thinking(turns: list[Message], kept: int) -> tuple[list[Message], int]:
     """The turns with thinking only in the last `kept` turns of the assistant that have any, and how many lost theirs.
 
     A tool loop, from one message of the user to the next, counts as one turn.
     """
-    out: list[Turn] = []
+    out: list[Message] = []
     seen, thought = 0, False
     for turn in reversed(turns):
         if turn.role == "user":
@@ -91,7 +91,7 @@ async def apply_edits(conversation: Conversation, edits: Edits, count: Count) ->
     """Returns the conversation as the model sees it, and the edits with what they cleared. Raises as `count`."""
     tokens = None
     if edits.before is not None:
-        original = await count(replace(conversation, turns=edits.before))
+        original = await count(replace(conversation, messages=edits.before))
         tokens = await count(conversation)
         cleared = {"cleared_thinking_turns": edits.thinking_turns, "cleared_input_tokens": max(original - tokens, 0)}
         edits = replace(edits, applied=[{"type": CLEAR_THINKING, **cleared}], original_tokens=original)
@@ -99,15 +99,15 @@ async def apply_edits(conversation: Conversation, edits: Edits, count: Count) ->
     if edit is None:
         return conversation, edits
     trigger = edit.trigger or _DEFAULT_TRIGGER
-    turns, uses = _without_tools(conversation.turns, edit)
-    if not uses or (trigger.type == "tool_uses" and _tool_uses(conversation.turns) <= trigger.value):
+    turns, uses = _without_tools(conversation.messages, edit)
+    if not uses or (trigger.type == "tool_uses" and _tool_uses(conversation.messages) <= trigger.value):
         return conversation, edits
     if tokens is None:
         tokens = await count(conversation)
         edits = replace(edits, original_tokens=tokens)
     if trigger.type == "input_tokens" and tokens <= trigger.value:
         return conversation, edits
-    edited = replace(conversation, turns=turns)
+    edited = replace(conversation, messages=turns)
     saved = tokens - await count(edited)
     if saved < (edit.clear_at_least.value if edit.clear_at_least is not None else 0):
         return conversation, edits
@@ -115,11 +115,11 @@ async def apply_edits(conversation: Conversation, edits: Edits, count: Count) ->
     return edited, replace(edits, applied=[*edits.applied, {"type": CLEAR_TOOLS, **cleared}])
 
 
-def _tool_uses(turns: list[Turn]) -> int:
+def _tool_uses(turns: list[Message]) -> int:
     return sum(isinstance(part, Call) for turn in turns for part in turn.parts)
 
 
-def _without_tools(turns: list[Turn], edit: wire.ContextEdit) -> tuple[list[Turn], int]:
+def _without_tools(turns: list[Message], edit: wire.ContextEdit) -> tuple[list[Message], int]:
     """The turns with the older results replaced, and how many uses that clears."""
     calls = [part for turn in turns for part in turn.parts if isinstance(part, Call)]
     answered = {part.call_id for turn in turns for part in turn.parts if isinstance(part, Result)}

@@ -135,7 +135,7 @@ async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, wri
     """
     edit, conversation = ask.compact, ask.conversation
     # A last message of the assistant is to be continued, and would be gone.
-    if edit is None or not conversation.turns or conversation.turns[-1].role == "assistant":
+    if edit is None or not conversation.messages or conversation.messages[-1].role == "assistant":
         return ask
     if not edit.applies(await count(conversation), window):
         return ask

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client import Counter as MetricCounter
 
 from schemas.control import ModelCard
-from schemas.conversation import Call, HostedTool, Part, Reasoning, Result, Text, ToolChoice, Turn
+from schemas.conversation import Call, HostedTool, Message, Part, Reasoning, Result, Text, ToolChoice
 from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
 from schemas.events import (
     BlockStart,
@@ -159,11 +159,13 @@ class HostedAnswer:
 
     async def open(self) -> None:
         """Opens the first turn; calls that an earlier answer left to this one run before. Raises TurnwireError."""
-        turns = self._conversation.turns
+        turns = self._conversation.messages
         calls = unanswered(turns, self._hosted)
         if calls:
             self._waiting = await self._run(calls)
-            self._conversation = replace(self._conversation, turns=add_results(turns, map(result_part, self._waiting)))
+            self._conversation = replace(
+                self._conversation, messages=add_results(turns, map(result_part, self._waiting))
+            )
         self._turn = await self._open(self.id, continues=False)
         self.card, self.prepared = self._turn.card, self._turn.prepared
 
@@ -291,8 +293,8 @@ class HostedAnswer:
             choice = ToolChoice("none")
         elif choice.mode in ("any", "tool"):  # it is met
             choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
-        turns = add_results([*conversation.turns, Turn("assistant", turn.parts)], map(result_part, results))
-        self._conversation = replace(conversation, turns=turns, sampling=sampling, tool_choice=choice)
+        turns = add_results([*conversation.messages, Message("assistant", turn.parts)], map(result_part, results))
+        self._conversation = replace(conversation, messages=turns, sampling=sampling, tool_choice=choice)
         self._turn = await self._open(turn_id, continues=True)
         return None
 
@@ -350,7 +352,7 @@ class _EndedTurn:
     """There are complete calls of the client's tools."""
 
 
-def unanswered(turns: Sequence[Turn], hosted: dict[str, HostedTool]) -> list[Call]:
+def unanswered(turns: Sequence[Message], hosted: dict[str, HostedTool]) -> list[Call]:
     """The calls of hosted tools in the model's last turn that have no result, where results or nothing follow it."""
     at = max((index for index, turn in enumerate(turns) if turn.role == "assistant"), default=len(turns))
     behind = turns[at + 1].parts if at + 1 < len(turns) and turns[at + 1].role == "tool" else []

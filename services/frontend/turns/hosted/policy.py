@@ -95,7 +95,7 @@ def _public(host: str) -> bool:
 def _texts(conversation: Conversation) -> Iterator[str]:
     """What was not written by the model."""
     yield from (part.text for part in conversation.system)
-    for turn in conversation.turns:
+    for turn in conversation.messages:
         for part in turn.parts:
             if isinstance(part, Result):
                 yield from (inner.text for inner in part.parts if isinstance(inner, Text))

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.conversation import Call, HostedTool, Result, Text, ToolSpec, Turn
+from schemas.conversation import Call, HostedTool, Message, Result, Text, ToolSpec
 from schemas.events import HostedResult
 
 _PACKED = "turnwire.1."
@@ -56,7 +56,7 @@ def result_part(result: HostedResult) -> Result:
     return Result(result.call_id, [Text("\n\n".join(pages) or "No results.")], name=result.name)
 
 
-def add_results(turns: Sequence[Turn], results: Iterable[Result]) -> list[Turn]:
+def add_results(turns: Sequence[Message], results: Iterable[Result]) -> list[Message]:
     """The turns with further results: behind the turn that has their calls, in the order of its calls."""
     out = [*turns]
     for result in results:
@@ -68,7 +68,7 @@ def add_results(turns: Sequence[Turn], results: Iterable[Result]) -> list[Turn]:
             known = [part for part in given if isinstance(part, Result)]
             place = {call_id: index for index, call_id in enumerate(calls)}
             both = sorted([*known, result], key=lambda part: place.get(part.call_id, len(place)))
-            out[at + 1 : at + 1 + bool(given)] = [Turn("tool", [*both])]
+            out[at + 1 : at + 1 + bool(given)] = [Message("tool", [*both])]
             break
     return out
 

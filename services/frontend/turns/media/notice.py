@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Media, Part, Result, Text, Turn
+from schemas.conversation import Conversation, Media, Message, Part, Result, Text
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.interfaces import TurnSink
 from services.frontend.turns.summary import SummaryRequest
@@ -27,7 +27,7 @@ _END = " are not shown to this model. It gets only a line with type and size ins
 def media_of(conversation: Conversation) -> list[Media]:
     """The media of a conversation, those in results included."""
     found: list[Media] = []
-    for turn in conversation.turns:
+    for turn in conversation.messages:
         for part in turn.parts:
             if type(part) is Text:  # most parts; this runs for every part of every request
                 continue
@@ -56,17 +56,17 @@ _KINDS: dict[str, frozenset[MediaKind]] = {
 def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset[MediaKind]]:
     """The conversation as the model wrote it, and the kinds of media that the user has been notified of."""
     known: frozenset[MediaKind] = frozenset()
-    turns = conversation.turns
-    for at, turn in enumerate(conversation.turns):
+    turns = conversation.messages
+    for at, turn in enumerate(conversation.messages):
         if turn.role != "assistant":
             continue
         for part in turn.parts:
             if type(part) is Text and part.text.endswith(_END):
-                turns = turns if turns is not conversation.turns else list(turns)
+                turns = turns if turns is not conversation.messages else list(turns)
                 turns[at], kinds = _without_notices(turn)
                 known |= kinds
                 break
-    return (conversation if turns is conversation.turns else replace(conversation, turns=turns)), known
+    return (conversation if turns is conversation.messages else replace(conversation, messages=turns)), known
 
 
 def wants_notice(conversation: Conversation) -> bool:
@@ -118,7 +118,7 @@ class NoticeSink:
         return [added, replace(stop, length=stop.length + len(self._text))]
 
 
-def _without_notices(turn: Turn) -> tuple[Turn, frozenset[MediaKind]]:
+def _without_notices(turn: Message) -> tuple[Message, frozenset[MediaKind]]:
     known: frozenset[MediaKind] = frozenset()
     parts: list[Part] = []
     for part in turn.parts:

@@ -14,7 +14,7 @@ import msgspec
 from cachetools import LRUCache
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Media, Part, Result, ResultPart, Text, Turn
+from schemas.conversation import Conversation, Media, Message, Part, Result, ResultPart, Text
 from services.frontend.turns.media.pdf_document import PdfContent, PdfDocument, PdfSource
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -58,9 +58,9 @@ class PdfReader:
 
     async def read(self, conversation: Conversation) -> Conversation:
         """The conversation with text in the place of each PDF; a PDF without text becomes `Media` with a `problem`."""
-        return replace(conversation, turns=[await self._turn(turn) for turn in conversation.turns])
+        return replace(conversation, messages=[await self._turn(turn) for turn in conversation.messages])
 
-    async def _turn(self, turn: Turn) -> Turn:
+    async def _turn(self, turn: Message) -> Message:
         if not any(isinstance(part, PdfDocument | Result) for part in turn.parts):
             return turn
         parts = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from schemas.conversation import Turn
+from schemas.conversation import Message
 from schemas.errors import TurnwireError
 from schemas.events import TurnEvent
 from services.runtime.config import FrontendConfig
@@ -61,9 +61,9 @@ class Rounds(FakeGateway):
         return [events[:half], events[half:]] if half else [events]
 
     @property
-    def turns_of_last(self) -> list[Turn]:
+    def turns_of_last(self) -> list[Message]:
         """The turns of the conversation that the model got last."""
-        return self.turns[-1].conversation.turns
+        return self.turns[-1].conversation.messages
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.responses import ResponseFunctionWebSearch
 
-from schemas.conversation import Call, Part, Reasoning, Result, Text, Turn
+from schemas.conversation import Call, Message, Part, Reasoning, Result, Text
 from schemas.errors import ContextOverflow, Overloaded
 from services.frontend.turns.hosted.loop import next_turn_id
 from tests.conftest import LIMIT_S, eventually
@@ -78,13 +78,13 @@ async def test_the_model_reads_the_same_now_and_when_the_client_sends_it_back() 
         messages = [*body()["messages"], {"role": "assistant", "content": first["content"]}]
         await message(served, body(SEARCH, messages=[*messages, {"role": "user", "content": "Sure?"}]))
     assert live[1:] == [
-        Turn("assistant", [Reasoning("I search.", "c2VhbA"), Text("Searching."), _call(IDS[0], "tides")]),
-        Turn("tool", [Result(IDS[0], [Text(FOUND)], name="web_search")]),
-        Turn("assistant", [_call(IDS[1], "moon"), _call(IDS[2], "sun")]),
-        Turn("tool", [Result(id, [Text(FOUND)], name="web_search") for id in IDS[1:3]]),
+        Message("assistant", [Reasoning("I search.", "c2VhbA"), Text("Searching."), _call(IDS[0], "tides")]),
+        Message("tool", [Result(IDS[0], [Text(FOUND)], name="web_search")]),
+        Message("assistant", [_call(IDS[1], "moon"), _call(IDS[2], "sun")]),
+        Message("tool", [Result(id, [Text(FOUND)], name="web_search") for id in IDS[1:3]]),
     ]
     assert gateway.turns_of_last[: len(live)] == live
-    assert gateway.turns_of_last[len(live)] == Turn(
+    assert gateway.turns_of_last[len(live)] == Message(
         "assistant", [Reasoning("So it is noon.", "c2VhbA"), Text("At noon.")]
     )
     ids = [turn.id for turn in gateway.turns]
@@ -111,7 +111,7 @@ async def test_beside_a_client_call_it_runs_with_the_next_request() -> None:
     assert [block["type"] for block in second["content"]] == ["web_search_tool_result", "thinking", "text"]
     assert second["content"][0]["tool_use_id"] == f"srv{IDS[0]}"
     results = [Result(IDS[0], [Text(FOUND)], name="web_search"), Result(IDS[1], [Text("waves")], name="look")]
-    assert live[2] == Turn("tool", [*results])
+    assert live[2] == Message("tool", [*results])
     assert gateway.turns_of_last[: len(live)] == live
 
 
@@ -288,11 +288,11 @@ async def test_responses_keeps_results_for_the_next_request(stored: bool) -> Non
     restored = [comparable(turn) for turn in gateway.turns_of_last]
     assert restored[: len(live)] == [comparable(turn) for turn in live]
     moon, look = Call(IDS[1], "web_search", '{"query": "moon"}'), Call(IDS[2], "look", "{}")
-    assert restored[len(live)] == Turn("assistant", [moon, look])
+    assert restored[len(live)] == Message("assistant", [moon, look])
     assert [part.call_id for part in gateway.turns_of_last[-1].parts if isinstance(part, Result)] == IDS[1:3]
 
 
-def comparable(turn: Turn) -> Turn:
+def comparable(turn: Message) -> Message:
     """Without the ids of items, and reasoning as its text."""
     bare: list[Part] = []
     for part in turn.parts:
@@ -302,7 +302,7 @@ def comparable(turn: Turn) -> Turn:
             bare.append(Call(part.call_id, part.name, part.arguments))
         else:
             bare.append(part)
-    return Turn(turn.role, bare)
+    return Message(turn.role, bare)
 
 
 async def test_responses_end_with_a_turn_without_tools() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.conversation import Conversation, HostedTool, Media, Result, Text, Turn
+from schemas.conversation import Conversation, HostedTool, Media, Message, Result, Text
 from schemas.events import WebSource
 from services.frontend.turns.hosted.policy import permitted, refusal, shown
 
@@ -11,7 +11,7 @@ PUBLIC = "https://example.org/a?b=c"
 
 
 def conversation(text: str) -> Conversation:
-    return Conversation("m", [Turn("user", [Text(f"Read {text} please.")])])
+    return Conversation("m", [Message("user", [Text(f"Read {text} please.")])])
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_other_urls(url: str, code: str | None) -> None:
 
 
 def test_a_url_must_not_be_the_models_own() -> None:
-    found = Turn("tool", [Result("c", [Media("image"), Text(f"see {PUBLIC}")])])
-    own = Turn("assistant", [Text(f"I read {PUBLIC}")])
+    found = Message("tool", [Result("c", [Media("image"), Text(f"see {PUBLIC}")])])
+    own = Message("assistant", [Text(f"I read {PUBLIC}")])
     elsewhere = conversation("https://example.org/")
     assert refusal(FETCH, PUBLIC, elsewhere, allow_private=False) == "url_not_in_prior_context"
     for turn, code in ((own, "url_not_in_prior_context"), (found, None)):

@@ -96,13 +96,13 @@ async def test_the_note_comes_once_and_is_in_no_prompt(api: Api, stream: bool) -
         again = api.text(await post(served, api.path, api.body(first, answer, "And?", stream=stream)))
         assert again == HELLO
         # As if there had been no note: the prompt before, the model's own text, the user's.
-        turns = [turn.conversation.turns for turn in served.gateway.turns]
+        turns = [turn.conversation.messages for turn in served.gateway.turns]
         assert turns[1][:1] == turns[0]
         assert [part for turn in turns[1][1:] for part in turn.parts] == [Text(HELLO), Text("And?")]
         # A document of another kind gets a note of its own.
         more = api.text(await post(served, api.path, api.body(first, answer, [api.pdf(LOCKED)], stream=stream)))
         assert more == HELLO + notice({"document"})
-        (part,) = served.gateway.turns[-1].conversation.turns[-1].parts
+        (part,) = served.gateway.turns[-1].conversation.messages[-1].parts
         assert isinstance(part, Media)
         assert (part.title, part.problem) == ("plan.pdf", "protected by a password")
 
@@ -118,7 +118,7 @@ async def test_a_pdf_is_its_text_in_turns_and_counts(api: Api) -> None:
         await post(served, api.counting, body)
         counted = [one for one in [*served.gateway.counted, *(c for *_, c, _ in served.gateway.tokenized)] if one]
         for conversation in (served.gateway.turns[0].conversation, *counted):
-            assert conversation.turns[0].parts == [Text(f"Title: plan.pdf\n\n{TEXT}")]
+            assert conversation.messages[0].parts == [Text(f"Title: plan.pdf\n\n{TEXT}")]
         assert len(counted) == 1
 
 
@@ -129,7 +129,7 @@ async def test_a_pdf_in_a_tool_result_as_claude_code_sends_it() -> None:
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Read."}, block]}
     async with serving() as served:
         assert api.text(await post(served, api.path, api.body("Read it.", [use], [result]))) == HELLO
-        (part,) = served.gateway.turns[0].conversation.turns[-1].parts
+        (part,) = served.gateway.turns[0].conversation.messages[-1].parts
     assert isinstance(part, Result)
     assert part.parts == [Text("Read."), Text(f"Context: Read by a tool.\n\n{TEXT}")]
 
@@ -140,7 +140,7 @@ async def test_an_image_that_codex_left_out_is_named_to_the_user() -> None:
     api = APIS[2]
     async with serving() as served:
         assert api.text(await post(served, api.path, api.body([omitted]))) == HELLO + notice({"image"})
-        assert served.gateway.turns[0].conversation.turns[0].parts == [Media("image")]
+        assert served.gateway.turns[0].conversation.messages[0].parts == [Media("image")]
 
 
 async def test_a_chained_response_has_the_note_once() -> None:
@@ -150,7 +150,7 @@ async def test_a_chained_response_has_the_note_once() -> None:
         assert api.text(json.dumps(first)) == HELLO + notice({"image"})
         chained = api.body("And?") | {"previous_response_id": first["id"]}
         assert api.text(await post(served, api.path, chained)) == HELLO
-        assert served.gateway.turns[1].conversation.turns[1].parts == [Text(HELLO)]
+        assert served.gateway.turns[1].conversation.messages[1].parts == [Text(HELLO)]
 
 
 async def test_a_summary_has_no_note() -> None:
@@ -170,7 +170,7 @@ async def test_a_summary_has_no_note() -> None:
             await post(served, api.path, {**body, "input": [summary, {"role": "user", "content": "And?"}]})
             texts = [
                 part.text
-                for turn in served.gateway.turns[-1].conversation.turns
+                for turn in served.gateway.turns[-1].conversation.messages
                 for part in turn.parts
                 if isinstance(part, Text)
             ]

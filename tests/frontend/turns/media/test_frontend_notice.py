@@ -1,6 +1,6 @@
 import pytest
 
-from schemas.conversation import Call, Conversation, OutputFormat, Part, Reasoning, Sampling, Text, Turn
+from schemas.conversation import Call, Conversation, Message, OutputFormat, Part, Reasoning, Sampling, Text
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
@@ -88,20 +88,20 @@ def test_a_text_is_shown_while_its_end_is_held() -> None:
     "kinds", [{"image"}, {"document"}, {"audio"}, {"image", "document"}, {"image", "document", "audio"}]
 )
 def test_a_returned_note_is_removed_and_counts(kinds: set[str]) -> None:
-    made = Turn("assistant", [Reasoning("Hm."), Text("I see. "), Call("c", "Read", "{}")])
+    made = Message("assistant", [Reasoning("Hm."), Text("I see. "), Call("c", "Read", "{}")])
     text = notice(kinds)  # type: ignore[arg-type]
     back: list[Part] = [Reasoning("Hm."), Text("I see. " + text), Call("c", "Read", "{}")]
-    asked = Turn("user", [Text("What is it?" + text)])  # quoted by the user: stays
-    conversation = Conversation("m", [asked, Turn("assistant", back, ids=["msg_1"]), asked])
+    asked = Message("user", [Text("What is it?" + text)])  # quoted by the user: stays
+    conversation = Conversation("m", [asked, Message("assistant", back, ids=["msg_1"]), asked])
     assert without_notices(conversation) == (
-        Conversation("m", [asked, Turn("assistant", made.parts, ids=["msg_1"]), asked]),
+        Conversation("m", [asked, Message("assistant", made.parts, ids=["msg_1"]), asked]),
         frozenset(kinds),
     )
-    assert conversation.turns[1].parts == back  # others may hold it
+    assert conversation.messages[1].parts == back  # others may hold it
 
 
 def test_a_conversation_without_a_note_stays_the_same_object() -> None:
-    conversation = Conversation("m", [Turn("user", [Text("Hi")]), Turn("assistant", [Text("[Note] hi")])])
+    conversation = Conversation("m", [Message("user", [Text("Hi")]), Message("assistant", [Text("[Note] hi")])])
     found, kinds = without_notices(conversation)
     assert found is conversation
     assert not kinds

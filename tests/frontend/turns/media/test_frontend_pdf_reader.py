@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Conversation, Media, Part, Result, Text, Turn
+from schemas.conversation import Conversation, Media, Message, Part, Result, Text
 from services.frontend.turns.media.pdf_document import PDF, PdfDocument, document
 from services.frontend.turns.media.pdf_reader import PdfReader
 from tests.frontend.frontend_fakes import log_into
@@ -44,7 +44,7 @@ def given(data: bytes | str, title: str | None = None, head: str = "") -> Media:
 
 
 async def read(reader: PdfReader, *parts: Part) -> list[Part]:
-    return (await reader.read(Conversation("m", [Turn("user", list(parts))]))).turns[0].parts
+    return (await reader.read(Conversation("m", [Message("user", list(parts))]))).messages[0].parts
 
 
 async def test_the_text_of_each_page_in_messages_and_in_results(reading: Reading) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import Client, Conversation, OutputFormat, Sampling, Text, Thinking, ToolSpec, Turn
+from schemas.conversation import Client, Conversation, Message, OutputFormat, Sampling, Text, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
@@ -37,7 +37,7 @@ def build(
         shown = [_limited(spec, body.max_tool_calls) for spec in shown]
     return Conversation(
         request.model,
-        items.turns or [Turn("user", [])],
+        items.turns or [Message("user", [])],
         system=[*([Text(body.instructions)] if body.instructions else []), *missing_tools(offered.dropped)],
         tools=shown,
         tool_choice=tools.choice(request, offered),

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
-from schemas.conversation import Call, Media, Part, Reasoning, Result, ResultPart, Text, ToolReference, Turn
+from schemas.conversation import Call, Media, Message, Part, Reasoning, Result, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
 from schemas.events import HostedResult
 from services.frontend.apis.responses import wire
@@ -57,7 +57,7 @@ class ItemReader:
 
     def __init__(self, tools: RequestTools, sealer: TextSealer | None, *, pairing: bool) -> None:
         """`pairing`: an output without its call is an error."""
-        self.turns: list[Turn] = []
+        self.turns: list[Message] = []
         self.notes: list[str] = []
         """The kinds of items that were left out."""
         self.reasoning: Raw = Raw(b"null")
@@ -96,14 +96,14 @@ class ItemReader:
     def close(self) -> None:
         """Ends the turn at work. Call it after the last item."""
         if self._parts:
-            self.turns.append(Turn("assistant", self._parts, ids=self._ids))
+            self.turns.append(Message("assistant", self._parts, ids=self._ids))
             self._parts = []
         self._ids = []
         self._searches = []
         if self._results:
             last = len(self._calls)
             self._results.sort(key=lambda result: self._calls.get(result.call_id, (last, ""))[0])
-            self.turns.append(Turn("tool", list(self._results)))
+            self.turns.append(Message("tool", list(self._results)))
             self._results = []
 
     def _add(self, *parts: Part) -> None:
@@ -119,7 +119,7 @@ class ItemReader:
             return
         self.close()
         if parts or message.role == "user":
-            self.turns.append(Turn(message.role, [*parts]))
+            self.turns.append(Message(message.role, [*parts]))
 
     def _reasoning(self, item: wire.ReasoningItem, at: str) -> None:
         """Its text, else its seal, else its summary, also in place of a foreign seal. A summary that repeats the text,
@@ -231,7 +231,7 @@ class ItemReader:
     def _computer_output(self, output: wire.ComputerOutput, at: str) -> None:
         self.close()
         screen = content.image(output.output, f"{at}.output") if output.output.image_url else Media("image")
-        self.turns.append(Turn("user", [screen]))
+        self.turns.append(Message("user", [screen]))
 
     def _search_output(self, output: wire.MoreTools, at: str) -> None:
         call_id = output.call_id or self._search
@@ -258,7 +258,7 @@ class ItemReader:
                 code="invalid_encrypted_content",
             )
         self.close()
-        self.turns.append(Turn("user", [Text(COMPACTED + summary)]))
+        self.turns.append(Message("user", [Text(COMPACTED + summary)]))
 
 
 _READERS: dict[str, tuple[type[Any], Callable[[ItemReader, Any, str], None]]] = {

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Result, Turn
+from schemas.conversation import Call, Conversation, Message, Result
 from schemas.errors import ContextOverflow
 
 _INSTRUCTIONS = ("system", "developer")
@@ -21,7 +21,7 @@ async def shortened(conversation: Conversation, overflow: ContextOverflow, count
     """The conversation without as few turns as possible. Raises `overflow` again where it does not name the limit, and
     where dropping all droppable turns is not enough; TurnwireError if a count fails."""
     limit = (overflow.info.details or {}).get("max_prompt_tokens")
-    groups = droppable(conversation.turns)
+    groups = droppable(conversation.messages)
     if limit is None or not groups:
         raise overflow
     low, high = 1, len(groups)
@@ -38,7 +38,7 @@ async def shortened(conversation: Conversation, overflow: ContextOverflow, count
     return best
 
 
-def droppable(turns: Sequence[Turn]) -> list[list[int]]:
+def droppable(turns: Sequence[Message]) -> list[list[int]]:
     """The places of the turns that may be dropped, oldest first, in groups that belong together."""
     groups: list[list[int]] = []
     for place, turn in enumerate(turns):
@@ -55,12 +55,12 @@ def droppable(turns: Sequence[Turn]) -> list[list[int]]:
 def without(conversation: Conversation, places: Iterable[int]) -> Conversation:
     """The conversation without the turns at these places, and without the results of the calls in them."""
     gone = set(places)
-    calls = {part.call_id for at in gone for part in conversation.turns[at].parts if isinstance(part, Call)}
+    calls = {part.call_id for at in gone for part in conversation.messages[at].parts if isinstance(part, Call)}
     turns = []
-    for at, turn in enumerate(conversation.turns):
+    for at, turn in enumerate(conversation.messages):
         if at in gone:
             continue
         parts = [part for part in turn.parts if not (isinstance(part, Result) and part.call_id in calls)]
         if parts or not turn.parts:
             turns.append(turn if len(parts) == len(turn.parts) else replace(turn, parts=parts))
-    return replace(conversation, turns=turns)
+    return replace(conversation, messages=turns)

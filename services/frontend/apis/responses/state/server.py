@@ -261,7 +261,8 @@ class ResponsesServer:
             await self.background.drain()
         finally:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.store.settled(), SETTLE_S)
+                async with asyncio.timeout(SETTLE_S):
+                    await self.store.settled()
 
     async def close(self, _app: web.Application) -> None:
         """Signal handler of the application's shutdown: ends what still runs."""
