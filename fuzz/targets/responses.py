@@ -14,10 +14,10 @@ import msgspec
 from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid, NotFound
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage
-from services.frontend.apis.responses.answer.events import payloads
-from services.frontend.apis.responses.dialect import understand
+from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.store.input_items import stored_items
+from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.shared.shared_errors import openai_error
 from services.frontend.turns.interfaces import Reply
 
@@ -92,7 +92,7 @@ def one(data: bytes) -> None:
     known = {"known": msgspec.Raw(_encoder.encode(_ITEMS[0]))}
     try:
         request = decode(data[1:], counting=counting).with_references(known)
-        ask = understand(request, {"user-agent": "fuzz"}, sealer=_Sealer(), counting=counting)
+        ask = Responses().understand(request, {"user-agent": "fuzz"}, sealer=_Sealer(), counting=counting)
     except (Invalid, NotFound) as error:
         _encoder.encode(openai_error(error.info))
         return

@@ -54,7 +54,6 @@ class _Tool(Struct):
     tool_schema: _Schema | UnsetType = field(default=UNSET, name="schema")
 
 
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Tool).decode
 
 
@@ -65,11 +64,11 @@ def reduced_json(tools: Sequence[ToolSpec]) -> bytes:
 
 
 def _reduced(tool: ToolSpec) -> bytes:
-    data = _encode(tool)
+    data = msgspec.json.encode(tool)
     empty = data.count(b"{}") - len(_KEPT_EMPTY.findall(data))
     if not empty and _REFERENCE.search(data) is None:
         try:
-            return _encode(_decode(data))
+            return msgspec.json.encode(_decode(data))
         except (msgspec.ValidationError, RecursionError):
             pass
-    return _encode(ToolSpec(tool.name, schema=tool.schema))
+    return msgspec.json.encode(ToolSpec(tool.name, schema=tool.schema))

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from services.frontend.apis.chat.api import API as CHAT
-from services.frontend.apis.completions.api import API as COMPLETIONS
-from services.frontend.apis.health.api import API as HEALTH
-from services.frontend.apis.messages.api import API as MESSAGES
-from services.frontend.apis.models.api import API as MODELS
-from services.frontend.apis.responses.api import API as RESPONSES
-from services.frontend.apis.responses.store.shared import Sharing
+from services.frontend.apis.chat.routes import API as CHAT
+from services.frontend.apis.completions.routes import API as COMPLETIONS
+from services.frontend.apis.health import API as HEALTH
+from services.frontend.apis.messages.routes import API as MESSAGES
+from services.frontend.apis.models.routes import API as MODELS
+from services.frontend.apis.responses.routes import API as RESPONSES
+from services.frontend.apis.responses.state.store import Sharing
 from services.frontend.apis.shared.mount import Api, Mount
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
-from services.frontend.apis.tokens.api import API as TOKENS
+from services.frontend.apis.tokens import API as TOKENS
 from services.frontend.http.auth import Callers
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.keys import Limits
@@ -24,8 +24,7 @@ from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hosted.loop import HostedTools
-from services.frontend.turns.hosted.metrics import HostedMetrics
+from services.frontend.turns.hosted.loop import HostedMetrics, HostedTools
 from services.frontend.turns.hosted.provider import provider_of
 from services.frontend.turns.interfaces import TurnGateway
 from services.frontend.turns.media.pdf_reader import PdfReader

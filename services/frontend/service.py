@@ -7,8 +7,8 @@ from aiohttp import web
 
 from schemas import subjects
 from schemas.control import FrontendNotice, Load
-from services.frontend.apis.responses.server import RESPONSES
-from services.frontend.apis.responses.store.shared import Sharing, bucket_config
+from services.frontend.apis.responses.state.server import RESPONSES
+from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls

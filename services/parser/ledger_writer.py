@@ -22,8 +22,6 @@ from services.tokenization.detokenizer import Vocabulary
 MAX_UNSENT = 256
 """Entries that wait while the connection is down; the oldest are dropped."""
 
-_encode = msgspec.json.Encoder().encode
-
 
 class LedgerWriter:
     """Writes the entries of one shard."""
@@ -54,7 +52,7 @@ class LedgerWriter:
         if entry is None:
             return
         entry = self._signer.sign(entry)
-        data = _encode(entry)
+        data = msgspec.json.encode(entry)
         if len(data) > MAX_ENTRY_BYTES:
             self.too_large += 1
             return

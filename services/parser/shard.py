@@ -4,7 +4,6 @@ A turn is parsed from its first token, and the stream itself has all that is nee
 blocks, ids and seals in every shard. So a shard may die, or a stream may come twice, and the frontend sees one turn.
 """
 
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -16,13 +15,14 @@ from schemas.errors import STREAM_GONE
 from schemas.frames import ABSENT, ParseContext, TokenEntry
 from services.families.verbatim import VERBATIM
 from services.parser.turn_parse import TurnParse
+from services.runtime.memo import KnownParts
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 
 MIN_BYTES: Final = 1024
 """A smaller context is decoded faster than its tools are looked up."""
-KEPT: Final = 64
-"""Lists of tools that are kept at most."""
+TOOLS_BYTES: Final = 2 * 1024 * 1024
+"""JSON of the lists of tools that are kept: those of some 70 agents."""
 
 
 class _ContextTools(msgspec.Struct):
@@ -47,7 +47,7 @@ class ContextDecoder:
     """
 
     def __init__(self) -> None:
-        self._tools = lru_cache(KEPT)(_decode_tool_list)
+        self._tools = KnownParts[list[ToolSpec]](TOOLS_BYTES)
 
     def decode(self, raw: msgspec.Raw) -> ParseContext:
         """The context; its tools must not be changed. Raises msgspec.DecodeError."""
@@ -59,7 +59,7 @@ class ContextDecoder:
         head, found, tail = data.partition(b'"tools":' + tools)
         if not found:
             return _decode(data)
-        return replace(_decode(head + b'"tools":[]' + tail), tools=self._tools(tools))
+        return replace(_decode(head + b'"tools":[]' + tail), tools=self._tools.get(tools, _decode_tool_list))
 
 
 class Shard:

@@ -33,7 +33,6 @@ _END = b'"}'
 _MAC_DIGITS = 64
 _TAIL = len(_MAC) + _MAC_DIGITS + len(_END)
 
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Heartbeat).decode
 
 
@@ -70,8 +69,8 @@ class HeartbeatAuth:
     def encode(self, heartbeat: Heartbeat) -> bytes:
         """The message of a heartbeat of this process."""
         if not self._key:
-            return _encode(heartbeat)
-        body = _encode(msgspec.structs.replace(heartbeat, time=self._clock()))
+            return msgspec.json.encode(heartbeat)
+        body = msgspec.json.encode(msgspec.structs.replace(heartbeat, time=self._clock()))
         return body[:-1] + _MAC + self._sign(body) + _END
 
     def decode(self, subject: str, data: bytes) -> Heartbeat | None:

@@ -55,8 +55,6 @@ END_S = 0.5
 MAX_UNDER_WAY = 256
 """Own heartbeats that may come back: those of some minutes."""
 
-_encode = msgspec.json.Encoder().encode
-
 
 class Links(NamedTuple):
     """The links to all receivers of a process's frames, by receiver, as in `Heartbeat`."""
@@ -162,7 +160,7 @@ class Process:
 
     def publish(self, subject: str, message: msgspec.Struct) -> bool:
         """Encodes and publishes one message; returns False while the bus is down."""
-        return self.bus.publish(subject, _encode(message))
+        return self.bus.publish(subject, msgspec.json.encode(message))
 
     def scope(self, trace: dict[str, str]) -> "Scope | None":
         """The parent of this process's spans of a turn, from the trace context in its message. None: the turn is not
@@ -194,7 +192,7 @@ class Process:
                 on_gone()
 
         try:
-            self.bus.ask(subject, _encode(message), self.config.bus.beat_interval_s, answered)
+            self.bus.ask(subject, msgspec.json.encode(message), self.config.bus.beat_interval_s, answered)
         except Unavailable:
             pass  # the connection is down: nothing can be known
 

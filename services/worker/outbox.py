@@ -30,13 +30,11 @@ GONE = TokenFinish(
     error=ErrorInfo(ErrorKind.ENGINE, "the worker has lost the turn", code=STREAM_GONE),
 )
 
-UNSENDABLE = ErrorInfo(ErrorKind.ENGINE, "the engine has given something that is no token")
+UNSENDABLE = ErrorInfo(ErrorKind.ENGINE, "the engine returned something that is not a token id")
 
 Logprobs = list[list[tuple[int, float]]]
 Key = tuple[str, int]
 """Turn and attempt."""
-
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -360,7 +358,7 @@ class Outbox:
 
 def _can_be_sent(entry: TokenEntry) -> bool:
     try:
-        _encode(entry)
+        msgspec.json.encode(entry)
     except Exception:  # of any kind: msgspec calls methods of the objects
         return False
     return True

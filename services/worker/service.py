@@ -55,7 +55,6 @@ HEALTH_INTERVAL_S = 0.5
 
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_form = msgspec.json.Decoder(OutputFormat | None).decode
-_encode = msgspec.json.Encoder().encode
 
 
 class Worker(Service):
@@ -159,7 +158,7 @@ class Worker(Service):
         except Exception as failure:
             self._log.exception("worker.request_failed", turn=request.turn)
             error = errors.EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
-        reply = _encode(GenerateReply(self._process.id, error))
+        reply = msgspec.json.encode(GenerateReply(self._process.id, error))
         if error is None:
             after_sending(delivery.reply, reply)  # the first token goes first
         else:

@@ -11,7 +11,7 @@ from structlog.typing import FilteringBoundLogger
 from deploy.audit import PUBLISHERS, SUBSCRIBERS, USERS, Audit
 from schemas import subjects
 from services.cli.main import main
-from services.frontend.apis.responses.store.shared import bucket_config
+from services.frontend.apis.responses.state.store import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, read_secret
 from services.runtime.storage.kv import Bucket, ledger_bucket

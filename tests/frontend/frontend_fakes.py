@@ -26,8 +26,8 @@ from schemas.events import (
     Usage,
 )
 from schemas.frames import TextReply, pack_ids, unpack_ids
-from services.frontend.apis.responses.server import RESPONSES, ResponsesServer
-from services.frontend.apis.responses.store.shared import Sharing
+from services.frontend.apis.responses.state.server import RESPONSES, ResponsesServer
+from services.frontend.apis.responses.state.store import Sharing
 from services.frontend.app import CALLERS, make_app, make_runner
 from services.frontend.http.auth import Callers
 from services.frontend.http.tls import Tls

@@ -28,7 +28,7 @@ from schemas.errors import (
     Unavailable,
 )
 from schemas.events import Failed
-from services.frontend.apis.messages.stream import MessagesStream
+from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.http.sse import SseWriter
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import CARD, MODEL, USAGE, FakeGateway, Step, call, finish, reasoning, serving, text

@@ -7,8 +7,8 @@ from aiohttp import ClientSession
 from msgspec.structs import replace
 
 from schemas.errors import Invalid
-from services.frontend.apis.shared import client_grammars
-from services.frontend.apis.shared.client_grammars import checked_grammar
+from services.frontend.apis.shared import tools
+from services.frontend.apis.shared.tools import checked_grammar
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, serving
 
@@ -55,7 +55,7 @@ async def test_a_grammar_that_is_none_is_refused(make: Any) -> None:
 
 
 def test_without_the_library_it_is_a_rough_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_grammars, "find_spec", lambda name: None)
+    monkeypatch.setattr(tools, "find_spec", lambda name: None)
     for syntax, definition in [("lark", 'begin: "rough"'), ("regex", "rough(b")]:
         with pytest.raises(Invalid, match="Invalid value for 'here'"):
             checked_grammar(syntax, definition, "here")

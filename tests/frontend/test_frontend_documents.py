@@ -15,8 +15,8 @@ from anthropic.types import ToolUseBlock
 from fuzz.cases import Case, from_vector
 from fuzz.generated_turns import generated_turn
 from schemas.events import BlockEvent, BlockStart, BlockStop, Finish, FinishReason, Prepared, TurnEvent, Usage
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.turns.interfaces import Dialect, Reply

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.frontend.apis.shared.freeform import FreeformInput, freeform_input
+from services.frontend.apis.shared.tools import FreeformInput, freeform_input
 
 
 def pieces(text: str, cuts: list[int]) -> list[str]:

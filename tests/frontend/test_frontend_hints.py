@@ -7,8 +7,8 @@ import pytest
 
 from schemas.conversation import Hints
 from schemas.errors import Invalid
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses

@@ -3,18 +3,16 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
-from schemas.conversation import Conversation, Text, ToolSpec, Turn
+from schemas.conversation import Conversation, Text, Turn
 from schemas.errors import Invalid
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.chat.request import parse as parse_chat
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.turns.conversation_limits import ConversationCheck, ConversationLimits
 from services.runtime import memo
 from services.runtime.memo import MIN_CHARS, MIN_SIZE, KnownParts, share_texts
 
@@ -153,27 +151,6 @@ def test_what_could_not_be_made_is_tried_again() -> None:
     with pytest.raises(Invalid):
         known.get(b"1" * MIN_SIZE, fail)
     assert known.get(b"1" * MIN_SIZE, len) == MIN_SIZE
-
-
-def deep(levels: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {}
-    for _ in range(levels - 1):
-        schema = {"a": schema}
-    return schema
-
-
-def test_a_tool_that_was_good_is_not_looked_through_again_and_another_is() -> None:
-    check = ConversationCheck(ConversationLimits(messages=9, tools=9, media=9, nesting=4))
-    good, bad = ToolSpec("good", schema=deep(4)), ToolSpec("bad", schema=deep(5))
-    turns = [Turn("user", [])]
-    for _ in range(2):
-        check(Conversation("m", turns, tools=[good]))
-        with pytest.raises(Invalid, match="'bad' is nested too deeply"):
-            check(Conversation("m", turns, tools=[good, bad]))
-    good.schema["a"]["a"]["a"]["a"] = {"a": {}}  # nobody does this: it shows that nobody looks
-    check(Conversation("m", turns, tools=[good]))
-    with pytest.raises(Invalid, match="nested too deeply"):
-        check(Conversation("m", turns, tools=[msgspec.structs.replace(good)]))
 
 
 def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from schemas.errors import Invalid
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.shared.inline_data import base64_size
+from services.frontend.apis.shared.content import base64_size
 from services.frontend.turns.interfaces import Dialect
 
 Json = dict[str, Any]

@@ -8,7 +8,7 @@ import pytest
 from schemas.conversation import ToolSpec
 from schemas.frames import ParseContext
 from schemas.ledger import LedgerContext
-from services.parser.shard import KEPT, ContextDecoder
+from services.parser.shard import TOOLS_BYTES, ContextDecoder
 
 NESTED = {"type": "object", "properties": {"tools": {"type": "array"}, 'a"tools":[': {"enum": ['"tools":[]', "é"]}}}
 TOOLS = [ToolSpec(f"tool{n}", schema=NESTED) for n in range(20)]
@@ -44,7 +44,7 @@ def test_turns_of_a_session_share_their_tools() -> None:
     contexts = ContextDecoder()
     first = contexts.decode(spelled(prompt_tokens=1))
     assert contexts.decode(spelled(prompt_tokens=2)).tools is first.tools
-    for number in range(KEPT):
+    for number in range(2 * TOOLS_BYTES // len(spelled())):
         contexts.decode(spelled(tools=[*TOOLS, ToolSpec(f"other{number}")]))
     assert contexts.decode(spelled()).tools is not first.tools
 

@@ -1,6 +1,9 @@
 """Deadlines, and the prompt core as a library."""
 
+import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +14,7 @@ from schemas.errors import ErrorKind, TimedOut
 from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, TurnRequest
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation import seconds_left
+from services.preprocessor.preparation import Preparation, seconds_left
 from services.preprocessor.prompt import assemble, prompt_ids
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Delivery
@@ -36,6 +39,33 @@ def test_ids_from_a_directory_and_a_conversation(demo_dir: Path, setup: ModelSet
     ids = prompt_ids(str(demo_dir), CONVERSATION)
     assert ids == list(assemble(CONVERSATION, setup).ids)
     assert setup.tokenizer.decode(ids) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+
+
+@pytest.mark.parametrize(
+    ("messages", "size", "encoder", "thread"),
+    [
+        (1, 1000, "auto", False),
+        (201, 200_000, "auto", False),
+        (501, 1000, "auto", True),
+        (1, 1_000_000, "auto", True),
+        (1, 1000, "tokenizers", False),
+        (1, 100_000, "tokenizers", True),
+    ],
+)
+async def test_long_prompts_are_made_in_a_thread(
+    make_process: MakeProcess, setup: ModelSetup, messages: int, size: int, encoder: Any, thread: bool
+) -> None:
+    made = setup if encoder == "auto" else replace(setup, encoder=setup.tokenizer.encoder(encoder))
+    process = await make_process("preprocessor", f"where-{messages}-{size}-{encoder}")
+    preparation = Preparation(process, made, Sealer(b"test"), 1, None)
+    turns = [Turn("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)]
+    names: set[str] = set()
+    await preparation.prompt(
+        Conversation("m", turns), limit=False, size=size, on_step=lambda _: names.add(threading.current_thread().name)
+    )
+    preparation.close()
+    assert len(names) == 1
+    assert (names != {threading.current_thread().name}) == thread
 
 
 async def test_a_turn_whose_deadline_has_passed_fails_once(make_process: MakeProcess, setup: ModelSetup) -> None:

@@ -116,7 +116,9 @@ async def test_a_prompt_has_the_turns_that_were_fetched_first(
         bucket.offer(key, data, mac)
         await bucket.put("flush", b"x")
     preparation = Preparation(process, setup, Sealer(b"test"), 1, late)
-    prompt = await preparation.prompt(conversation(), limit=False, size=1)
+    steps: list[str] = []
+    prompt = await preparation.prompt(conversation(), limit=False, size=1, on_step=steps.append)
     preparation.close()
+    assert steps == ["strip", "ledger", "strip", "ledger", "render", "encode"], "rendered once"
     assert prompt.found is not None
     assert prompt.found.outcome == ("moved" if there else "unknown"), "the entry was made behind another prompt"

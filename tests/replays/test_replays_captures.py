@@ -14,10 +14,10 @@ import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text, ToolReference
 from schemas.errors import Invalid
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import parse as parse_chat
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages.request import parse as parse_messages
-from services.frontend.apis.responses.dialect import understand
+from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import decode
 from services.templates.tools import tool_name
 from tests.captures import CAPTURES, REASON
@@ -43,7 +43,9 @@ WRITTEN = find_requests(HERE / "requests", "*-POST-{}*.json")
 CAPTURED = find_requests(CAPTURES, "*/*/*-POST-{}*.json")
 PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     "messages": lambda body, counting: parse_messages(body, {}, counting=counting).conversation,
-    "responses": lambda body, counting: understand(decode(body, counting=True), {}, counting=True).conversation,
+    "responses": lambda body, counting: (
+        Responses().understand(decode(body, counting=True), {}, counting=True).conversation
+    ),
     "chat": lambda body, counting: parse_chat(body, {}, Settings(), counting=True).conversation,
 }
 REQUESTS: Mapping[Api, Callable[[Conversation], bytes]] = {

@@ -6,7 +6,7 @@ from schemas.errors import TimedOut, Unavailable
 from services.cli.observer import observing
 from services.cli.registry import Command
 from services.cli.signals import run
-from services.frontend.apis.responses.store.shared import bucket_config
+from services.frontend.apis.responses.state.store import bucket_config
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources

@@ -18,7 +18,7 @@ from services.frontend.http.middleware import REQUEST_CONTEXT
 
 THREAD_FROM_BYTES = 32 * 1024
 """Compressed bodies from this size on are decoded in a thread."""
-UNDERSTAND_APART_BYTES = 512 * 1024
+PARSE_IN_THREAD_FROM_BYTES = 512 * 1024
 """Bodies from this size on are parsed in a thread: 100,000 messages take 2 s, in which no stream would move. A prompt
 of 100,000 tokens is smaller, and takes less than the thread would."""
 _PIECE_BYTES = 1024 * 1024
@@ -60,9 +60,9 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     return await asyncio.to_thread(decode, body, encoding, limit)
 
 
-async def apart(size_bytes: int, work: Callable[[], T]) -> T:
+async def run_in_thread_if_large(size_bytes: int, work: Callable[[], T]) -> T:
     """Returns or raises what `work` does; runs it in a thread for a large request."""
-    return work() if size_bytes < UNDERSTAND_APART_BYTES else await asyncio.to_thread(work)
+    return work() if size_bytes < PARSE_IN_THREAD_FROM_BYTES else await asyncio.to_thread(work)
 
 
 def decode(body: bytes, encoding: str, limit: int) -> bytes:

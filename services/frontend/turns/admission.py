@@ -14,11 +14,10 @@ from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid, NotFound, TooLarge
 from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
-from services.frontend.turns.conversation_limits import ConversationCheck, ConversationLimits
+from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.interfaces import OpenTurn, TurnGateway, TurnSink
-from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
-from services.frontend.turns.media.parts import media_of
+from services.frontend.turns.media.notice import NoticeSink, media_of, notice, wants_notice, without_notices
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
 
@@ -45,8 +44,8 @@ class Admitted:
         """The answer has begun: its next turn is accepted while the process drains."""
 
     def then(self, conversation: Conversation, *, continues: bool = False) -> "Admitted":
-        """The same request, with a conversation that this server made of the admitted one."""
-        admitted = Admitted(_ADMISSION, self.card, conversation)
+        """Returns the same request with a conversation that this server made of the admitted one."""
+        admitted = Admitted(_ADMISSION, self.card, conversation, self.notice)
         admitted.continues = continues
         return admitted
 
@@ -65,7 +64,7 @@ class Admission:
     ) -> None:
         """`notices`: answers end with a note about media that the model does not receive, once in a session."""
         self._gateway = gateway
-        self._check = ConversationCheck(limits)
+        self._limits = limits
         self._pdfs = pdfs
         self._notices = notices
         self._hosted = hosted
@@ -101,7 +100,7 @@ class Admission:
             card = self.resolve(conversation.model, caller, conversation)
         elif caller is not None:
             caller.permit(card, conversation.model)
-        media = self._check(conversation)
+        media = self._limits.check(conversation)
         if charge:
             _charge(caller)
         return await self._read(_named(conversation, caller, card), card, media)

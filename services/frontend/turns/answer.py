@@ -1,4 +1,4 @@
-"""Holds one answer while it is made: its record, its deadline and its open turns."""
+"""Holds one answer while it is made: its deadline, its open turns, and its record for metrics and the access log."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -6,14 +6,94 @@ from typing import TypeAlias
 
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow
+from schemas.events import Failed, Finish, TurnEvent, Usage, failure_of
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.interfaces import CancelReason, Collector, OpenTurn, Renderer
-from services.frontend.turns.metrics import TurnRecord
+from services.frontend.turns.metrics import FrontendMetrics, TokenTimes
 
 OnEnd: TypeAlias = Callable[[Renderer | Collector], None]
 """Called when every turn has ended, before the client gets the end; not for an answer that was given up."""
 Shorten: TypeAlias = Callable[[Conversation, ContextOverflow], Awaitable[Conversation]]
 """Shortens a conversation that does not fit the context window. Raises that error again where it may not or cannot."""
+
+
+class TurnRecord:
+    """The times, tokens and outcome of one request. `clock` and `started` are the event loop's."""
+
+    def __init__(self, metrics: FrontendMetrics, started: float, clock: Callable[[], float]) -> None:
+        self.model = ""
+        """The served model's name; "" until it is known."""
+        self.outcome = ""
+        """The finish reason, the kind of error, or `hangup`, `slow_reader`; "" while the turn runs."""
+        self.stream = False
+        self.prompt_tokens: int | None = None
+        self.usage: Usage | None = None
+        self.first_s: float | None = None
+        self._metrics = metrics
+        self._started = started
+        self._clock = clock
+        self._open = False
+        self._times: dict[int, TokenTimes] = {}
+        """By choice."""
+
+    def opened(self, model: str) -> None:
+        """Records that the model is known and the turn begins."""
+        self.model = model
+        self._open = True
+        self._metrics.running(model).inc()
+        self._metrics.receive(model).observe(self._clock() - self._started)
+
+    def batch(self, tokens: int, now: float, choice: int = 0) -> None:
+        """Records the arrival of events of a choice, which has `tokens` output tokens now. `now`: the loop's time."""
+        times = self._times.get(choice)
+        if times is not None:
+            times.arrived(tokens, now)
+            return
+        if self.first_s is None:
+            self.first_s = now - self._started
+            self._metrics.first_token(self.model).observe(self.first_s)
+        times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
+        times.arrived(tokens, now)
+
+    def ends(self, last: TurnEvent) -> bool:
+        """Records a choice's event. Returns whether it ends its turn."""
+        if not isinstance(last, Finish | Failed):
+            return False
+        failure = failure_of(last)
+        if failure is not None:
+            self.outcome = str(failure.kind)
+        if isinstance(last, Finish):
+            self.outcome = self.outcome or str(last.reason)
+            self.usage = last.usage if self.usage is None else self.usage + last.usage
+            self._metrics.used(self.model, last.usage)
+        return True
+
+    def close(self, dialect: str) -> None:
+        """Records the end of the request."""
+        metrics = self._metrics
+        if self._open:
+            self._open = False
+            metrics.running(self.model).dec()
+        metrics.answered(self.model, dialect, self.outcome, self._clock() - self._started)
+
+    @property
+    def tokens(self) -> int:
+        """What the request cost: tokens of the prompt without its cached part, and of the answer. For a turn that was
+        given up, the whole prompt: its answer and cached part are unknown."""
+        if self.usage is None:
+            return self.prompt_tokens or 0
+        return self.usage.prompt - self.usage.cached + self.usage.output
+
+    def fields(self) -> dict[str, object]:
+        """Returns the turn's fields of the log line."""
+        fields: dict[str, object] = {"model": self.model, "stream": self.stream, "prompt_tokens": self.prompt_tokens}
+        if self.first_s is not None:
+            fields["ttft"] = round(self.first_s, 4)
+        if self.usage is not None:
+            fields["cached_tokens"] = self.usage.cached
+            fields["output_tokens"] = self.usage.output
+            fields["reasoning_tokens"] = self.usage.reasoning
+        return fields
 
 
 @dataclass(slots=True)

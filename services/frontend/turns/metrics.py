@@ -1,4 +1,4 @@
-"""Measures turns: the frontend's metrics, and the record of one request for them and for the access log.
+"""Measures turns: the frontend's metrics.
 
 Metrics have the names of the field with `turnwire_` before them, and vLLM's bucket edges, so that dashboards carry
 over.
@@ -7,13 +7,14 @@ over.
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from schemas.events import Failed, Finish, TurnEvent, Usage, failure_of
+from schemas.events import Usage
 from services.frontend.turns.catalog import ModelCatalog
 from services.runtime.observability.metrics import STEP_S
 
@@ -22,21 +23,21 @@ BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3
 WHOLE_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 
 
+M = TypeVar("M", Counter, Gauge, Histogram)
+
+
 class FrontendMetrics:
     """The metrics of one process, in its registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, labels: Sequence[str] = ("model",)) -> Callable[..., Counter]:
-            return cache(Counter(name, text, labels, registry=registry).labels)
+            return _labels(Counter(name, text, labels, registry=registry))
 
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Callable[..., Histogram]:
-            return cache(Histogram(name, text, ["model"], registry=registry, buckets=buckets).labels)
+            return _labels(Histogram(name, text, ["model"], registry=registry, buckets=buckets))
 
-        # Cached, because `labels` takes a lock, 1.2 us a time, nine times a request; there are few labels.
         self._requests = counter("turnwire_requests", "Requests, by how they ended.", ("model", "dialect", "outcome"))
-        self.running = cache(
-            Gauge("turnwire_requests_running", "Turns that are open.", ["model"], registry=registry).labels
-        )
+        self.running = _labels(Gauge("turnwire_requests_running", "Turns that are open.", ["model"], registry=registry))
         self.first_token = histogram(
             "turnwire_time_to_first_token_seconds", "From a request to its first event.", FIRST_TOKEN_S
         )
@@ -69,6 +70,11 @@ class FrontendMetrics:
         self._output(model).inc(usage.output)
         self._queries(model).inc(usage.prompt)
         self._hits(model).inc(usage.cached)
+
+
+def _labels(metric: M) -> Callable[..., M]:
+    """Returns `metric.labels` with a cache: it takes a lock (1.2 us, nine times a request); labels are few."""
+    return cache(metric.labels)
 
 
 class ModelProcesses(Collector):
@@ -148,82 +154,3 @@ class TokenGapCollector:
                 buckets.append((edge, below))
             family.add_metric([model], buckets, gaps.seconds)
         yield family
-
-
-class TurnRecord:
-    """The times, tokens and outcome of one request. `clock` and `started` are the event loop's."""
-
-    def __init__(self, metrics: FrontendMetrics, started: float, clock: Callable[[], float]) -> None:
-        self.model = ""
-        """The served model's name; "" until it is known."""
-        self.outcome = ""
-        """The finish reason, the kind of error, or `hangup`, `slow_reader`; "" while the turn runs."""
-        self.stream = False
-        self.prompt_tokens: int | None = None
-        self.usage: Usage | None = None
-        self.first_s: float | None = None
-        self._metrics = metrics
-        self._started = started
-        self._clock = clock
-        self._open = False
-        self._times: dict[int, TokenTimes] = {}
-        """By choice."""
-
-    def opened(self, model: str) -> None:
-        """Records that the model is known and the turn begins."""
-        self.model = model
-        self._open = True
-        self._metrics.running(model).inc()
-        self._metrics.receive(model).observe(self._clock() - self._started)
-
-    def batch(self, tokens: int, now: float, choice: int = 0) -> None:
-        """Records the arrival of events of a choice, which has `tokens` output tokens now. `now`: the loop's time."""
-        times = self._times.get(choice)
-        if times is not None:
-            times.arrived(tokens, now)
-            return
-        if self.first_s is None:
-            self.first_s = now - self._started
-            self._metrics.first_token(self.model).observe(self.first_s)
-        times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
-        times.arrived(tokens, now)
-
-    def ends(self, last: TurnEvent) -> bool:
-        """Records a choice's event. Returns whether it ends its turn."""
-        if not isinstance(last, Finish | Failed):
-            return False
-        failure = failure_of(last)
-        if failure is not None:
-            self.outcome = str(failure.kind)
-        if isinstance(last, Finish):
-            self.outcome = self.outcome or str(last.reason)
-            self.usage = last.usage if self.usage is None else self.usage + last.usage
-            self._metrics.used(self.model, last.usage)
-        return True
-
-    def close(self, dialect: str) -> None:
-        """Records the end of the request."""
-        metrics = self._metrics
-        if self._open:
-            self._open = False
-            metrics.running(self.model).dec()
-        metrics.answered(self.model, dialect, self.outcome, self._clock() - self._started)
-
-    @property
-    def tokens(self) -> int:
-        """What the request cost: tokens of the prompt without its cached part, and of the answer. For a turn that was
-        given up, the whole prompt: its answer and cached part are unknown."""
-        if self.usage is None:
-            return self.prompt_tokens or 0
-        return self.usage.prompt - self.usage.cached + self.usage.output
-
-    def fields(self) -> dict[str, object]:
-        """Returns the turn's fields of the log line."""
-        fields: dict[str, object] = {"model": self.model, "stream": self.stream, "prompt_tokens": self.prompt_tokens}
-        if self.first_s is not None:
-            fields["ttft"] = round(self.first_s, 4)
-        if self.usage is not None:
-            fields["cached_tokens"] = self.usage.cached
-            fields["output_tokens"] = self.usage.output
-            fields["reasoning_tokens"] = self.usage.reasoning
-        return fields

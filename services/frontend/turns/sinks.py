@@ -20,7 +20,7 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
 class StreamWriter(Protocol):
-    """Takes the bytes of a rendered stream. Its methods must not wait."""
+    """Takes the bytes of a rendered stream. Its methods, except `run`, must not wait."""
 
     closed: bool
     """No more bytes are accepted."""
@@ -51,27 +51,15 @@ Batch: TypeAlias = tuple[int, list[TurnEvent], int]
 W = TypeVar("W", bound=StreamWriter)
 
 
-class Flushed(Protocol):
-    """A stream with pending events. Its methods must not wait. `now`: the loop's time."""
-
-    def render(self, now: float) -> None:
-        """Renders the pending events."""
-        ...
-
-    def send(self, now: float) -> None:
-        """Writes the rendered bytes. Called after all streams of the tick are rendered."""
-        ...
-
-
 class Flusher:
     """Flushes all streams of a loop."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self.log = log
-        self._due: list[Flushed] = []
+        self._due: list[StreamSink[Any]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def add(self, stream: Flushed) -> None:
+    def add(self, stream: "StreamSink[Any]") -> None:
         """Flushes a stream at the end of this tick. Not to be called again before its `render`."""
         if not self._due:
             if self._loop is None:
@@ -176,7 +164,7 @@ class StreamSink(Generic[W]):
                 self._prepared = None
 
     def render(self, now: float) -> None:
-        """See `Flushed.render`."""
+        """Renders the pending events. `now`: the loop's time."""
         parts = self._parts
         if parts is None or parts[1].closed:
             self._pending.clear()
@@ -184,7 +172,7 @@ class StreamSink(Generic[W]):
             self._render(parts[0], now)
 
     def send(self, now: float) -> None:
-        """See `Flushed.send`."""
+        """Writes the rendered bytes. Called after all streams of the tick are rendered."""
         if self._parts is None:
             return
         writer = self._parts[1]

@@ -23,9 +23,9 @@ from services.frontend.http.headers import header_flag
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.turns.admission import Admission, Admitted
-from services.frontend.turns.answer import Answer, OnEnd, Shorten
+from services.frontend.turns.answer import Answer, OnEnd, Shorten, TurnRecord
 from services.frontend.turns.interfaces import Ask, Collector, Dialect, OpenTurn, Renderer, Reply
-from services.frontend.turns.metrics import FrontendMetrics, TurnRecord
+from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
 from services.guides.promises import not_enforced
 from services.runtime.after_sending import after_sending

@@ -34,7 +34,6 @@ MAX_FORMER = 256
 
 _decode_credit = msgspec.json.Decoder(Credit).decode
 _decode_replay = msgspec.json.Decoder(Replay).decode
-_encode = msgspec.json.Encoder().encode
 
 Fill = Callable[[str, int], msgspec.Struct | None]
 """(receiver, seq) → the next frame for it, or None where there is nothing (the number is then not used)."""
@@ -151,7 +150,7 @@ class FrameSender:
                 del self._marked[receiver]
                 return
             try:
-                data = _encode(frame)
+                data = msgspec.json.encode(frame)
             except Exception:  # of any kind: msgspec calls methods of the objects in the frame
                 if self._on_unsendable is None or not self._on_unsendable(receiver, frame):
                     raise

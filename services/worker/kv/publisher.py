@@ -28,8 +28,6 @@ _KEY_CHARS = 11
 PUBLISH_DELAY_S = 0.02
 """What preprocessors have of a turn that goes on may be so late: they need it for the next one."""
 
-_encode = msgspec.json.Encoder().encode
-
 
 class PromptBlocks(msgspec.Struct, frozen=True):
     """A prompt as the cache holds it."""
@@ -141,7 +139,7 @@ class KvPublisher:
         self._publish()  # `seq` must cover everything in the answer
         self._index.followed = True
         fit = int(self._process.bus.max_payload * SNAPSHOT_SHARE) // _KEY_CHARS
-        delivery.reply(_encode(KvSnapshot(self._process.id, self._seq, pack(self._index.keys()[-fit:]))))
+        delivery.reply(msgspec.json.encode(KvSnapshot(self._process.id, self._seq, pack(self._index.keys()[-fit:]))))
 
 
 def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> KvPublisher | None:

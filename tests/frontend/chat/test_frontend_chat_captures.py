@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import parse
-from services.frontend.apis.chat.stream import Settings
 from tests.captures import CAPTURES, REASON
 
 REQUESTS = [

@@ -7,8 +7,8 @@ import pytest
 
 from schemas.conversation import Call, Media, Part, Reasoning, Result, Text, Turn
 from schemas.errors import Invalid
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import parse
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.turns.media.pdf_document import document
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": 3.0}'}}

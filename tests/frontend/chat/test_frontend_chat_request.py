@@ -9,8 +9,8 @@ from openai.types.chat import completion_create_params
 
 from schemas.conversation import Grammar, Hints, OutputFormat, Sampling, Thinking, ToolChoice, ToolSpec
 from schemas.errors import Invalid
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import ChatAsk, parse
-from services.frontend.apis.chat.stream import Settings
 
 PLAIN = Settings()
 USER = {"role": "user", "content": "hi"}

@@ -26,8 +26,8 @@ from schemas.events import (
     Usage,
     failure_of,
 )
-from services.frontend.apis.chat.stream import ChatCollector, ChatStream, Shape
-from services.frontend.apis.shared.freeform import freeform_input
+from services.frontend.apis.chat.render import ChatCollector, ChatStream, Shape
+from services.frontend.apis.shared.tools import freeform_input
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.frontend_fakes import with_dispatch
 

@@ -21,7 +21,7 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.apis.completions.stream import CompletionsCollector, CompletionsStream, Shape
+from services.frontend.apis.completions.render import CompletionsCollector, CompletionsStream, Shape
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.chat.test_frontend_chat_stream import frames
 

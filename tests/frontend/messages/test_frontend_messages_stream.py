@@ -25,7 +25,7 @@ from schemas.events import (
     Usage,
     failure_of,
 )
-from services.frontend.apis.messages.stream import MessageCollector, MessagesStream
+from services.frontend.apis.messages.render import MessageCollector, MessagesStream
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.frontend_fakes import with_dispatch

@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import FrontendNotice
-from services.frontend.apis.responses.store.shared import Sharing, bucket_config
+from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process

@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 
 from schemas.errors import ErrorInfo, ErrorKind, NotFound, Overloaded
 from schemas.events import Failed
-from services.frontend.apis.responses.server import ResponsesServer
+from services.frontend.apis.responses.state.server import ResponsesServer
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, serving, text
 from tests.frontend.responses.responses_client import Client, events_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Call, Conversation, Reasoning, Result, Text
-from services.frontend.apis.responses.dialect import ResponsesAsk, understand
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.items import COMPACTED
 from services.frontend.turns.summary import SUMMARIZE
@@ -137,7 +137,7 @@ def check(body: dict[str, Any], headers: dict[str, str]) -> ResponsesAsk:
     special = any(item.get("type", "").startswith("compaction") for item in body["input"])
     sealer = AnyBlob() if special else None
     request = decode(json.dumps(body, ensure_ascii=False).encode())
-    ask = understand(request, headers, sealer=sealer)
+    ask = Responses().understand(request, headers, sealer=sealer)
     expected = told_by_json(body)
     if sealer is not None:  # it opens the seals of reasoning too, to a text that is in no capture
         expected = [("thinking", "", [], each[3]) if each[0] == "thinking" else each for each in expected]
@@ -203,6 +203,6 @@ def test_a_captured_websocket_session_adds_up() -> None:
     assert requests[0].prefill
     assert requests[0].body.previous_response_id is None
     assert all(request.body.previous_response_id is not None and not request.prefill for request in requests[1:])
-    ask = understand(requests[1], {}, history=requests[0].items)
+    ask = Responses().understand(requests[1].with_history(requests[0].items), {})
     assert [turn.role for turn in ask.conversation.turns][:1] == ["developer"]
     assert len(ask.conversation.turns) == len(requests[0].items) + len(requests[1].items)

@@ -20,9 +20,9 @@ from schemas.events import (
     Usage,
     WebSource,
 )
-from services.frontend.apis.responses.answer.citations import url_citations
-from services.frontend.apis.responses.answer.events import payloads
 from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.responses.render.events import payloads
+from services.frontend.apis.responses.render.items import url_citations
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.turns.interfaces import Reply
 

@@ -16,9 +16,9 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 from openai.types.responses.tool_param import ToolParam
 
 from schemas.errors import Invalid
-from services.frontend.apis.responses.dialect import ResponsesAsk, understand
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.store.input_items import stored_items
+from services.frontend.apis.responses.state.input_items import stored_items
 from tests.frontend.responses.responses_samples import Sampler, leaves_in
 
 ITEMS = {member.__name__: member for member in get_args(ResponseInputItemParam)}
@@ -38,7 +38,7 @@ class OpenBox:
 def understood(body: dict[str, Any]) -> ResponsesAsk:
     request = decode(json.dumps({"model": "m", "input": "Hi.", **body}, ensure_ascii=False).encode())
     request = request.with_references({id: stored(id) for id in request.references})
-    return understand(request, {}, sealer=OpenBox(), counting=True)
+    return Responses().understand(request, {}, sealer=OpenBox(), counting=True)
 
 
 def stored(name: str) -> Raw:

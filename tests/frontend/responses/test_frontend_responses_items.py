@@ -9,10 +9,9 @@ from msgspec import Raw
 
 from schemas.conversation import Call, Media, Reasoning, Result, Text, ToolReference, Turn
 from schemas.errors import Invalid, NotFound
-from services.frontend.apis.responses.dialect import ResponsesAsk, understand
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.request.items import COMPACTED
-from services.frontend.apis.responses.sealing import seal_summary
+from services.frontend.apis.responses.request.items import COMPACTED, seal_summary
 from services.frontend.turns.media.pdf_document import document
 from services.frontend.turns.summary import SUMMARIZE
 
@@ -35,7 +34,9 @@ def ask(*items: Any, **options: Any) -> ResponsesAsk:
     request = decode(json.dumps({"model": "m", "input": list(items), **body}).encode())
     if stored is not None:
         request = request.with_references(stored)
-    return understand(request, {}, **options)
+    if (history := options.pop("history", None)) is not None:
+        request = request.with_history(history)
+    return Responses().understand(request, {}, **options)
 
 
 def turns(*items: Any, **options: Any) -> list[Turn]:
@@ -68,7 +69,7 @@ def test_all_forms_of_a_user_message_are_the_same() -> None:
         ],
     ]
     assert all(turns(*form) == [Turn("user", [Text("Hi.")])] for form in forms)
-    assert understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.turns == turns(USER)
+    assert Responses().understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.turns == turns(USER)
 
 
 def test_the_models_turn_has_the_ids_of_its_items() -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from schemas.conversation import Grammar, Hints, OutputFormat, Sampling, Text, Thinking, ToolChoice, ToolSpec, Turn
 from schemas.errors import Invalid
-from services.frontend.apis.responses.dialect import Responses, ResponsesAsk, understand
-from services.frontend.apis.responses.intake import compact_threshold
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.tools import ToolName, tool_name
-from services.frontend.apis.responses.store.input_items import stored_items
+from services.frontend.apis.responses.state.compaction import compact_threshold
+from services.frontend.apis.responses.state.input_items import stored_items
 
 F = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True, "description": "F."}
 G = {"type": "custom", "name": "g"}
@@ -266,16 +266,28 @@ def test_what_is_no_request_at_all(body: bytes) -> None:
 
 def test_counting_takes_what_an_answer_could_not() -> None:
     body = {"model": "m", "input": "Hi.", "prompt": {"id": "p"}, "personality": "friendly"}
-    ask = understand(decode(json.dumps(body).encode(), counting=True), {}, counting=True)
+    ask = Responses().understand(decode(json.dumps(body).encode(), counting=True), {}, counting=True)
     assert ask.conversation.turns == [Turn("user", [Text("Hi.")])]
     assert json.loads(Responses().count_body(7)) == {"object": "response.input_tokens", "input_tokens": 7}
+
+
+@pytest.mark.parametrize(("stored", "own", "place"), [(3, "c", "history[1].call_id"), ("c", 3, "input[0].call_id")])
+def test_errors_name_the_place_in_the_history_or_in_the_own_input(stored: Any, own: Any, place: str) -> None:
+    def call(id: Any) -> dict[str, Any]:
+        return {"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"}
+
+    request = decode(json.dumps({"model": "m", "input": [call(own)]}).encode())
+    history = [msgspec.Raw(json.dumps(item).encode()) for item in (call("b"), call(stored))]
+    with pytest.raises(Invalid) as refused:
+        Responses().understand(request.with_history(history), {})
+    assert refused.value.info.param == place
 
 
 def test_history_comes_before_the_input() -> None:
     first = decode(b'{"model":"m","input":"One.","instructions":"Once."}')
     said = msgspec.Raw(b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two."}]}')
     second = decode(b'{"model":"m","input":"Three.","previous_response_id":"resp_1"}')
-    ask = understand(second, {}, history=[*first.items, said])
+    ask = Responses().understand(second.with_history([*first.items, said]), {})
     assert [(turn.role, turn.parts) for turn in ask.conversation.turns] == [
         ("user", [Text("One.")]),
         ("assistant", [Text("Two.")]),

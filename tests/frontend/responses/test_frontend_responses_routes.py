@@ -16,6 +16,7 @@ from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, 
 from schemas.events import Failed, FinishReason
 from services.frontend.turns.admission import Admitted
 from services.frontend.turns.interfaces import TurnSink
+from services.frontend.turns.media.notice import notice
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import (
     MODEL,
@@ -301,6 +302,20 @@ async def test_truncation_drops_the_oldest_and_keeps_the_question(stream: bool) 
         # What is kept is what was sent.
         listed = await client.ask("GET", f"/{made['id']}/input_items?limit=100")
         assert len(listed["data"]) == 42
+
+
+async def test_truncated_request_is_one_answer_with_its_notice() -> None:
+    gateway = Window(lambda: [[*text(0, "Hello."), finish(1)]])
+    async with serving(gateway) as served, ClientSession() as http:
+        client = Client(http, served)
+        image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+        items = [*long_session(20), {"role": "user", "content": [image]}]
+        made = await client.create(input=items, truncation="auto")
+        assert made["output"][0]["content"][0]["text"] == "Hello." + notice({"image"})
+        count = served.registry.get_sample_value
+        labels = {"model": MODEL, "dialect": "responses"}
+        assert count("turnwire_requests_total", labels | {"outcome": "stop"}) == 1
+        assert count("turnwire_requests_total", labels | {"outcome": "context_overflow"}) is None
 
 
 async def test_without_truncation_and_where_nothing_may_go_the_window_is_told() -> None:

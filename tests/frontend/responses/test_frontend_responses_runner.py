@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.live.runner import Emitter, Runner
+from services.frontend.apis.responses.state.runner import Emitter, Runner
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.answer import Answer
-from services.frontend.turns.metrics import FrontendMetrics, TurnRecord
+from services.frontend.turns.answer import Answer, TurnRecord
+from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import Flusher, StreamSink
 from services.frontend.turns.turn_server import TurnServer
 from services.runtime.config import FrontendConfig

@@ -12,10 +12,10 @@ from openai.types.responses import Response, ResponseItemList
 
 from schemas.conversation import Call
 from schemas.events import BlockStart, Delta, failure_of
-from services.frontend.apis.responses.answer.events import KEEPALIVE
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.request.body import decode
-from services.frontend.apis.responses.store.input_items import stored_items
+from services.frontend.apis.responses.state.input_items import stored_items
 from tests.frontend.responses.test_frontend_responses_stream import CASES, PREPARED, Case, load
 
 

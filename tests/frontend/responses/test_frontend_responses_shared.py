@@ -7,8 +7,8 @@ import pytest
 from aiohttp import ClientSession
 from structlog.typing import FilteringBoundLogger
 
-from services.frontend.apis.responses.store import shared
-from services.frontend.apis.responses.store.shared import Sharing, bucket_config
+from services.frontend.apis.responses.state import store
+from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.runtime.storage.kv import Bucket, digest_key
 from tests.conftest import MakeProcess
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving, text
@@ -19,7 +19,7 @@ from tests.frontend.responses.responses_client import Client, said
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, what the other has kept is waited for."""
-    monkeypatch.setattr(shared, "WAITS_S", (0.02,) * 3000)
+    monkeypatch.setattr(store, "WAITS_S", (0.02,) * 3000)
 
 
 async def until(client: Client, id: str, status: str) -> None:
@@ -52,7 +52,7 @@ async def test_what_one_deletes_is_gone_for_the_other(pair: Pair, monkeypatch: p
     pair.go.set()
     made = await pair.ask_one.create()
     assert await pair.ask_other.ask("GET", f"/{made['id']}") == made
-    monkeypatch.setattr(shared, "WAITS_S", ())
+    monkeypatch.setattr(store, "WAITS_S", ())
     await pair.ask_one.ask("DELETE", f"/{made['id']}")
     await pair.ask_one.refused("GET", f"/{made['id']}", 404)
     async with asyncio.timeout(60):
@@ -100,7 +100,7 @@ async def test_what_is_too_large_for_the_bus_is_kept_without_its_stream_or_here_
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.go.set()
-    monkeypatch.setattr(shared, "MAX_VALUE_BYTES", 3500)
+    monkeypatch.setattr(store, "MAX_VALUE_BYTES", 3500)
     events = await pair.ask_one.stream(input="x" * 1000)
     made = events[-1]["response"]
     assert await pair.ask_other.ask("GET", f"/{made['id']}") == made
@@ -108,7 +108,7 @@ async def test_what_is_too_large_for_the_bus_is_kept_without_its_stream_or_here_
     assert await pair.ask_one.stream("GET", f"/{made['id']}?stream=true") == events
     alone = await pair.ask_one.create(input="y" * 7_500_000)
     await pair.one.responses.store.settled()
-    monkeypatch.setattr(shared, "WAITS_S", ())
+    monkeypatch.setattr(store, "WAITS_S", ())
     await pair.ask_other.refused("GET", f"/{alone['id']}", 404)
     assert await pair.ask_one.ask("GET", f"/{alone['id']}") == alone
     (line,) = [line for line in pair.one.lines if line["event"] == "responses.not_shared"]
@@ -118,7 +118,7 @@ async def test_what_is_too_large_for_the_bus_is_kept_without_its_stream_or_here_
 async def test_without_its_bucket_a_store_keeps_its_own(
     make_process: MakeProcess, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "WAITS_S", ())
+    monkeypatch.setattr(store, "WAITS_S", ())
     process = await make_process("frontend", "alone")
     absent = Bucket(process.bus, msgspec.structs.replace(bucket_config(CONFIG), name="absent"), quiet_log)
     sharing = Sharing(absent, process.id, lambda _id: True, lambda _notice: None, process.spawn)

@@ -9,17 +9,17 @@ import pytest
 from msgspec import Raw
 
 from schemas.errors import Invalid
-from services.frontend.apis.responses.answer.events import EventPacker, unpack_events
-from services.frontend.apis.responses.store.chain import MAX_CHAIN, chain_items
-from services.frontend.apis.responses.store.input_items import Page, listed, page_of
-from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
-from services.frontend.apis.responses.store.record import (
+from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
+from services.frontend.apis.responses.state.input_items import Page, listed, page_of
+from services.frontend.apis.responses.state.keep import EventPacker, unpack_events
+from services.frontend.apis.responses.state.record import (
     StoredResponse,
     decode,
     failed_view,
     item_id,
     response_of_item,
 )
+from services.frontend.apis.responses.state.store import MemoryStore, StoreLimits
 
 
 class Clock:

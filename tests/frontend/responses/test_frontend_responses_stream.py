@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from schemas.errors import EngineFailed, ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent, Usage, failure_of
-from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame
-from services.frontend.apis.responses.dialect import Responses, ResponsesAsk, understand
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.turns.interfaces import Reply
 
@@ -228,7 +228,7 @@ def test_nothing_follows_the_end() -> None:
     renderer.events(case.events)
     assert renderer.events(case.events) == b""
     assert renderer.error(ErrorInfo(ErrorKind.ENGINE, "late")) == b""
-    assert renderer.state.document()["status"] == "completed"
+    assert renderer.state.document().status == "completed"
 
 
 @pytest.mark.parametrize("kind", ["text", "reasoning", "tool_use"])
@@ -251,19 +251,19 @@ def test_what_a_cancelled_turn_had_said_stays() -> None:
     renderer.events(case.events)
     assert renderer.break_off() == renderer.break_off() == b""
     document = renderer.state.document("cancelled")
-    thought, message = (json.loads(bytes(item)) for item in document["output"])
+    thought, message = (json.loads(bytes(item)) for item in document.output)
     assert (thought["type"], message["status"], message["content"][0]["text"]) == ("reasoning", "incomplete", "half")
 
 
 def test_the_response_can_be_seen_at_any_time() -> None:
     case = load(TURNS / "parallel.json")
     renderer = case.ask().renderer(case.reply())
-    assert renderer.state.document()["status"] == "in_progress"
+    assert renderer.state.document().status == "in_progress"
     renderer.start([PREPARED])
     renderer.events(case.events[:3])
     assert [json.loads(bytes(item))["call_id"] for item in renderer.state.items] == ["toolu_0"]
-    assert renderer.state.document("cancelled")["status"] == "cancelled"
-    assert len(renderer.state.document()["output"]) == 1
+    assert renderer.state.document("cancelled").status == "cancelled"
+    assert len(renderer.state.document().output) == 1
     queued = case.ask().renderer(case.reply()).state.document("queued")
     assert Response.model_validate(json.loads(msgspec.json.encode(queued))).status == "queued"
 
@@ -294,7 +294,7 @@ class Plain:
 def compacting(stream: bool = True) -> ResponsesAsk:
     items = [{"role": "user", "content": "Fix it."}, {"type": "compaction_trigger"}]
     body = {"model": "m", "input": items, "stream": stream, "include": ["reasoning.encrypted_content"]}
-    return understand(decode(json.dumps(body).encode()), {}, sealer=Plain())
+    return Responses().understand(decode(json.dumps(body).encode()), {}, sealer=Plain())
 
 
 def test_a_compaction_is_exactly_one_item() -> None:
@@ -312,7 +312,7 @@ def test_a_compaction_is_exactly_one_item() -> None:
     (item,) = seen[-1]["response"]["output"]
     assert item["type"] == "compaction"
     again = {"model": "m", "input": [item, {"role": "user", "content": "Go on."}]}
-    conversation = understand(decode(json.dumps(again).encode()), {}, sealer=Plain()).conversation
+    conversation = Responses().understand(decode(json.dumps(again).encode()), {}, sealer=Plain()).conversation
     assert conversation.turns[0].parts[0].text.endswith("\n\nWe fixed it.")  # type: ignore[union-attr]
 
 

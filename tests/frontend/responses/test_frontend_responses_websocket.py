@@ -14,7 +14,7 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerH
 
 from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, Invalid, Overloaded
 from schemas.events import Failed, FinishReason
-from services.frontend.apis.responses.live import socket
+from services.frontend.apis.responses.state import socket
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call, finish, reasoning, serving, text
 from tests.frontend.responses.responses_client import Client, frames_of, said

@@ -1,5 +1,6 @@
 """Only `Admission` makes what the gateway takes, and it looks the model up once."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from services.frontend.turns.admission import Admitted
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, admission, serving
+from tests.frontend.http.test_frontend_edge import KEY, guarded
 
 MESSAGES = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 RESPONSES = {"model": MODEL, "input": "hi", "store": False}
@@ -50,10 +52,31 @@ def test_nothing_else_makes_an_admitted_request() -> None:
         Admitted(object(), CARD, Conversation(MODEL, []))
 
 
-async def test_next_turn_of_an_answer_has_no_notice_and_continues_it() -> None:
+async def test_next_turn_of_an_answer_continues_it() -> None:
     admitted = await admission(FakeGateway()).admit(Conversation("claude-alias", []), None)
     assert admitted.conversation.model == MODEL
     assert admitted.conversation.client.alias == "claude-alias"
     following = admitted.then(Conversation(MODEL, []), continues=True)
-    assert (following.card, following.continues, following.notice) == (CARD, True, "")
+    assert (following.card, following.continues) == (CARD, True)
     assert not admitted.continues
+
+
+async def test_counted_prompt_has_the_tenant_of_its_caller(tmp_path: Path) -> None:
+    gateway = FakeGateway()
+    async with serving(gateway, guarded(tmp_path)) as served, ClientSession(served.url, headers=KEY) as http:
+        for path, body in (("/v1/messages/count_tokens", MESSAGES), ("/v1/responses/input_tokens", RESPONSES)):
+            reply = await http.post(path, json=body)
+            assert reply.status == 200
+    assert [conversation.client.tenant for conversation in gateway.counted] == ["alpha", "alpha"]
+
+
+@pytest.mark.parametrize(("path", "body"), ROUTES)
+async def test_request_without_a_model_is_refused(path: str, body: dict[str, Any]) -> None:
+    body = {name: value for name, value in body.items() if name != "model"}
+    async with (
+        serving(FakeGateway(cards=[CARD, ModelCard("acme/other")])) as served,
+        ClientSession(served.url) as http,
+        http.post(path, json=body) as reply,
+    ):
+        assert reply.status == 400
+        assert (await reply.json())["error"].get("param", "model") == "model"

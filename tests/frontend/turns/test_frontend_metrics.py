@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from services.frontend.turns.metrics import FrontendMetrics, TurnRecord
+from services.frontend.turns.answer import TurnRecord
+from services.frontend.turns.metrics import FrontendMetrics
 
 NAME = "turnwire_inter_token_latency_seconds"
 

@@ -8,7 +8,7 @@ from aiohttp import ClientSession
 
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
-from services.frontend.apis.messages.stream import MessagesStream
+from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.turns.admission import Admitted
 from services.frontend.turns.interfaces import TurnSink
 from services.runtime.config import FrontendConfig

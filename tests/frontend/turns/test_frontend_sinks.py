@@ -1,6 +1,7 @@
 """Streams are flushed at the end of a tick: once each, all rendered before any is written, none affected by another."""
 
 import asyncio
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -8,15 +9,15 @@ import structlog
 from aiohttp import ClientSession
 
 from schemas.events import BlockStart, Delta
-from services.frontend.apis.messages.stream import MessagesStream
-from services.frontend.turns.sinks import Flusher
+from services.frontend.apis.messages.render import MessagesStream
+from services.frontend.turns.sinks import Flusher, StreamSink
 from tests.frontend.frontend_fakes import FakeGateway, Step, finish, serving
 
 BODY = b'{"model":"acme/served-model","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
 ASK = b"POST /v1/messages HTTP/1.%d\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
 
 
-class Stream:
+class Stream(StreamSink[Any]):
     def __init__(self, name: str, said: list[str], broken: str = "") -> None:
         self.name, self.said, self.broken = name, said, broken
 

@@ -10,7 +10,7 @@ from msgspec import Raw
 from schemas.events import BlockStart
 from services.frontend.apis.chat import wire
 from services.frontend.apis.shared.decode import is_json
-from services.frontend.apis.shared.freeform import FreeformInput, freeform_input
+from services.frontend.apis.shared.tools import FreeformInput, freeform_input
 
 
 class CallWriter:

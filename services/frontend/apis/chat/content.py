@@ -6,7 +6,7 @@ from typing import Any, Literal
 from schemas.conversation import Media, Reasoning, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-from services.frontend.apis.shared.inline_data import base64_size, data_url, file_size, image_size
+from services.frontend.apis.shared.content import base64_size, data_url, file_size, image_size
 from services.frontend.turns.media.pdf_document import document
 
 

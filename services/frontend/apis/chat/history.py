@@ -24,7 +24,7 @@ from schemas.conversation import Call, Media, Part, Reasoning, Result, Role, Tex
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.content import content_parts, thinking_text
-from services.frontend.apis.shared.call_history import CallHistory
+from services.frontend.apis.shared.content import CallHistory
 from services.frontend.apis.shared.decode import objects
 from services.frontend.apis.shared.openai.wording import missing_parameter
 

@@ -14,7 +14,7 @@ from schemas.conversation import Client, Conversation, OutputFormat, Text, Think
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import History
-from services.frontend.apis.chat.stream import (
+from services.frontend.apis.chat.render import (
     ChatCollector,
     ChatStream,
     ReasoningField,
@@ -23,10 +23,9 @@ from services.frontend.apis.chat.stream import (
     Shape,
 )
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, given, tags_of
-from services.frontend.apis.shared.hints import hints
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
-from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Renderer, Reply
@@ -244,13 +243,13 @@ class Chat:
 
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
-        self._known: KnownParts[Any] = KnownParts()
-        self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, self._known)
+        self._memo: KnownParts[Any] = KnownParts()
+        self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, self._memo)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses POST /v1/chat/completions. Raises Invalid."""
         ask = parse(body, headers, self._settings, decoder=self._decoder)
-        share_texts(ask.conversation, self._known)
+        share_texts(ask.conversation, self._memo)
         return ask
 
     def parse_prompt(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:

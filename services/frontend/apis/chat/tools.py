@@ -9,9 +9,9 @@ from msgspec import Struct
 from schemas.conversation import HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-from services.frontend.apis.shared.client_grammars import checked_grammar
 from services.frontend.apis.shared.decode import ToolList, given
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
+from services.frontend.apis.shared.tools import checked_grammar
 from services.frontend.turns.hosted.tools import hosted_spec
 
 

@@ -10,12 +10,11 @@ from schemas.conversation import Client, Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from services.frontend.apis.completions import wire
-from services.frontend.apis.completions.stream import CompletionsCollector, CompletionsStream, Shape
+from services.frontend.apis.completions.render import CompletionsCollector, CompletionsStream, Shape
 from services.frontend.apis.shared.decode import decode_body
-from services.frontend.apis.shared.hints import hints
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer
-from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_sampling
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
 from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 MAX_TOKENS = 16

@@ -12,7 +12,7 @@ from schemas.conversation import Media, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import one_of
-from services.frontend.apis.shared.inline_data import IMAGE_TYPES, base64_size
+from services.frontend.apis.shared.content import IMAGE_TYPES, base64_size
 from services.frontend.turns.media.pdf_document import document
 
 MAX_MEDIA_TYPE = 128

@@ -13,7 +13,7 @@ from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.content import hosted_text, plain_parts, raw_text, result_parts
 from services.frontend.apis.messages.hosted import own_id, result_of
 from services.frontend.apis.messages.tools import ToolSet
-from services.frontend.apis.shared.call_history import CallHistory
+from services.frontend.apis.shared.content import CallHistory
 from services.frontend.turns.hosted.tools import add_results, result_part
 
 _WEB_RESULTS = (wire.WebSearchResultBlock, wire.WebFetchResultBlock)

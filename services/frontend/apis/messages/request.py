@@ -18,10 +18,9 @@ from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import History
-from services.frontend.apis.messages.stream import PING, CompactionStream, MessageCollector, MessagesStream
+from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
 from services.frontend.apis.shared.decode import BodyDecoder, given
-from services.frontend.apis.shared.hints import hints
-from services.frontend.apis.shared.sampling_fields import sampling_of
+from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.http.headers import first_header
 from services.frontend.turns.interfaces import Collector, Renderer, Reply
 from services.runtime.memo import KnownParts, share_texts
@@ -252,14 +251,14 @@ class Messages:
 
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
-        self._known: KnownParts[Any] = KnownParts()
+        self._memo: KnownParts[Any] = KnownParts()
         read_tools = partial(tools.read_tools, served=frozenset(served))
-        self._decoder: Decoder = BodyDecoder(wire.Body, read_tools, explain, self._known)
+        self._decoder: Decoder = BodyDecoder(wire.Body, read_tools, explain, self._memo)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages. Raises Invalid."""
         ask = parse(body, headers, decoder=self._decoder)
-        share_texts(ask.conversation, self._known)
+        share_texts(ask.conversation, self._memo)
         return ask
 
     def parse_count(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:

@@ -8,10 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from services.frontend.apis.shared.bounds import Integer, Limit
-from services.frontend.apis.shared.decode import NULL
-from services.frontend.apis.shared.hints import Nvext
-from services.frontend.apis.shared.sampling_fields import SamplingFields
+from services.frontend.apis.shared.decode import NULL, Integer, Limit
+from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
 _Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 _Refused: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})]

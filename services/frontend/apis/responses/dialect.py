@@ -1,17 +1,17 @@
 """The Responses API as a `Dialect`: from a request to the renderer of its answer. Pure but for a cache of tools."""
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 
 import msgspec
 from msgspec import Raw, Struct
 
 from schemas.conversation import Conversation
 from schemas.errors import Invalid
-from services.frontend.apis.responses.answer.events import KEEPALIVE
-from services.frontend.apis.responses.answer.items import Shape
-from services.frontend.apis.responses.answer.stream import CompactionStream, ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import not_found, previous_not_found
+from services.frontend.apis.responses.render.events import KEEPALIVE
+from services.frontend.apis.responses.render.items import Shape
+from services.frontend.apis.responses.render.stream import CompactionStream, ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
     REASONING_SEALED,
@@ -19,11 +19,9 @@ from services.frontend.apis.responses.request.body import (
     TRIGGER,
     ResponsesRequest,
     decode,
-    item_kinds,
 )
-from services.frontend.apis.responses.request.items import ItemReader
+from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.apis.responses.sealing import TextSealer
 from services.frontend.turns.interfaces import Reply
 from services.frontend.turns.summary import request_summary
 from services.runtime.memo import KnownParts
@@ -55,63 +53,13 @@ class ResponsesAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> ResponsesStream:
         """See `Ask.renderer`."""
-        return self._stream(reply, recorded=self.request.store)
+        if self.sealer is not None:
+            return CompactionStream(reply, self.shape, self.sealer)
+        return ResponsesStream(reply, self.shape)
 
     def collector(self, reply: Reply) -> ResponsesCollector:
         """See `Ask.collector`."""
-        return ResponsesCollector(self._stream(reply, recorded=False), self.user_messages)
-
-    def _stream(self, reply: Reply, *, recorded: bool) -> ResponsesStream:
-        if self.sealer is not None:
-            return CompactionStream(reply, self.shape, self.sealer, recorded=recorded)
-        return ResponsesStream(reply, self.shape, recorded=recorded)
-
-
-def understand(
-    request: ResponsesRequest,
-    headers: Mapping[str, str],
-    *,
-    history: Sequence[Raw] = (),
-    sealer: TextSealer | None = None,
-    counting: bool = False,
-    compacting: bool = False,
-    known: KnownParts[RequestTools] | None = None,
-    served: frozenset[str] = frozenset(),
-) -> ResponsesAsk:
-    """Converts a request to a conversation. Raises Invalid; NotFound for a reference to a stored item that is left.
-
-    `history`: the items of the chain that `previous_response_id` names, before the request's own. `sealer` opens
-    compaction items, and seals a new one where the input ends in a `compaction_trigger` or `compacting` is set.
-    `counting`: only the size of the prompt is needed. `known` remembers the tools of earlier requests. `served`: the
-    kinds of hosted tools that this server runs.
-    """
-    body = request.body
-    tools = RequestTools.of(body.tools or [], KnownParts() if known is None else known, served)
-    if request.references:
-        raise not_found("Item", request.references[0], "input")
-    compacting = conversation.ends_in_trigger(request) or compacting
-    if compacting and sealer is None and not counting:
-        raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)
-    items = ItemReader(tools, sealer, pairing=not counting)
-    items.read(zip(history, item_kinds(history, "history"), strict=True), place="history")
-    items.read(zip(request.items, request.kinds, strict=True))
-    items.close()
-    built = conversation.build(request, headers, tools, items)
-    if compacting:
-        built = request_summary(built)
-    else:
-        sealer = None
-    shape = Shape(
-        names=tools.names,
-        echo=request.echo,
-        sealed=REASONING_SEALED in (body.include or ()),
-        summary=request.reasoning.summary not in (None, "none"),
-        sources=SOURCES in (body.include or ()),
-        logprobs=built.sampling.logprobs is not None,
-        prefill=request.prefill,
-    )
-    notes = [*tools.dropped, *items.notes]
-    return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)
+        return ResponsesCollector(self.renderer(reply), self.user_messages)
 
 
 class Responses:
@@ -122,10 +70,57 @@ class Responses:
 
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
-        self.decode = partial(decode, known=KnownParts[Raw]())
+        self._served = frozenset(served)
+        self._tools: KnownParts[RequestTools] = KnownParts()
+        self._echoes: KnownParts[Raw] = KnownParts()
+
+    def decode(self, data: bytes, *, counting: bool = False) -> ResponsesRequest:
         """See `request.body.decode`."""
-        self.understand = partial(understand, known=KnownParts[RequestTools](), served=frozenset(served))
-        """See `understand`."""
+        return decode(data, counting=counting, memo=self._echoes)
+
+    def understand(
+        self,
+        request: ResponsesRequest,
+        headers: Mapping[str, str],
+        *,
+        sealer: TextSealer | None = None,
+        counting: bool = False,
+        compacting: bool = False,
+    ) -> ResponsesAsk:
+        """Converts a request with its whole input to a conversation. Raises Invalid; NotFound for a reference that is
+        left.
+
+        Args:
+            sealer: opens compaction items, and seals a new one where the input ends in a `compaction_trigger` or
+                `compacting` is set.
+            counting: only the size of the prompt is needed.
+        """
+        body = request.body
+        tools = RequestTools.of(body.tools or [], self._tools, self._served)
+        if request.references:
+            raise not_found("Item", request.references[0], "input")
+        compacting = conversation.ends_in_trigger(request) or compacting
+        if compacting and sealer is None and not counting:
+            raise Invalid("This server cannot compact: it has no key to seal with.", param="input", code=TRIGGER)
+        items = ItemReader(tools, sealer, pairing=not counting)
+        items.read(request)
+        items.close()
+        built = conversation.build(request, headers, tools, items)
+        if compacting:
+            built = request_summary(built)
+        else:
+            sealer = None
+        shape = Shape(
+            names=tools.names,
+            echo=request.echo,
+            sealed=REASONING_SEALED in (body.include or ()),
+            summary=request.reasoning.summary not in (None, "none"),
+            sources=SOURCES in (body.include or ()),
+            logprobs=built.sampling.logprobs is not None,
+            prefill=request.prefill,
+        )
+        notes = [*tools.dropped, *items.notes]
+        return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
         """Converts a request where nothing is stored. Raises Invalid."""
@@ -136,4 +131,4 @@ class Responses:
 
     def count_body(self, tokens: int) -> bytes:
         """The answer to POST /v1/responses/input_tokens."""
-        return msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens})
+        return msgspec.json.encode(wire.Tokens(input_tokens=tokens))

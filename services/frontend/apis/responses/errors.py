@@ -37,7 +37,7 @@ def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
     return openai_reply(replace(info, param=own), request_id, status)
 
 
-def failure(info: ErrorInfo) -> dict[str, Any]:
+def failure(info: ErrorInfo) -> dict[str, str]:
     """The `error` member of a failed response."""
     message = openai_error(info)["message"]
     if info.kind is ErrorKind.RATE_LIMITED and info.retry_after_s is not None and "try again in" not in message:

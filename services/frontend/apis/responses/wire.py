@@ -1,4 +1,4 @@
-"""The JSON of a Responses request as typed Structs.
+"""The JSON of the Responses API as typed Structs: requests, and the documents of answers.
 
 Input items, and everything that the answer echoes, stay raw (`Raw`): they are stored, listed and sent back as the
 client spelled them, and decoded again where they decide a prompt. Unnamed fields are skipped (`moderation`,
@@ -7,12 +7,10 @@ client spelled them, and decoded again where they decide a prompt. Unnamed field
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from services.frontend.apis.shared.bounds import MAX_INTEGER, Integer, Metadata, Name
-from services.frontend.apis.shared.decode import NULL
-from services.frontend.apis.shared.hints import Nvext
-from services.frontend.apis.shared.sampling_fields import SamplingFields
+from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Name
+from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
 Includable: TypeAlias = Literal[
     "file_search_call.results",
@@ -24,6 +22,12 @@ Includable: TypeAlias = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
+
+
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+"""What a client attaches to a response."""
 
 
 class Body(SamplingFields, kw_only=True):
@@ -363,3 +367,97 @@ class CompactionItem(Struct):
     """A sealed summary that stands for everything before it."""
 
     encrypted_content: str
+
+
+# Answers.
+
+_Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+_Objects: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "array", "items": {"type": "object"}})]
+Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+class Usage(Struct):
+    """Token counts; `input_tokens` includes those that were read from the cache, `output_tokens` reasoning."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class Answer(Struct, kw_only=True):
+    """A response in any state: all members that the SDKs' strict types and the Open Responses schema require."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    status: Status
+    completed_at: int | None
+    error: dict[str, str] | None
+    incomplete_details: dict[str, str] | None
+    model: str
+    output: list[_Object]
+    instructions: Any = None
+    previous_response_id: str | None = None
+    tools: _Objects
+    tool_choice: Any
+    parallel_tool_calls: bool
+    reasoning: dict[str, str | None]
+    text: Any
+    truncation: str
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    presence_penalty: float
+    frequency_penalty: float
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    store: bool
+    background: bool
+    service_tier: str
+    metadata: dict[str, str]
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    safety_identifier: str | None
+    user: str | None
+    prompt_cache_options: Any | UnsetType = UNSET
+    usage: Usage | None
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    token_logprobs: list[float | None] | UnsetType = UNSET
+
+
+class Compaction(Struct, kw_only=True):
+    """A conversation as its user messages and one sealed summary."""
+
+    id: str
+    object: Literal["response.compaction"] = "response.compaction"
+    created_at: int
+    output: list[_Object]
+    usage: Usage | None
+
+
+class Deleted(Struct):
+    """A response that is no longer stored."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+class Items(Struct, kw_only=True):
+    """A page of a response's input."""
+
+    object: Literal["list"] = "list"
+    data: list[_Object]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class Tokens(Struct, kw_only=True):
+    """The exact size of a prompt."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int

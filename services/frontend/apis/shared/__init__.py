@@ -1,1 +1,1 @@
-"""What several APIs share: decoding, sampling fields, errors, structured output."""
+"""What several APIs share: decoding of requests, their tools and content, answers, errors, the OpenAPI document."""

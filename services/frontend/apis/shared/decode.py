@@ -2,14 +2,23 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar, get_args
+from typing import Annotated, Any, Generic, TypeVar, get_args
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from schemas.conversation import ToolSpec
 from schemas.errors import Invalid
 from services.runtime.memo import KnownParts
+
+MAX_INTEGER = 2**63 - 1
+Integer = Annotated[int, Meta(ge=-(2**63), le=MAX_INTEGER)]
+"""An integer that fits the bus; every engine's own limits are narrower."""
+Limit = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
+"""A number of tokens."""
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
+"""A tool's name in OpenAI's APIs."""
 
 
 class ToolList(Struct, frozen=True):

@@ -2,7 +2,8 @@
 
 `SamplingFields` is the one table of all APIs: each of its fields is copied to the field of `Sampling` with that name.
 To add a sampling parameter, add it to both; the worker's admission and its engines are the rest. `OpenAIFields` are
-the further fields of Chat Completions and Completions: OpenAI's, and those that vLLM and SGLang add.
+the further fields of Chat Completions and Completions: OpenAI's, and those that vLLM and SGLang add. `Nvext` are the
+scheduling hints of Dynamo's clients, which every API takes.
 """
 
 from typing import Annotated, Any
@@ -11,10 +12,9 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, OutputFormat, Sampling
+from schemas.conversation import Conversation, Hints, OutputFormat, Sampling
 from schemas.errors import Invalid
-from services.frontend.apis.shared.bounds import MAX_INTEGER, Integer, Limit, Share
-from services.frontend.apis.shared.hints import Nvext
+from services.frontend.apis.shared.decode import MAX_INTEGER, Integer, Limit, Share
 from services.frontend.apis.shared.openai.wording import unsupported
 
 _Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
@@ -24,6 +24,33 @@ _ID_DIGITS = 10
 _INT64 = 1 << 63
 _FORMLESS = ("guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf", "structural_tag")
 _KINDS = ("regex", "choice", "grammar", "structural_tag")
+
+
+class AgentHints(Struct):
+    """An agent's hints."""
+
+    latency_sensitivity: float | None = None
+    priority: Integer | None = None
+    osl: Limit | None = None
+    speculative_prefill: bool | None = None
+
+
+class Nvext(Struct):
+    """Dynamo's extensions of a request."""
+
+    agent_hints: AgentHints | None = None
+
+
+def hints(nvext: Nvext | None, *, priority: int | None, cache_salt: str | None) -> Hints:
+    """The hints in a body's `nvext`, `priority` and `cache_salt` (vLLM's spelling)."""
+    agent = (nvext.agent_hints if nvext is not None else None) or AgentHints()
+    return Hints(
+        latency_sensitivity=agent.latency_sensitivity,
+        priority=agent.priority if agent.priority is not None else priority,
+        osl=agent.osl,
+        speculative_prefill=bool(agent.speculative_prefill),
+        cache_salt=cache_salt or None,
+    )
 
 
 class SamplingFields(Struct, kw_only=True):

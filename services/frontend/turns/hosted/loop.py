@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import Counter as MetricCounter
 
 from schemas.control import ModelCard
 from schemas.conversation import Call, HostedTool, Part, Reasoning, Result, Text, ToolChoice, Turn
@@ -36,7 +38,6 @@ from schemas.events import (
 )
 from services.frontend.turns.blocks import blocks_of
 from services.frontend.turns.hosted.contract import Provider, ProviderError
-from services.frontend.turns.hosted.metrics import HostedMetrics
 from services.frontend.turns.hosted.policy import refusal, shown
 from services.frontend.turns.hosted.tools import add_results, hosted_argument, result_part
 from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnGateway, TurnSink
@@ -45,6 +46,31 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 
 if TYPE_CHECKING:
     from services.frontend.turns.admission import Admitted
+
+
+CALL_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)
+
+
+class HostedMetrics:
+    """The metrics of one process, in its registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._calls = MetricCounter(
+            "turnwire_hosted_calls", "Calls of hosted tools, by how they ended.", ["tool", "outcome"], registry=registry
+        )
+        self._seconds = Histogram(
+            "turnwire_hosted_call_seconds",
+            "From a call of a provider to its answer.",
+            ["tool"],
+            registry=registry,
+            buckets=CALL_S,
+        )
+
+    def ended(self, tool: str, outcome: str, seconds: float | None) -> None:
+        """Counts a call. `outcome`: `ok`, `cancelled` or an error code; `seconds`: None if no provider was called."""
+        self._calls.labels(tool, outcome).inc()
+        if seconds is not None:
+            self._seconds.labels(tool).observe(seconds)
 
 
 class HostedTools:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Part, Text, Turn
+from schemas.conversation import Conversation, Media, Part, Result, Text, Turn
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.interfaces import TurnSink
 from services.frontend.turns.summary import SummaryRequest
@@ -22,6 +22,22 @@ MediaKind: TypeAlias = Literal["image", "document", "audio"]
 
 _NOUNS: dict[MediaKind, str] = {"image": "images", "document": "documents without readable text", "audio": "audio"}
 _END = " are not shown to this model. It gets only a line with type and size instead.]"
+
+
+def media_of(conversation: Conversation) -> list[Media]:
+    """The media of a conversation, those in results included."""
+    found: list[Media] = []
+    for turn in conversation.turns:
+        for part in turn.parts:
+            if type(part) is Text:  # most parts; this runs for every part of every request
+                continue
+            if isinstance(part, Result):
+                for inner in part.parts:
+                    if isinstance(inner, Media):
+                        found.append(inner)
+            elif isinstance(part, Media):
+                found.append(part)
+    return found
 
 
 def notice(kinds: Iterable[MediaKind]) -> str:

@@ -43,6 +43,8 @@ class ResponsesRequest(Struct, frozen=True):
     """The members of a Response object that repeat the request."""
     prefill: bool
     """Compute the prompt and generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
+    earlier: int = 0
+    """How many of the items come before the request's own: those of the responses that it continues."""
 
     @property
     def model(self) -> str:
@@ -57,16 +59,25 @@ class ResponsesRequest(Struct, frozen=True):
     @property
     def references(self) -> list[str]:
         """The ids of the stored items that the input names, in order."""
-        return [kind.id for kind in self.kinds if is_reference(kind) and kind.id is not None]
+        return [kind.id for kind in self.kinds[self.earlier :] if is_reference(kind) and kind.id is not None]
 
     @property
     def size(self) -> int:
         """Bytes of the items as JSON, about."""
         return sum(len(memoryview(item)) for item in self.items)
 
+    def place(self, index: int) -> str:
+        """The place of an item, for errors: in the request's own input, or in the history before it."""
+        return f"history[{index}]" if index < self.earlier else f"input[{index - self.earlier}]"
+
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
         """The same request with other input items. Raises Invalid."""
-        return replace(self, items=items, kinds=item_kinds(items, "input"))
+        return replace(self, items=items, kinds=item_kinds(items, "input"), earlier=0)
+
+    def with_history(self, items: Sequence[Raw]) -> "ResponsesRequest":
+        """The same request with these items before its own. Raises Invalid."""
+        kinds = item_kinds(items, "history")
+        return replace(self, items=[*items, *self.items], kinds=[*kinds, *self.kinds], earlier=len(items))
 
     def with_references(self, stored: Mapping[str, Raw]) -> "ResponsesRequest":
         """The same request with stored items in place of the references to them. Raises NotFound."""
@@ -78,14 +89,18 @@ class ResponsesRequest(Struct, frozen=True):
                 items[index] = stored[kind.id]
         return self.with_items(items)
 
+    def own(self) -> "ResponsesRequest":
+        """The same request without the items before its own."""
+        return replace(self, items=self.items[self.earlier :], kinds=self.kinds[self.earlier :], earlier=0)
+
     def without_input(self) -> "ResponsesRequest":
         """Keeps what rendering the answer needs: the items would keep the bytes of the whole request alive."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
-        return replace(self, body=body, items=[], kinds=[])
+        return replace(self, body=body, items=[], kinds=[], earlier=0)
 
 
-def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None = None) -> ResponsesRequest:
-    """Decodes a request. Raises Invalid in the native wording. `known` remembers the echo of tools.
+def decode(data: bytes, *, counting: bool = False, memo: KnownParts[Raw] | None = None) -> ResponsesRequest:
+    """Decodes a request. Raises Invalid in the native wording. `memo` remembers the echo of tools.
 
     `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
     """
@@ -110,7 +125,7 @@ def decode(data: bytes, *, counting: bool = False, known: KnownParts[Raw] | None
         kinds=item_kinds(items, "input"),
         reasoning=reasoning,
         text=text,
-        echo=_echo(body, reasoning, text, KnownParts() if known is None else known),
+        echo=_echo(body, reasoning, text, KnownParts() if memo is None else memo),
         prefill=body.generate is False or bool(cache.prewarm),
     )
 
@@ -147,7 +162,7 @@ def _refuse_unsupported(body: wire.Body) -> None:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 
 
-def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, known: KnownParts[Raw]) -> dict[str, Any]:
+def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: KnownParts[Raw]) -> dict[str, Any]:
     """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
     summary = None if reasoning.summary == "none" else reasoning.summary
     shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
@@ -159,7 +174,7 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, kno
     echo: dict[str, Any] = {
         "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
-        "tools": _echoed_tools(body.tools or [], known),
+        "tools": _echoed_tools(body.tools or [], memo),
         "tool_choice": _one_line(body.tool_choice) if given(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": shown,
@@ -186,11 +201,11 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, kno
     return echo
 
 
-def _echoed_tools(tools: list[Raw], known: KnownParts[Raw]) -> Raw:
+def _echoed_tools(tools: list[Raw], memo: KnownParts[Raw]) -> Raw:
     def read(_: bytes) -> Raw:
         return Raw(msgspec.json.encode([_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(tools)]))
 
-    return known.get(b",".join(tools), read)
+    return memo.get(b",".join(tools), read)
 
 
 def _echoed_tool(raw: Raw, place: str) -> Raw | dict[str, Raw]:

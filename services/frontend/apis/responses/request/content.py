@@ -16,7 +16,7 @@ from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.body import TRIGGER
-from services.frontend.apis.shared.inline_data import data_url, file_size, image_size
+from services.frontend.apis.shared.content import data_url, file_size, image_size
 from services.frontend.apis.shared.openai.wording import unsupported
 from services.frontend.turns.media.pdf_document import document
 

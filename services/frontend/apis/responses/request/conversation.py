@@ -14,9 +14,8 @@ from services.frontend.apis.responses.request.body import LOGPROBS, TRIGGER, Res
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import given
-from services.frontend.apis.shared.hints import hints
 from services.frontend.apis.shared.openai.wording import missing_parameter
-from services.frontend.apis.shared.sampling_fields import sampling_of
+from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.http.headers import first_header
 from services.frontend.turns.hosted.tools import missing_tools
 
@@ -59,7 +58,7 @@ def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
 
 def ends_in_trigger(request: ResponsesRequest) -> bool:
     """Whether the last item is a compaction trigger. Raises Invalid for one in another place."""
-    kinds = request.kinds
+    kinds = request.kinds[request.earlier :]
     for index, kind in enumerate(kinds[:-1]):
         if kind.type == TRIGGER:
             raise Invalid("A compaction_trigger must be the last item.", param=f"input[{index}]", code="invalid_value")

@@ -5,8 +5,8 @@ all results after all calls: consecutive results are one turn, sorted by their c
 by position only. Ids of items never reach a prompt.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -17,15 +17,39 @@ from schemas.events import HostedResult
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request import content
-from services.frontend.apis.responses.request.body import MESSAGE
+from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
-from services.frontend.apis.responses.sealing import TextSealer, open_summary
 from services.frontend.apis.shared.decode import given
 from services.frontend.turns.hosted.tools import result_part, unpack
 
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"
 """Goes before the summary of a compaction item."""
+
+
+_PREFIX = "turnwire.compaction.1\n"
+"""Distinguishes a sealed summary from sealed reasoning, so that neither passes for the other."""
+
+
+class TextSealer(Protocol):
+    """Seals and opens text; handed to the dialect, which has no key."""
+
+    def seal(self, text: str) -> str:
+        """The sealed form of a text."""
+
+    def open(self, blob: str) -> str | None:
+        """The text; None where the blob is foreign, damaged or made with another key."""
+
+
+def seal_summary(sealer: TextSealer, summary: str) -> str:
+    """The `encrypted_content` of a compaction item."""
+    return sealer.seal(_PREFIX + summary)
+
+
+def open_summary(sealer: TextSealer, blob: str) -> str | None:
+    """The summary in a compaction item; None where this deployment did not seal it as one."""
+    text = sealer.open(blob)
+    return text.removeprefix(_PREFIX) if text is not None and text.startswith(_PREFIX) else None
 
 
 class ItemReader:
@@ -55,12 +79,12 @@ class ItemReader:
         self._shells: dict[str, str] = {}
         """Call ids of local shell calls by the ids of their items."""
 
-    def read(self, items: Iterable[tuple[Raw, wire.ItemKind]], place: str = "input") -> None:
-        """Reads items. Raises Invalid."""
-        for index, (item, kind) in enumerate(items):
-            name, at = kind.type or MESSAGE, f"{place}[{index}]"
-            if (known := _READERS.get(name)) is not None:
-                shape, read = known
+    def read(self, request: ResponsesRequest) -> None:
+        """Reads the items of a request. Raises Invalid."""
+        for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
+            name, at = kind.type or MESSAGE, request.place(index)
+            if (reader := _READERS.get(name)) is not None:
+                shape, read = reader
                 read(self, convert(shape, item, at), at)
             elif name in AS_TEXT:
                 self._add(Text(hosted_text(name, item)))

@@ -18,9 +18,9 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.shared.client_grammars import checked_grammar
 from services.frontend.apis.shared.decode import given
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter, unsupported
+from services.frontend.apis.shared.tools import checked_grammar
 from services.frontend.turns.hosted.tools import hosted_spec
 from services.runtime.memo import KnownParts
 
@@ -109,7 +109,7 @@ class RequestTools(Struct):
 
     @classmethod
     def of(
-        cls, raws: Sequence[Raw], known: "KnownParts[RequestTools]", served: frozenset[str] = frozenset()
+        cls, raws: Sequence[Raw], memo: "KnownParts[RequestTools]", served: frozenset[str] = frozenset()
     ) -> "RequestTools":
         """The request's own tools, to which others may be added. Raises Invalid."""
 
@@ -119,7 +119,7 @@ class RequestTools(Struct):
             tools.shown = tools.settled()
             return tools
 
-        own = known.get(b",".join(raws), read)
+        own = memo.get(b",".join(raws), read)
         return replace(
             own, specs=own.specs.copy(), names=own.names.copy(), dropped=own.dropped.copy(), found=own.found.copy()
         )

@@ -1,16 +1,26 @@
-"""Extracts the raw input of a freeform tool from the JSON that the model writes.
+"""Freeform tools: checks the grammars of their inputs, and extracts an input from the JSON that the model writes.
 
-The model sees a freeform tool as a function with one string, `input`; the client receives the string itself, streamed.
+A grammar is checked as OpenAI does: with llguidance where it is installed, else roughly. The model sees a freeform tool
+as a function with one string, `input`; the client receives the string itself, streamed.
 
     {"input": "*** Begin Patch\\n…"}      →      *** Begin Patch
                                                 …
 """
 
 import re
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 
 import msgspec
 from msgspec import Struct
 
+from schemas.conversation import Grammar
+from schemas.errors import Invalid
+
+_KEPT = 256
+_KEPT_CHARS = 16_384
+_START = re.compile(r"^[ \t]*[?!]{0,2}start[ \t]*(?:\.\d+)?[ \t]*:", re.MULTILINE)
 _HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _PIECE = re.compile(
     r"""
@@ -25,6 +35,36 @@ _PIECE = re.compile(
 )
 _PARTIAL_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(\\(u[0-9a-fA-F]{0,3})?)?")
 _LONE_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+
+def checked_grammar(syntax: str, definition: str, place: str) -> Grammar:
+    """The grammar. `place` is the field of its definition. Raises Invalid for one that is not valid."""
+    find = _problem if len(definition) <= _KEPT_CHARS else _problem.__wrapped__
+    if problem := find(syntax, definition):
+        raise Invalid(f"Invalid value for '{place}': {problem}", param=place, code="invalid_value")
+    return Grammar(syntax, definition)
+
+
+@lru_cache(_KEPT)
+def _problem(syntax: str, definition: str) -> str:
+    """What is wrong with a grammar; "" if nothing is. Agents send the same one with every request."""
+    if find_spec("llguidance") is None:
+        return _rough_problem(syntax, definition)
+    matcher = import_module("llguidance").LLMatcher
+    make = matcher.grammar_from_lark if syntax == "lark" else matcher.grammar_from_regex
+    first, *more = str(matcher.validate_grammar(make(definition))).splitlines() or [""]
+    reason = next((line for line in more if line.startswith("error: ")), "")
+    return f"{first} {reason}".strip()
+
+
+def _rough_problem(syntax: str, definition: str) -> str:
+    if syntax == "lark":
+        return "" if _START.search(definition) else "no start rule found"
+    try:
+        re.compile(definition)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"regex parse error: {error}"
+    return ""
 
 
 class _Wrapped(Struct):

@@ -4,6 +4,7 @@ A text or reasoning item opens with its first character, so none is ever empty. 
 events were split.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,13 +13,17 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.events import BlockStop, TokenLogprob, Usage
-from services.frontend.apis.responses.answer.events import EventWriter, delta_head
+from services.frontend.apis.responses.render.events import EventWriter, delta_head
 from services.frontend.apis.responses.request.tools import ToolName
 from services.frontend.apis.shared.openai.chunks import logprob
 
 CUT_OFF = BlockStop(0, complete=False)
 """The end of a block in whose middle the turn ended."""
 _encode = msgspec.json.Encoder().encode
+
+
+_ENDS = r"(?![A-Za-z0-9_/]|[-.?#&=%~+:@][A-Za-z0-9_/%])"
+"""Behind a URL: nothing that makes it a longer one."""
 
 
 class Shape(Struct, frozen=True):
@@ -199,3 +204,21 @@ def raw(item: dict[str, Any]) -> Raw:
 
 def _part(kind: str, text: str | Raw) -> dict[str, Any]:
     return {"type": kind, "text": text}
+
+
+def url_citations(text: str, titles: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The `url_citation` annotations of a text, in its order. `titles`: of pages, by URL.
+
+    A citation covers a Markdown link with the URL, or else the URL. Indexes count characters; the end is exclusive.
+    """
+    written = [url for url in titles if url in text]
+    if not written:
+        return []
+    urls = "|".join(map(re.escape, sorted(written, key=len, reverse=True)))
+    pattern = re.compile(rf"\[[^\[\]\n]*\]\(<?(?P<linked>{urls}){_ENDS}>?[^()\n]*\)|(?P<bare>{urls}){_ENDS}")
+    found = []
+    for match in pattern.finditer(text):
+        url = match["linked"] or match["bare"]
+        place = {"start_index": match.start(), "end_index": match.end()}
+        found.append({"type": "url_citation", **place, "url": url, "title": titles[url]})
+    return found

@@ -7,11 +7,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.events import BlockStart, BlockStop, HostedResult, TokenLogprob
-from services.frontend.apis.responses.answer.events import EventWriter
-from services.frontend.apis.responses.answer.items import OutputItem, raw
+from services.frontend.apis.responses.render.events import EventWriter
+from services.frontend.apis.responses.render.items import OutputItem, raw
 from services.frontend.apis.responses.request.tools import ToolName
 from services.frontend.apis.shared.decode import is_json
-from services.frontend.apis.shared.freeform import FreeformInput
+from services.frontend.apis.shared.tools import FreeformInput
 from services.frontend.turns.hosted.tools import hosted_argument, pack
 
 ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}

@@ -14,8 +14,8 @@ from msgspec import Meta, Raw, Struct
 from schemas.errors import Invalid, raised
 from schemas.frames import TextReply, unpack_ids
 from services.frontend.apis.chat import wire as chat
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.request import Messages

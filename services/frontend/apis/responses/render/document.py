@@ -1,17 +1,14 @@
-"""The Response object: all members that the SDKs' strict types and the Open Responses schema require."""
-
-from typing import Any, Literal, TypeAlias
+"""The state of one Response, from which its document is made."""
 
 from msgspec import Raw
 
 from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, Usage
-from services.frontend.apis.responses.answer.items import Shape
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import failure
+from services.frontend.apis.responses.render.items import Shape
 from services.frontend.apis.shared.answer import TokenReport
 from services.frontend.turns.interfaces import Reply
-
-Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 def response_id(turn: str) -> str:
@@ -27,7 +24,7 @@ class ResponseState:
         self.shape = shape
         self.items: list[Raw] = []
         """The finished output items, as JSON."""
-        self.status: Status = "in_progress"
+        self.status: wire.Status = "in_progress"
         self.usage: Usage | None = None
         self.failure: ErrorInfo | None = None
         self.tokens = TokenReport()
@@ -51,7 +48,7 @@ class ResponseState:
         """The turn ended with an error."""
         self.status, self.failure = "failed", info
 
-    def document(self, status: Status | None = None) -> dict[str, Any]:
+    def document(self, status: wire.Status | None = None) -> wire.Answer:
         """The Response object as it stands; `status` overrides the state.
 
         `completed_at` is the time of this call where the reply has a clock, otherwise that of the reply.
@@ -60,28 +57,26 @@ class ResponseState:
         completed_at = None
         if status == "completed":
             completed_at = int(reply.now()) if reply.now is not None else reply.created
-        return {
-            "id": response_id(reply.turn),
-            "object": "response",
-            "created_at": reply.created,
-            "status": status,
-            "completed_at": completed_at,
-            "error": failure(self.failure) if self.failure is not None and status == "failed" else None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "model": reply.model,
-            "output": list(self.items),
+        return wire.Answer(
+            id=response_id(reply.turn),
+            created_at=reply.created,
+            status=status,
+            completed_at=completed_at,
+            error=failure(self.failure) if self.failure is not None and status == "failed" else None,
+            incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
+            model=reply.model,
+            output=list(self.items),
             **self.shape.echo,
-            "usage": None if self.usage is None else _usage(self.usage),
+            usage=None if self.usage is None else _usage(self.usage),
             **(self.tokens.prompt() | self.tokens.output() if self.over else {}),
-        }
+        )
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
-    """`input_tokens` includes the cached tokens, `output_tokens` the reasoning."""
-    return {
-        "input_tokens": usage.prompt,
-        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
-        "output_tokens": usage.output,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
-        "total_tokens": usage.prompt + usage.output,
-    }
+def _usage(usage: Usage) -> wire.Usage:
+    return wire.Usage(
+        usage.prompt,
+        {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        usage.output,
+        {"reasoning_tokens": usage.reasoning},
+        usage.prompt + usage.output,
+    )

@@ -7,8 +7,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import Invalid
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
-from services.frontend.apis.responses.store.record import item_id
+from services.frontend.apis.responses.state.record import item_id
 from services.frontend.apis.shared.openai.wording import invalid_value, out_of_range
 
 DEFAULT_LIMIT = 20
@@ -129,8 +130,7 @@ def listed(items: Sequence[Raw], page: Page) -> bytes:
     found = shown[start:end]
     ids = (found[0][0], found[-1][0]) if found else ("", "")
     data = [raw for _, raw in found]
-    document = {"object": "list", "data": data, "first_id": ids[0], "last_id": ids[1], "has_more": end < len(shown)}
-    return _encode(document)
+    return _encode(wire.Items(data=data, first_id=ids[0], last_id=ids[1], has_more=end < len(shown)))
 
 
 def _completed(parts: Raw) -> Any:

@@ -1,8 +1,8 @@
 """The operation of Chat Completions."""
 
 from services.frontend.apis.chat import wire
+from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
-from services.frontend.apis.chat.stream import Settings
 from services.frontend.apis.shared.mount import Api, Mount, Operation
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
 from services.frontend.apis.shared.shared_errors import OPENAI

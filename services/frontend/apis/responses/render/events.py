@@ -1,9 +1,8 @@
-"""Writes and records the events of one stream, and splits a stream into its events again."""
+"""Writes the events of one stream, and splits a stream into its events again."""
 
 from typing import Any, Literal
 
 import msgspec
-import zstandard
 from msgspec import Raw
 
 from services.frontend.turns.interfaces import Reply
@@ -12,50 +11,13 @@ DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 """An event, because Codex takes no comment for a sign of life. The TypeScript helper accepts no other type without
 content; openai-python and the AI SDK skip it."""
-_CHUNK_BYTES = 64 * 1024
-"""Most bytes that a recording holds uncompressed."""
 _encode = msgspec.json.Encoder().encode
-
-
-class EventPacker:
-    """Compresses a stream while it is sent. Events repeat each other: a tenth of their size or less is left."""
-
-    def __init__(self) -> None:
-        self._packed = bytearray()  # a copy: the buffer of each result of zstandard keeps its uncompressed size
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
-
-    def add(self, data: bytes) -> None:
-        """Adds the next bytes of the stream."""
-        self._pending.append(data)
-        self._pending_bytes += len(data)
-        if self._pending_bytes >= _CHUNK_BYTES:
-            self._pack()
-
-    def packed(self) -> bytes:
-        """The stream so far, for `unpack_events`."""
-        if self._pending:
-            self._pack()
-        return bytes(self._packed)
-
-    def _pack(self) -> None:
-        self._packed += zstandard.ZstdCompressor(level=1).compress(b"".join(self._pending))
-        self._pending.clear()
-        self._pending_bytes = 0
-
-
-def unpack_events(packed: bytes) -> bytes:
-    """The stream that an `EventPacker` compressed."""
-    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
-        return reader.read()
 
 
 class EventWriter:
     """Writes the events of one stream."""
 
-    def __init__(self, reply: Reply, *, recorded: bool) -> None:
-        """`recorded`: keep a compressed copy of the stream."""
-        self.packer = EventPacker() if recorded else None
+    def __init__(self, reply: Reply) -> None:
         self._dispatched = {"tool_call_dispatch": reply.dispatch, "reasoning_dispatch": reply.dispatch_reasoning}
         self.number = 0
         """The `sequence_number` of the next event."""
@@ -93,13 +55,7 @@ class EventWriter:
         """Returns the events since the last call."""
         data = b"".join(self._out)
         self._out.clear()
-        if self.packer is not None:
-            self.packer.add(data)
         return data
-
-    def recording(self) -> bytes:
-        """The stream so far, for `unpack_events`; empty where it is not recorded."""
-        return b"" if self.packer is None else self.packer.packed()
 
 
 def delta_head(event: str, id: str, index: int, place: str = "") -> bytes:

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Sequence
 from aiohttp import web
 
 from schemas.errors import ErrorInfo, RateLimited, TurnwireError, Unavailable, unexpected
-from services.frontend.apis.responses.answer.document import Status, response_id
-from services.frontend.apis.responses.answer.events import DONE, KEEPALIVE, payloads, sse_frame, unpack_events
-from services.frontend.apis.responses.answer.stream import ResponsesStream
-from services.frontend.apis.responses.intake import AcceptedRequest, Intake
-from services.frontend.apis.responses.live.runner import NOT_STARTED, Emitter
-from services.frontend.apis.responses.store.memory import MemoryStore
-from services.frontend.apis.responses.store.record import ENDED, StoredResponse
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.render.document import response_id
+from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payloads, sse_frame
+from services.frontend.apis.responses.state.intake import Intake
+from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorder, unpack_events
+from services.frontend.apis.responses.state.record import ENDED, StoredResponse
+from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter
+from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.turns.interfaces import Reply
@@ -33,7 +34,7 @@ class Job:
     def __init__(self, accepted: AcceptedRequest, reply: Reply) -> None:
         self.accepted = accepted
         self.id = response_id(reply.turn)
-        self.renderer: ResponsesStream = accepted.ask.renderer(reply)
+        self.renderer = Recorder(accepted.ask.renderer(reply))
         self.payloads: list[bytes] = []
         """The events so far, each at the index of its sequence number."""
         self.ended: StoredResponse | None = None
@@ -44,14 +45,14 @@ class Job:
         self._changed = asyncio.Event()
 
     @property
-    def status(self) -> Status:
+    def status(self) -> wire.Status:
         """The state in which the response is shown."""
-        state = self.renderer.state
+        state = self.renderer.stream.state
         return state.status if state.over or self.running else "queued"
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> wire.Answer:
         """The Response object as it stands."""
-        return self.renderer.state.document(self.status)
+        return self.renderer.stream.state.document(self.status)
 
     def emit(self, rendered: bytes) -> None:
         """Adds the next part of its stream."""
@@ -99,7 +100,7 @@ class Background:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def start(self, accepted: AcceptedRequest, exchange: RequestContext) -> Job:
+    def start(self, accepted: AcceptedRequest, context: RequestContext) -> Job:
         """Starts a response. Raises RateLimited where too many wait or the caller has too many requests open,
         Unavailable while the server shuts down, and NotFound where the model is not served."""
         if self._draining:
@@ -109,12 +110,12 @@ class Background:
                 f"There are {self._limit} background responses at work or waiting. Please try again later.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        job = Job(accepted, self._runner.reply(exchange, accepted.ask.request.model))
+        job = Job(accepted, self._runner.reply(context, accepted.ask.request.model))
         open_request = contextlib.ExitStack()
-        open_request.enter_context(exchange.open_request())
+        open_request.enter_context(context.open_request())
         self._jobs[job.id] = job
         self._keep(job, owner=self._owner)
-        job.task = asyncio.create_task(self._work(job, exchange), name=f"background {job.id}")
+        job.task = asyncio.create_task(self._work(job, context), name=f"background {job.id}")
 
         def ended(_task: asyncio.Task[None]) -> None:
             open_request.close()
@@ -151,18 +152,18 @@ class Background:
             job.task.cancel()
         await self.drain()
 
-    async def _work(self, job: Job, exchange: RequestContext) -> None:
+    async def _work(self, job: Job, context: RequestContext) -> None:
         try:
             async with self._slots:
                 job.running = True
                 self._keep(job, owner=self._owner)
                 ask = job.accepted.ask
-                await self._runner.run(ask, job.renderer, exchange, Emitter(job.emit))
+                await self._runner.run(ask, job.renderer, context, Emitter(job.emit))
         except TurnwireError as error:
             self._fail(job, error.info)
         except Exception as error:
             # Nobody awaits this task: an unexpected error must be logged, and end the response.
-            self._runner.server.log.exception("responses.background_failed", request=exchange.request_id)
+            self._runner.server.log.exception("responses.background_failed", request=context.request_id)
             self._fail(job, unexpected(error))
 
     def _ended(self, job: Job) -> None:
@@ -181,8 +182,9 @@ class Background:
             job.emit(job.renderer.start([NOT_STARTED]))
         job.emit(job.renderer.error(info))
 
-    def _keep(self, job: Job, *, status: Status | None = None, owner: str = "") -> StoredResponse:
-        record = job.accepted.record(job.renderer, status=status or job.status, owner=owner)
+    def _keep(self, job: Job, *, status: wire.Status | None = None, owner: str = "") -> StoredResponse:
+        recording = b"" if owner else job.renderer.recording()
+        record = job.accepted.record(job.renderer.stream, recording, status=status or job.status, owner=owner)
         self._store.put(record)
         return record
 

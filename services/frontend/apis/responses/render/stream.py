@@ -29,7 +29,8 @@ from schemas.events import (
     TokenLogprob,
     TurnEvent,
 )
-from services.frontend.apis.responses.answer.calls import (
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.render.calls import (
     ID_PREFIXES,
     BuiltInItem,
     CustomItem,
@@ -37,12 +38,18 @@ from services.frontend.apis.responses.answer.calls import (
     SearchItem,
     results_item,
 )
-from services.frontend.apis.responses.answer.citations import url_citations
-from services.frontend.apis.responses.answer.document import ResponseState
-from services.frontend.apis.responses.answer.events import EventWriter
-from services.frontend.apis.responses.answer.items import CUT_OFF, MessageItem, OutputItem, ReasoningItem, Shape
+from services.frontend.apis.responses.render.document import ResponseState
+from services.frontend.apis.responses.render.events import EventWriter
+from services.frontend.apis.responses.render.items import (
+    CUT_OFF,
+    MessageItem,
+    OutputItem,
+    ReasoningItem,
+    Shape,
+    url_citations,
+)
+from services.frontend.apis.responses.request.items import TextSealer, seal_summary
 from services.frontend.apis.responses.request.tools import tool_name
-from services.frontend.apis.responses.sealing import TextSealer, seal_summary
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.turns.interfaces import Reply
 
@@ -53,10 +60,9 @@ _encode = msgspec.json.Encoder().encode
 class ResponsesStream(TurnRenderer[None]):
     """Renders one turn. Events go to its writer instead of `out`."""
 
-    def __init__(self, reply: Reply, shape: Shape, *, recorded: bool = False) -> None:
-        """`recorded`: keep a compressed copy of the stream."""
+    def __init__(self, reply: Reply, shape: Shape) -> None:
         self.state = ResponseState(reply, shape)
-        self._writer = EventWriter(reply, recorded=recorded)
+        self._writer = EventWriter(reply)
         self._turn = reply.turn
         """The id of the turn at work, after which items are named: each round of hosted tools has one of its own."""
         self._item: OutputItem | None = None
@@ -87,10 +93,7 @@ class ResponsesStream(TurnRenderer[None]):
             writer = self._writer
             number = writer.number
             writer.number = number + 1
-            data = b'%b%d,"delta":%b%b' % (item.head, number, _encode(first.text), item.tail)
-            if writer.packer is not None:
-                writer.packer.add(data)
-            return data
+            return b'%b%d,"delta":%b%b' % (item.head, number, _encode(first.text), item.tail)
         return b"" if self.state.over else super().events(events)
 
     def encode(self, events: Sequence[None]) -> bytes:
@@ -107,10 +110,6 @@ class ResponsesStream(TurnRenderer[None]):
         if not self.state.over:
             self._break_off()
         return self._writer.take()
-
-    def recording(self) -> bytes:
-        """The stream so far, for `unpack_events`; empty where it is not recorded."""
-        return self._writer.recording()
 
     def _start(self, event: BlockStart, out: list[None]) -> None:
         self._close_message()
@@ -215,8 +214,8 @@ class CompactionStream(ResponsesStream):
     """Renders a compaction: one item with the summary that the model wrote, sealed. Codex takes anything else beside it
     for a failure, so neither reasoning nor text is sent; until then the stream has its keep-alive events only."""
 
-    def __init__(self, reply: Reply, shape: Shape, sealer: TextSealer, *, recorded: bool = False) -> None:
-        super().__init__(reply, shape, recorded=recorded)
+    def __init__(self, reply: Reply, shape: Shape, sealer: TextSealer) -> None:
+        super().__init__(reply, shape)
         self._sealer = sealer
         self._texts: list[_HiddenItem] = []
 
@@ -259,12 +258,12 @@ class ResponsesCollector:
         if self.stream.state.failure is not None:
             raise raised(self.stream.state.failure)
         document = self.stream.state.document()
-        if self._user_messages is not None:
-            document = {
-                "id": document["id"],
-                "object": "response.compaction",
-                "created_at": document["created_at"],
-                "output": [*self._user_messages, *document["output"]],
-                "usage": document["usage"],
-            }
-        return msgspec.json.encode(document)
+        if self._user_messages is None:
+            return msgspec.json.encode(document)
+        compaction = wire.Compaction(
+            id=document.id,
+            created_at=document.created_at,
+            output=[*self._user_messages, *document.output],
+            usage=document.usage,
+        )
+        return msgspec.json.encode(compaction)

@@ -15,27 +15,28 @@ from msgspec.structs import replace
 from schemas.control import FrontendNotice
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
-from services.frontend.apis.responses.answer.stream import ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.errors import not_found
-from services.frontend.apis.responses.intake import AcceptedRequest, Intake
-from services.frontend.apis.responses.live.background import Background, Job, send_events, stored_events
-from services.frontend.apis.responses.live.runner import Runner
-from services.frontend.apis.responses.live.socket import Connections
+from services.frontend.apis.responses.render.stream import ResponsesCollector
 from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.request.items import TextSealer
 from services.frontend.apis.responses.request.truncation import shortened
-from services.frontend.apis.responses.sealing import TextSealer
-from services.frontend.apis.responses.store.chain import chain_items
-from services.frontend.apis.responses.store.input_items import integer, listed, page_of
-from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
-from services.frontend.apis.responses.store.record import StoredResponse
-from services.frontend.apis.responses.store.shared import SharedStore, Sharing
+from services.frontend.apis.responses.state.background import Background, Job, send_events, stored_events
+from services.frontend.apis.responses.state.expand import chain_items
+from services.frontend.apis.responses.state.input_items import integer, listed, page_of
+from services.frontend.apis.responses.state.intake import Intake
+from services.frontend.apis.responses.state.keep import AcceptedRequest, RecordedAsk, Recorder
+from services.frontend.apis.responses.state.record import StoredResponse
+from services.frontend.apis.responses.state.runner import Runner
+from services.frontend.apis.responses.state.socket import Connections
+from services.frontend.apis.responses.state.store import MemoryStore, SharedStore, Sharing, StoreLimits
 from services.frontend.apis.shared.mount import Mount, json_response
 from services.frontend.http.auth import Caller
-from services.frontend.http.bodies import apart, read_body
+from services.frontend.http.bodies import read_body, run_in_thread_if_large
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.turns.admission import Admission
-from services.frontend.turns.interfaces import Collector, Renderer
+from services.frontend.turns.interfaces import Ask, Collector, Renderer
 from services.runtime.storage.seal import Sealer, TenantSealer
 
 PATH = "/v1/responses"
@@ -83,8 +84,8 @@ class ResponsesServer:
             self.store = SharedStore(limits, time.time, self._sharing, mount.log)
         common = Sealer.load(config.seal_key_file, "") if config.seal_key_file else None
 
-        def sealer_of(model: str, exchange: RequestContext) -> TextSealer:
-            return common.of(exchange.tenant) if common is not None else ModelSealer(admission, model, exchange.caller)
+        def sealer_of(model: str, context: RequestContext) -> TextSealer:
+            return common.of(context.tenant) if common is not None else ModelSealer(admission, model, context.caller)
 
         self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.server))
         self.background = Background(self._intake, owner="here" if self._sharing is None else self._sharing.id)
@@ -106,26 +107,28 @@ class ResponsesServer:
         body = await self._decoded(request)
         if body.body.background:
             return await self._start(request, body)
-        exchange = request[REQUEST_CONTEXT]
+        context = request[REQUEST_CONTEXT]
         accepted: AcceptedRequest | None = None
 
-        async def read() -> ResponsesAsk:
+        async def read() -> Ask:
             nonlocal accepted, body
-            accepted = await self._intake.accept(body, request.headers, exchange)
-            if not body.store:
-                body = body.without_input()
-                accepted.ask = replace(accepted.ask, request=body)
+            accepted = await self._intake.accept(body, request.headers, context)
+            if body.store:
+                return RecordedAsk(accepted.ask)
+            body = body.without_input()
+            accepted.ask = replace(accepted.ask, request=body)
             return accepted.ask
 
         def keep(answer: Renderer | Collector) -> None:
-            stream = answer.stream if isinstance(answer, ResponsesCollector) else answer
-            if accepted is not None and isinstance(stream, ResponsesStream):
-                self.store.put(accepted.record(stream))
+            if accepted is None or not isinstance(answer, Recorder | ResponsesCollector):
+                return
+            recording = answer.recording() if isinstance(answer, Recorder) else b""
+            self.store.put(accepted.record(answer.stream, recording))
 
         async def shorten(conversation: Conversation, overflow: ContextOverflow) -> Conversation:
             if accepted is None or not accepted.ask.truncate:
                 raise overflow
-            count = partial(self._server.admission.count, caller=exchange.caller)
+            count = partial(self._server.admission.count, caller=context.caller)
             return await shortened(conversation, overflow, count)
 
         on_end = keep if body.store else None
@@ -158,7 +161,7 @@ class ResponsesServer:
             await job.wait()
         if not await self.store.delete(id, tenant):
             raise not_found("Response", id, "response_id")
-        return json_response(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
+        return json_response(msgspec.json.encode(wire.Deleted(id)))
 
     async def cancel(self, request: web.Request) -> web.Response:
         """Cancels a background response. One that has ended is returned as it is."""
@@ -192,10 +195,10 @@ class ResponsesServer:
 
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
-        body, exchange = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
-        accepted = await self._intake.accept(body, request.headers, exchange, counting=True)
-        tokens = await self._server.admission.count(accepted.ask.conversation, exchange.caller)
-        exchange.fields |= {"model": body.model, "prompt_tokens": tokens}
+        body, context = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
+        conversation = await self._intake.prompt(body, request.headers, context)
+        tokens = await self._server.admission.count(conversation, context.caller)
+        context.fields |= {"model": body.model, "prompt_tokens": tokens}
         return json_response(self.dialect.count_body(tokens))
 
     async def compact(self, request: web.Request) -> web.StreamResponse:
@@ -212,23 +215,23 @@ class ResponsesServer:
     async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._server.config.max_body_bytes)
-            return await apart(len(data), lambda: self.dialect.decode(data, counting=counting))
+            return await run_in_thread_if_large(len(data), lambda: self.dialect.decode(data, counting=counting))
 
     @contextmanager
-    def _counting_refusals(self, exchange: RequestContext) -> Iterator[None]:
+    def _counting_refusals(self, context: RequestContext) -> Iterator[None]:
         """Counts what is refused before `TurnServer.serve` does."""
         try:
             yield
         except TurnwireError as error:
-            seconds = asyncio.get_running_loop().time() - exchange.started
+            seconds = asyncio.get_running_loop().time() - context.started
             self._server.metrics.answered("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
-        exchange = request[REQUEST_CONTEXT]
-        accepted = await self._intake.accept(body, request.headers, exchange)
-        self._server.report(accepted.ask, exchange)
-        job = self.background.start(accepted, exchange)
+        context = request[REQUEST_CONTEXT]
+        accepted = await self._intake.accept(body, request.headers, context)
+        self._server.report(accepted.ask, context)
+        job = self.background.start(accepted, context)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._server.limits)
         return json_response(msgspec.json.encode(job.document()))
@@ -258,7 +261,8 @@ class ResponsesServer:
             await self.background.drain()
         finally:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.store.settled(), SETTLE_S)
+                async with asyncio.timeout(SETTLE_S):
+                    await self.store.settled()
 
     async def close(self, _app: web.Application) -> None:
         """Signal handler of the application's shutdown: ends what still runs."""

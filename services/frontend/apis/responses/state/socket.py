@@ -21,14 +21,15 @@ from msgspec.structs import replace
 
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised, unexpected
 from schemas.events import Finish, FinishReason, Usage
-from services.frontend.apis.responses.answer.document import response_id
-from services.frontend.apis.responses.answer.events import payloads
 from services.frontend.apis.responses.errors import error_reply
-from services.frontend.apis.responses.intake import Intake
-from services.frontend.apis.responses.live import frames
-from services.frontend.apis.responses.live.runner import NOT_STARTED, Emitter
+from services.frontend.apis.responses.render.document import response_id
+from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.store.memory import MemoryStore, StoreLimits
+from services.frontend.apis.responses.state import frames
+from services.frontend.apis.responses.state.intake import Intake
+from services.frontend.apis.responses.state.keep import Recorder
+from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter
+from services.frontend.apis.responses.state.store import MemoryStore, StoreLimits
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import StreamLimits
 
@@ -57,7 +58,7 @@ class Socket:
     def __init__(self, ws: web.WebSocketResponse, request: web.Request, intake: Intake) -> None:
         self._ws = ws
         self._request = request
-        self._exchange = request[REQUEST_CONTEXT]
+        self._context = request[REQUEST_CONTEXT]
         self._intake = intake
         limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
         self._memory = MemoryStore(limits, time.time, behind=intake.store)
@@ -131,7 +132,7 @@ class Socket:
         except TurnwireError as error:
             self._refuse(error.info, lane)
         except Exception as error:
-            self._intake.runner.server.log.exception("responses.frame_failed", request=self._exchange.request_id)
+            self._intake.runner.server.log.exception("responses.frame_failed", request=self._context.request_id)
             self._refuse(unexpected(error), lane)
 
     def _enqueue(self, lane: str | None, request: ResponsesRequest) -> None:
@@ -165,27 +166,28 @@ class Socket:
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
         runner = self._intake.runner
-        exchange = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
-        exchange.caller = self._exchange.caller
+        context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
+        context.caller = self._context.caller
 
         def emit(rendered: bytes) -> None:
             self._send(payloads(rendered), lane)
 
         def keep() -> None:
             # Before the client receives the end: its next request may continue this response.
-            record = accepted.record(renderer)
-            self._memory.put(replace(record, events=b""))
-            if request.store:
-                self._intake.store.put(record)
+            record = accepted.record(stream)
+            self._memory.put(record)
+            if isinstance(renderer, Recorder):
+                self._intake.store.put(replace(record, events=renderer.recording()))
 
-        accepted = await self._intake.accept(request, self._request.headers, exchange, store=self._memory)
-        reply = runner.reply(exchange, request.model)
+        accepted = await self._intake.accept(request, self._request.headers, context, store=self._memory)
+        reply = runner.reply(context, request.model)
         if lane is not None:
             self._lane_of[response_id(reply.turn)] = lane
-        renderer = accepted.ask.renderer(reply)
+        stream = accepted.ask.renderer(reply)
+        renderer = Recorder(stream) if request.store else stream
         try:
-            with exchange.open_request():
-                await runner.run(accepted.ask, renderer, exchange, Emitter(emit, keep))
+            with context.open_request():
+                await runner.run(accepted.ask, renderer, context, Emitter(emit, keep))
         except Invalid as error:
             if not request.prefill or error.kind is not ErrorKind.INVALID:
                 raise

@@ -66,24 +66,24 @@ class Runner:
     def __init__(self, server: TurnServer) -> None:
         self.server = server
 
-    def reply(self, exchange: RequestContext, model: str) -> Reply:
+    def reply(self, context: RequestContext, model: str) -> Reply:
         """The ids and times of an answer; without a name, the served model. Raises where no such model is served."""
-        name = model or self.server.admission.resolve(model, exchange.caller).name
-        return Reply(exchange.id, exchange.request_id, name, created=int(time.time()), now=time.time)
+        name = model or self.server.admission.resolve(model, context.caller).name
+        return Reply(context.id, context.request_id, name, created=int(time.time()), now=time.time)
 
-    def shorten(self, ask: ResponsesAsk, exchange: RequestContext) -> Shorten | None:
+    def shorten(self, ask: ResponsesAsk, context: RequestContext) -> Shorten | None:
         """What `truncation: auto` does; None where the request does not ask for it."""
         if not ask.truncate:
             return None
-        return partial(shortened, count=partial(self.server.admission.count, caller=exchange.caller))
+        return partial(shortened, count=partial(self.server.admission.count, caller=context.caller))
 
-    async def run(self, ask: ResponsesAsk, renderer: Renderer, exchange: RequestContext, emitter: Emitter) -> None:
+    async def run(self, ask: ResponsesAsk, renderer: Renderer, context: RequestContext, emitter: Emitter) -> None:
         """Runs one turn to its end. Cancelling this cancels the turn.
 
         Raises TurnwireError before anything is emitted; later errors are events of the stream.
         """
         server = self.server
-        answer = server.answer(exchange, "responses", shorten=self.shorten(ask, exchange))
+        answer = server.answer(context, "responses", shorten=self.shorten(ask, context))
 
         async def begin() -> tuple[Sequence[Admitted], StreamSink[Emitter]]:
             answer.record.stream = True
@@ -92,5 +92,5 @@ class Runner:
         try:
             await server.run(answer, begin)
         finally:
-            fields = {"not_enforced": exchange.not_enforced} if exchange.not_enforced else {}
+            fields = {"not_enforced": context.not_enforced} if context.not_enforced else {}
             server.log_answer("response", answer, **fields)

@@ -1,0 +1,62 @@
+"""The operations of the Responses API."""
+
+from functools import partial
+
+from msgspec.structs import replace
+
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.errors import error_reply
+from services.frontend.apis.responses.state.server import PATH, RESPONSES, ResponsesServer
+from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
+from services.frontend.apis.shared.shared_errors import OPENAI
+
+_response = partial(Operation, id="The id of a response.")
+_EVENTS = "^(response\\..+|error|message|tool_call_dispatch|reasoning_dispatch)$"
+_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_WEATHER = {"type": "function", "name": "get_weather", "parameters": _SCHEMA, "strict": False}
+_EXAMPLE = {"model": "your-model", "input": "What is the weather in Paris?"}
+_TURN = {**_EXAMPLE, "tools": [_WEATHER], "reasoning": {"effort": "medium"}}
+_PAGE = (
+    Query("limit", {"type": "integer", "minimum": 0, "maximum": 100}, "Most items to return; default: 20."),
+    Query("after", {"type": "string"}, "Return the items that follow this one."),
+    Query("order", {"enum": ["asc", "desc"]}, "Oldest or newest first; default: newest."),
+)
+_FOLLOW = (
+    Query("stream", {"type": "boolean"}, "Send the events of the response again."),
+    Query("starting_after", {"type": "integer", "minimum": 0}, "Leave out the events up to this sequence number."),
+)
+_ONE, _INPUT = f"{PATH}/{{id}}", f"{PATH}/{{id}}/input_items"
+
+
+def _mount(mount: Mount) -> None:
+    server = ResponsesServer(mount)
+    mount.app[RESPONSES] = server
+    mount.app.on_shutdown.append(server.close)
+    server.add_to(mount.app.router)
+
+
+API = Api(
+    name="Responses",
+    title="OpenAI Responses",
+    errors=replace(OPENAI, reply=error_reply),
+    paths=(PATH,),
+    operations=(
+        Operation(PATH, "Create a response", body=wire.Body, example=_TURN, answer=wire.Answer, events=_EVENTS),
+        Operation(PATH, "Open a WebSocket for responses", "get", upgrade=True),
+        Operation(
+            f"{PATH}/compact", "Compact a conversation", body=wire.Body, example=_EXAMPLE, answer=wire.Compaction
+        ),
+        Operation(
+            f"{PATH}/input_tokens",
+            "Count the tokens of a response's prompt",
+            body=wire.Body,
+            example=_EXAMPLE,
+            answer=wire.Tokens,
+        ),
+        _response(_ONE, "Retrieve a stored response", "get", answer=wire.Answer, events=_EVENTS, query=_FOLLOW),
+        _response(_ONE, "Delete a stored response", "delete", answer=wire.Deleted),
+        _response(f"{_ONE}/cancel", "Cancel a background response", answer=wire.Answer),
+        _response(_INPUT, "List the input of a response", "get", answer=wire.Items, query=_PAGE),
+    ),
+    mount=_mount,
+)

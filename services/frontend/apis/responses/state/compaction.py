@@ -1,0 +1,66 @@
+"""Compacts conversations: decides when, writes the summary, and selects what stays beside it.
+
+A conversation over the threshold of `context_management` is compacted before it is answered: a separate turn writes a
+summary of the whole conversation. The request is then answered with the instructions, the summary and the user's last
+message for a history. The `compaction` item is the first item of the answer; for the client and in a chain it stands
+for everything before it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import Raw
+
+from schemas.conversation import Conversation
+from schemas.errors import raised
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
+from services.frontend.apis.responses.errors import convert
+from services.frontend.apis.responses.render.document import ResponseState
+from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
+from services.frontend.apis.responses.state.runner import Runner
+from services.frontend.http.bodies import run_in_thread_if_large
+from services.frontend.http.middleware import RequestContext
+
+_INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
+
+
+def compact_threshold(request: ResponsesRequest) -> int | None:
+    """The prompt size in tokens from which the context is compacted. Raises Invalid."""
+    managed = convert(list[wire.ManagedContext] | None, request.body.context_management, "context_management")
+    return next((entry.compact_threshold for entry in managed or () if entry.type == "compaction"), None)
+
+
+async def exceeds_threshold(
+    request: ResponsesRequest, conversation: Conversation, runner: Runner, context: RequestContext
+) -> bool:
+    """Whether a conversation is to be compacted. Raises Invalid, and TurnwireError if its prompt cannot be counted."""
+    threshold = compact_threshold(request)
+    if threshold is None or request.prefill:
+        return False
+    return await runner.server.admission.count(conversation, context.caller) >= threshold
+
+
+async def summarize(
+    request: ResponsesRequest, understand: Callable[..., ResponsesAsk], runner: Runner, context: RequestContext
+) -> ResponseState:
+    """The compaction of a conversation. Its tokens are charged to the caller. Raises TurnwireError."""
+    ask = await run_in_thread_if_large(request.size, partial(understand, request, compacting=True))
+    stream = ask.renderer(runner.reply(context, request.model))
+    shorten = runner.shorten(ask, context)
+    stream.events(await runner.server.read(ask.conversation, context, Responses.name, shorten))
+    if stream.state.failure is not None:
+        raise raised(stream.state.failure)
+    return stream.state
+
+
+def instructions(items: Sequence[Raw]) -> list[Raw]:
+    """The items that instruct the model: system and developer messages, tools and settings."""
+    kinds = zip(items, item_kinds(items, "history"), strict=True)
+    return [item for item, kind in kinds if kind.type in _INSTRUCTING or kind.role in ("system", "developer")]
+
+
+def user_messages(items: Sequence[Raw]) -> list[Raw]:
+    """The user's messages among stored items."""
+    kinds = zip(items, item_kinds(items, "history"), strict=True)
+    return [item for item, kind in kinds if kind.type == MESSAGE and kind.role == "user"]

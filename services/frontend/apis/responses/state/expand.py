@@ -1,0 +1,48 @@
+"""Makes a request with its whole input: with the items of the responses that it continues, and those that it names."""
+
+from functools import partial
+
+from msgspec import Raw
+
+from schemas.errors import Invalid
+from services.frontend.apis.responses.errors import previous_not_found
+from services.frontend.apis.responses.request.body import ResponsesRequest
+from services.frontend.apis.responses.state.record import json_size
+from services.frontend.apis.responses.state.store import MemoryStore
+from services.frontend.http.bodies import run_in_thread_if_large
+
+MAX_CHAIN = 10_000
+"""Responses in one chain. Agents make one for each tool call."""
+
+
+async def expand(request: ResponsesRequest, store: MemoryStore, tenant: str | None) -> ResponsesRequest:
+    """The request with stored items in place of its `item_reference`s, and after those of `previous_response_id`.
+
+    Raises Invalid and NotFound for what is not stored, TurnwireError where the store does not answer.
+    """
+    previous = request.body.previous_response_id
+    history = [] if previous is None else await chain_items(store, previous, tenant)
+    if named := set(request.references):
+        stored = {id: item for id in named if (item := await store.item(id, tenant)) is not None}
+        request = request.with_references(stored)
+    if not history:
+        return request
+    return await run_in_thread_if_large(json_size(*history), partial(request.with_history, history))
+
+
+async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:
+    """The inputs and outputs of the responses up to and including `previous`, in order, from the last compaction on.
+
+    Raises Invalid where one of them is not stored or has not ended, TurnwireError where the store does not answer.
+    """
+    chain: list[list[Raw]] = []
+    next_id: str | None = previous
+    while next_id is not None:
+        record = await store.get(next_id, tenant, patient=not chain)
+        if record is None or len(chain) == MAX_CHAIN:
+            raise previous_not_found(previous)
+        if not record.ended:
+            raise Invalid(f"The response with id '{next_id}' has not ended yet.", param="previous_response_id")
+        chain.append([*record.input, *record.output] if record.context is None else record.context)
+        next_id = record.previous if record.context is None else None
+    return [item for items in reversed(chain) for item in items]

@@ -1,0 +1,163 @@
+"""Keeps a response: records its stream while it is sent, and makes the record that the store takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import zstandard
+from msgspec import Raw, Struct
+
+from schemas.conversation import Conversation
+from schemas.errors import ErrorInfo
+from schemas.events import Prepared, TurnEvent
+from services.frontend.apis.responses import wire
+from services.frontend.apis.responses.dialect import ResponsesAsk
+from services.frontend.apis.responses.render.stream import ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.state.input_items import stored_items
+from services.frontend.apis.responses.state.record import StoredResponse
+from services.frontend.turns.interfaces import Reply
+
+_CHUNK_BYTES = 64 * 1024
+"""Most bytes that a recording holds uncompressed."""
+
+
+class EventPacker:
+    """Compresses a stream while it is sent. Events repeat each other: a tenth of their size or less is left."""
+
+    def __init__(self) -> None:
+        self._packed = bytearray()  # a copy: the buffer of each result of zstandard keeps its uncompressed size
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        """Adds the next bytes of the stream."""
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= _CHUNK_BYTES:
+            self._pack()
+
+    def packed(self) -> bytes:
+        """The stream so far, for `unpack_events`."""
+        if self._pending:
+            self._pack()
+        return bytes(self._packed)
+
+    def _pack(self) -> None:
+        self._packed += zstandard.ZstdCompressor(level=1).compress(b"".join(self._pending))
+        self._pending.clear()
+        self._pending_bytes = 0
+
+
+def unpack_events(packed: bytes) -> bytes:
+    """The stream that an `EventPacker` compressed."""
+    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
+        return reader.read()
+
+
+class Recorder:
+    """Renders a stream and keeps a compressed copy of it."""
+
+    def __init__(self, stream: ResponsesStream) -> None:
+        self.stream = stream
+        self._packer = EventPacker()
+
+    def start(self, prepared: Sequence[Prepared]) -> bytes:
+        """See `Renderer.start`."""
+        return self._record(self.stream.start(prepared))
+
+    def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
+        """See `Renderer.events`."""
+        data = self.stream.events(events, choice)
+        if data:
+            self._packer.add(data)
+        return data
+
+    def error(self, info: ErrorInfo) -> bytes:
+        """See `Renderer.error`."""
+        return self._record(self.stream.error(info))
+
+    def break_off(self) -> bytes:
+        """See `ResponsesStream.break_off`."""
+        return self._record(self.stream.break_off())
+
+    def recording(self) -> bytes:
+        """The stream so far, for `unpack_events`."""
+        return self._packer.packed()
+
+    def _record(self, data: bytes) -> bytes:
+        if data:
+            self._packer.add(data)
+        return data
+
+
+class RecordedAsk(Struct, frozen=True):
+    """A request with a stream that is recorded: an `Ask`."""
+
+    ask: ResponsesAsk
+
+    @property
+    def conversations(self) -> Sequence[Conversation]:
+        """See `Ask.conversations`."""
+        return self.ask.conversations
+
+    @property
+    def stream(self) -> bool:
+        """See `Ask.stream`."""
+        return self.ask.stream
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See `Ask.notes`."""
+        return self.ask.notes
+
+    def renderer(self, reply: Reply) -> Recorder:
+        """See `Ask.renderer`."""
+        return Recorder(self.ask.renderer(reply))
+
+    def collector(self, reply: Reply) -> ResponsesCollector:
+        """See `Ask.collector`."""
+        return self.ask.collector(reply)
+
+
+@dataclass
+class AcceptedRequest:
+    """A converted request, with what is needed to store its response."""
+
+    ask: ResponsesAsk
+    turn: str
+    tenant: str | None
+    compacted: list[Raw] | None = None
+    """Set where the context is compacted: the items that stand for everything before the turn's own output."""
+
+    @cached_property
+    def items(self) -> list[Raw]:
+        """The items of its own input, each with an id."""
+        return stored_items(self.ask.request, self.turn)
+
+    def record(
+        self, stream: ResponsesStream, recording: bytes = b"", *, status: wire.Status | None = None, owner: str = ""
+    ) -> StoredResponse:
+        """The response as it stands.
+
+        Args:
+            recording: its stream, compressed.
+            status: overrides the stream's.
+            owner: the process in which it still runs.
+        """
+        body, output = self.ask.request.body, list(stream.state.items)
+        document = stream.state.document(status)
+        return StoredResponse(
+            id=document.id,
+            created=document.created_at,
+            response=Raw(msgspec.json.encode(document)),
+            status=document.status,
+            tenant=self.tenant,
+            previous=body.previous_response_id,
+            input=self.items,
+            output=output,
+            events=recording,
+            background=bool(body.background),
+            context=None if self.compacted is None else [*self.compacted, *output[len(self.ask.shape.before) :]],
+            owner=owner,
+        )

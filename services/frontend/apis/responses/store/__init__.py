@@ -1,1 +1,0 @@
-"""Stored responses: records, chains, lists of input items, and the stores that keep them."""

@@ -1,1 +1,0 @@
-"""Tokens of text and text of tokens."""
