@@ -53,10 +53,10 @@ def notations(family: str) -> tuple[str, ...]:
     """All literal texts and shapes of a family's grammar, in the notation of shapes."""
     own = families()[family]
     texts = (
-        *_notations(found_family.grammar, set()),
-        *found_family.markers,
-        *found_family.stops,
-        *(found_family.think or ()),
+        *_notations(own.grammar, set()),
+        *own.markers,
+        *own.stops,
+        *(own.think or ()),
     )
     return tuple(dict.fromkeys(text for text in texts if text))
 
