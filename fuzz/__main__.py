@@ -1,4 +1,4 @@
-"""`python -m fuzz TARGET [--findings DIR] [libFuzzer's arguments]`: see README.md.
+"""`python -m fuzz TARGET [--findings DIR] [libFuzzer's arguments]`: runs one target (README.md).
 
 Without `--findings` the first violated property ends the run, with the input in libFuzzer's `crash-*` file. With it the
 run goes on, and the directory gets the shortest input for each distinct failure.

@@ -35,9 +35,9 @@ _CHANNELS: Final = {
 }
 """The start of a further message, and the text before and after prose."""
 _OWN_LINE: Final = frozenset({"llama3_json", "pythonic", "xlam", "llama4_pythonic", "gigachat3"})
-"""Families whose calls have no opening marker: a call begins a line."""
+"""Families without an opening marker of calls: a call begins a line."""
 _ONE_ORDER: Final = frozenset({"kimi_k3"})
-"""Families whose turns have a fixed order."""
+"""Families with a fixed order of the parts of a turn."""
 
 Segment = tuple[str, str, Mapping[str, Any]]
 """(`reasoning` or `text`, its text, {}) or (`tool_use`, name, arguments)."""

@@ -99,7 +99,7 @@ class Framing:
 
 @cache
 def framing(family: str, calls: bool) -> Framing | None:
-    """The family's framing; None for one whose messages have headers."""
+    """The family's framing; None if its messages have headers."""
     grammar = families()[family].grammar
     if not isinstance(grammar, Markup):
         return None

@@ -1,4 +1,4 @@
-"""Chains of keys, and that cached chains equal computed ones."""
+"""Cached chains of keys equal computed ones."""
 
 import concurrent.futures
 
@@ -38,7 +38,7 @@ def message(kind: str, text: str, number: int) -> Message:
 def test_cached_chains_equal_computed_ones_in_any_order(
     steps: list[tuple[int, list[tuple[str, str]], int]], room: int
 ) -> None:
-    """They grow, go back, change their front; ids of calls come again."""
+    """Sessions grow, go back and change their instructions; ids of calls repeat."""
     cache = ChainCache(room)
     sessions: dict[int, list[Message]] = {}
     for which, more, back in steps:

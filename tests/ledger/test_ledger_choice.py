@@ -1,4 +1,4 @@
-"""Which of several entries with the same visible history a turn gets."""
+"""The choice among entries with the same visible history."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -148,7 +148,7 @@ def test_without_evidence_nothing_is_restored(session: Session) -> None:
 
 
 def test_equal_tokens_need_no_evidence(session: Session) -> None:
-    """A retry of a greedy model, say."""
+    """For example retries of a greedy model."""
     alike = Alike(session)
     for number in range(3):
         alike.decode(number, ANSWER, thought="The same.")

@@ -1,4 +1,4 @@
-"""Turns of all kinds of ends and beginnings, and entries that are not to be believed."""
+"""Turns with all kinds of ends and beginnings, and damaged entries."""
 
 from collections.abc import Callable
 from functools import partial
@@ -63,7 +63,7 @@ class Session:
         return assemble(conversation, self.setup, unseal=SEALER.of(None).open, remember=remember)
 
     def ids(self, text: str) -> list[int]:
-        """Never those of a tokenizer: two characters at a time."""
+        """Ids that no tokenizer returns: two characters at a time."""
         special = {
             token: self.setup.tokenizer.id_of(token) for token in ("<think>", "</think>", "<tool_call>", "</tool_call>")
         }
@@ -105,7 +105,7 @@ class Session:
         return parse, entry
 
     def learn(self, prompt: Prompt, text: str, *args: Any, **more: Any) -> list[int]:
-        """Decodes, commits, and returns what the engine then has."""
+        """Decodes and commits a turn; returns the ids that the engine then has."""
         parse, entry = self.decode(prompt, text, *args, **more)
         assert entry is not None
         self.ledger.add(SIGNER.sign(entry))
@@ -262,7 +262,7 @@ class TestClients:
 
 
 class TestEntries:
-    """What comes over the bus."""
+    """Entries from the bus."""
 
     def signed(self, session: Session) -> LedgerEntry:
         _, entry = session.decode(session.prompt(), "so\n</think>\n\n" + CALLED)
@@ -324,7 +324,7 @@ class TestEntries:
         assert 0 < len(ledger.entries) < 20
 
     def test_equal_answers_with_other_thoughts_are_each_found(self, session: Session) -> None:
-        """Several choices of one request may say the same and think otherwise."""
+        """Several choices of one request may have the same text and other reasoning."""
         engine_ids = [
             session.learn(session.prompt(), f"{thought}\n</think>\n\nYes.") for thought in ("one", "two", "three")
         ]

@@ -1,4 +1,4 @@
-"""What of a turn shows which turn it was."""
+"""The ids and reasoning that identify a turn."""
 
 from schemas.conversation import Message, Reasoning, Text
 from services.ledger.evidence import call_id, evidence_of, reasoning_digests, turn_marks

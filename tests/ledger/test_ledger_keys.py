@@ -1,4 +1,4 @@
-"""Arguments as clients send them back still stand for the same call."""
+"""Arguments have the same key after clients sent them back."""
 
 import json
 

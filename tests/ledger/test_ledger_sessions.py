@@ -1,4 +1,4 @@
-"""Random agent sessions through published templates: what an engine has is what the next prompt begins with, wherever
+"""Random agent sessions through published templates: the next prompt begins with the ids of the engine, wherever
 the template keeps the turn; where it does not, the prompt is the template's own text."""
 
 import os
@@ -36,7 +36,7 @@ QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in of_trl()}.values
 CHANCE = st.binary(min_size=150, max_size=400)
 quick = settings(
     max_examples=examples(6),
-    # A session is no simpler for being shorter in bytes, and each takes a while.
+    # A session with fewer bytes is not simpler, and each takes a while.
     phases=[phase for phase in Phase if phase is not Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -57,7 +57,7 @@ def decoded_words(setup: ModelSetup, ids: list[int]) -> list[str]:
 
 
 def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
-    """`partly`: a turn that the template keeps may be rendered again all the same, as some do with a few templates."""
+    """`partly`: a turn that the template keeps may still be rendered again, as happens with a few templates."""
     ids, text = [*step.prompt.ids], step.prompt.text
     assert decoded_words(setup, ids) == WORD.findall(text)
     kept = step.newest_kept
@@ -69,7 +69,7 @@ def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
     assert ids[: len(kept.ids)] == kept.ids, (kept.output.text, text[len(kept.head) :])
     rest = ids[len(kept.ids) :]
     end = text[len(text) - len(setup.tokenizer.decode(rest)) :]
-    assert rest == [*setup.encoder.encode(end)], "the text behind it has other tokens than its own"
+    assert rest == [*setup.encoder.encode(end)], "the text after it has other tokens than its own"
     assert WORD.findall(text)[: -len(WORD.findall(end)) or None] == WORD.findall(kept.head) + kept.output.words
 
 

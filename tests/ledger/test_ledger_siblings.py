@@ -1,4 +1,4 @@
-"""Sessions that look alike: ten at a time, of all clients, in any order, through published templates."""
+"""Sessions that look alike: ten at once, of all clients, in any order, with published templates."""
 
 from collections import Counter
 from pathlib import Path

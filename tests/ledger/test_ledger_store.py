@@ -1,4 +1,4 @@
-"""Siblings in memory: found by their marks, bounded as all entries are."""
+"""Siblings in memory are found by their marks, and bounded like all entries."""
 
 from schemas.ledger import LedgerContext, LedgerEntry
 from services.ledger.store import EntryStore

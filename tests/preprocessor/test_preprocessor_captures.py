@@ -1,4 +1,4 @@
-"""Requests of real agent clients, as they were captured, to prompts."""
+"""Prompts of captured requests of real agent clients."""
 
 import itertools
 import json
@@ -59,7 +59,7 @@ def test_header_of_an_older_client_is_stripped(setup: ModelSetup) -> None:
 
 @pytest.mark.parametrize("name", ["16-long-prefix-session", "17-long-prefix-custom-session"])
 def test_two_sessions_share_their_prompt_up_to_the_question(name: str, setup: ModelSetup) -> None:
-    """Captured pair: same user, same folder, other first prompt. With the header they part after a line."""
+    """Captured pair: same user, same folder, other first prompt. With the header they differ after a line."""
     one, other = (prompts(f"{name}-{session}", setup)[0] for session in "ab")
     shared = one.text[: shared_length(one.text, other.text)]
     assert len(shared) > 150_000

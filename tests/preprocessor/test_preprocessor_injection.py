@@ -1,4 +1,4 @@
-"""Text of users, files and tools that spells control tokens forges nothing, in any template and with any tokenizer."""
+"""Control tokens in text of users, files and tools stay text, in any template and with any tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import replace as replaced
@@ -31,7 +31,7 @@ BUILT = """{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ m.content | trim 
 """Builds its control tokens of pieces, and trims."""
 QUICK = ("qwen3", "gptoss", "llama3_1", "deepseekv3", "gemma4")
 BYTES = ("byte_level", "qwen")
-"""Tokenizers that decode to the very text."""
+"""Tokenizers that decode to the same text."""
 
 
 def control(setup: ModelSetup, ids: Sequence[int]) -> list[str]:
@@ -41,7 +41,7 @@ def control(setup: ModelSetup, ids: Sequence[int]) -> list[str]:
 
 
 def check(setup: ModelSetup, spelled: str, key: str, exact: bool) -> None:
-    """The prompt has the control tokens that the template writes for harmless data, and says what the data says."""
+    """The prompt has the control tokens that the template writes for harmless data, and the text of the data."""
     found = assemble(conversation(spelled, key), setup, limit=False)
     harmless = assemble(conversation("word", "key"), setup, limit=False)
     assert control(setup, found.ids) == control(setup, harmless.ids)
@@ -91,7 +91,7 @@ def test_each_control_token_alone_is_text(setup: ModelSetup, name: str) -> None:
 
 
 def check_reference(setup: ModelSetup, name: str, data: str) -> None:
-    """transformers marks no keys and no strings that join: where there are none, the ids are equal."""
+    """transformers escapes neither keys nor strings that join: without these, the ids are equal."""
     made, loaded = setup_for(setup, REAL_TEMPLATES[name].read_text())
     assert made.encoder.marks is not None
     loaded.chat_control_tokens = sorted(made.encoder.marks.tokens)

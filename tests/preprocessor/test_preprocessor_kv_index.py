@@ -1,4 +1,4 @@
-"""Who holds which blocks."""
+"""The index of KV blocks."""
 
 from hypothesis import given
 from hypothesis import strategies as st

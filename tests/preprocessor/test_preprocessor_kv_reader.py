@@ -1,4 +1,4 @@
-"""What preprocessors know of the workers' caches, over a real bus."""
+"""The index of the workers' KV blocks, over a real bus."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ def keys(tokens: list[int]) -> list[int]:
 
 
 def taken(publisher: KvPublisher, tokens: list[int], salt: str | None = None) -> PromptBlocks:
-    """A turn with this prompt begins."""
+    """Starts a turn with this prompt."""
     blocks = publisher.blocks(pack_ids(tokens), salt)
     assert blocks is not None
     publisher.used(blocks)
@@ -34,7 +34,7 @@ def taken(publisher: KvPublisher, tokens: list[int], salt: str | None = None) ->
 
 
 class Pair:
-    """A worker that publishes and a preprocessor that listens."""
+    """A worker that publishes and a preprocessor that subscribes."""
 
     def __init__(self, make_process: MakeProcess, model: str) -> None:
         self.make = make_process
@@ -76,7 +76,7 @@ async def test_prompt_and_output_of_a_turn_are_indexed(pair: Pair) -> None:
 
 
 async def test_ended_turn_is_published_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another preprocessor may get the session's next turn."""
+    """Another preprocessor may receive the session's next turn."""
     monkeypatch.setattr(kv_publisher, "PUBLISH_DELAY_S", 3600)
     await pair.preprocessor()
     publisher = await pair.worker()

@@ -1,4 +1,4 @@
-"""The preprocessor as a process: what it sets for the tokenizer before that is loaded."""
+"""The environment that the preprocessor sets before it loads the tokenizer."""
 
 import os
 

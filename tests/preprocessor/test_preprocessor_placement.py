@@ -1,4 +1,4 @@
-"""What a worker is sent, by what it announces."""
+"""The encoding of requests for workers of different releases."""
 
 import msgspec
 import pytest

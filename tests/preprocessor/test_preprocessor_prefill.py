@@ -1,4 +1,4 @@
-"""The certain beginning of the next prompt."""
+"""The certain prefix of the next prompt."""
 
 import os
 from array import array

@@ -255,7 +255,7 @@ SPOKEN = st.lists(st.one_of(WORDS.map(Reasoning), WORDS.map(Text), ARGUMENTS), m
 
 
 def spoken_parts(drawn: list[Any], number: int) -> list[Part]:
-    """No two texts in a row: no model can say those."""
+    """The parts without adjacent texts, which no model can write."""
     parts: list[Part] = []
     for index, part in enumerate(drawn):
         if isinstance(part, dict):
@@ -370,7 +370,7 @@ BARE = ToolSpec("read")
 
 
 class TestChoice:
-    """Which call is forced, and which are allowed."""
+    """Forced and allowed calls."""
 
     def forced(self, setup: ModelSetup, choice: ToolChoice, *tools: ToolSpec) -> str:
         prefix = assemble(conversation(tools=list(tools), tool_choice=choice), setup).prefix

@@ -1,4 +1,4 @@
-"""A preprocessor's ledger over a real bus: entries that it hears, and siblings that only the bucket has."""
+"""A preprocessor's ledger over a real bus: entries that it receives, and siblings that only the bucket has."""
 
 from collections.abc import Sequence
 
@@ -119,4 +119,4 @@ async def test_prompt_has_the_fetched_turns(make_process: MakeProcess, setup: Mo
     preparation.close()
     assert steps == ["strip", "ledger", "strip", "ledger", "render", "encode"], "rendered once"
     assert prompt.found is not None
-    assert prompt.found.outcome == ("moved" if there else "unknown"), "the entry was made behind another prompt"
+    assert prompt.found.outcome == ("moved" if there else "unknown"), "the entry follows another prompt"

@@ -1,4 +1,4 @@
-"""Who decodes and who parses a turn."""
+"""The choice of worker and parser of a turn."""
 
 from typing import Any
 

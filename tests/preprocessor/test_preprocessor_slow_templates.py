@@ -1,4 +1,4 @@
-"""A template that takes long holds up no other request, and is stopped after a limit; its errors say what happened."""
+"""A slow template does not delay other requests, and is stopped after a limit; its errors name the cause."""
 
 import asyncio
 from collections.abc import Iterator

@@ -122,7 +122,7 @@ def headers(draw: st.DrawFn) -> tuple[str, int]:
 
 @given(headers(), SPACES, st.text(min_size=1))
 def test_text_after_the_fields_stays(header: tuple[str, int], spaces: str, rest: str) -> None:
-    """Joined to them, behind blanks or on a line of its own: only white space up to the line end goes."""
+    """The text follows directly, after blanks, or on its own line: only white space up to the line end is removed."""
     assume(not rest.lstrip().lower().startswith(("cc", "x-anthropic-billing-header:")) and rest.strip())
     text, count = header
     left, removed = system_after(text + spaces + rest)

@@ -1,4 +1,4 @@
-"""Short ways to write conversations and to see the messages that they become."""
+"""Helpers to write conversations and to adapt them to messages."""
 
 from typing import Any
 

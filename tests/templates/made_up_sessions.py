@@ -1,4 +1,4 @@
-"""Made-up sessions of agents, which grow request by request; the seed decides them."""
+"""Makes sessions of agents from a seed, which grow request by request."""
 
 import random
 from collections.abc import Iterator

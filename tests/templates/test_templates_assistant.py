@@ -1,4 +1,4 @@
-"""Turns of the model that no three fields can hold in order."""
+"""Turns of the model that the three fields cannot hold in order."""
 
 from typing import Any
 

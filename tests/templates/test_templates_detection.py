@@ -1,4 +1,4 @@
-"""Detection by what a template writes: each of these has a trait of published templates that hid its calls."""
+"""Detection by rendered calls: each template here has a trait of published ones that makes its calls hard to find."""
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -62,7 +62,7 @@ TEMPLATES = {
         after="</tool_calls:o>",
         header="<think:o></think:o>",
     ).replace("PROMPT", "<think:o>"),
-    # The id is all that names the tool.
+    # Only the id names the tool.
     "kimi_k2": chatml(
         "<|tool_call_begin|>ID<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
         before="<|tool_calls_section_begin|>",

@@ -1,4 +1,4 @@
-"""Our sandbox renders as transformers' does."""
+"""The sandbox renders like that of transformers."""
 
 import random
 from typing import Any
@@ -101,7 +101,7 @@ def test_forbidden_sources_are_refused(demo_tokenizer: PreTrainedTokenizerBase, 
 def test_published_templates_render_as_in_transformers(
     real_template: ChatTemplate, demo_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """The sessions with which templates are tried at load, whole."""
+    """With made-up sessions."""
     traits, rendered = probe(real_template), 0
     for number in range(examples(5)):
         for conversation in session(random.Random(number), number):

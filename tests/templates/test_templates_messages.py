@@ -226,7 +226,7 @@ class TestIds:
 
     @pytest.mark.parametrize(("rule", "shown"), [("client", True), ("counted", True), ("short", False)])
     def test_ids_of_the_model_are_kept(self, rule: str, shown: bool) -> None:
-        """In a turn that the ledger restored. Templates that raise at ids of another form get their own."""
+        """Turns that the ledger restored have the model's ids, but not in templates that raise at other forms."""
         messages = [assistant(replace(call(call_id="toolu_x"), original_id="functions.Bash:7")), result("a", "toolu_x")]
         found = template_messages(*messages, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
         assert (found[0]["tool_calls"][0]["id"] == "functions.Bash:7") is shown

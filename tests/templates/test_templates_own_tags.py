@@ -1,4 +1,4 @@
-"""Reasoning for templates that read none."""
+"""Reasoning in templates that read none."""
 
 from typing import Any
 
@@ -24,9 +24,9 @@ PLAIN = """
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
 """
-"""Knows calls and nothing of reasoning, as Qwen2.5's."""
+"""A template with calls and without reasoning, like Qwen2.5's."""
 CUTTING = PLAIN.replace("(m.content or '')", "(m.content or '').split('</think>')[-1]")
-"""Cuts off what stands before the closing tag, as R1's distillates'."""
+"""A template that cuts off text before the closing tag, like those of R1's distillates."""
 READING = PLAIN.replace("(m.content or '')", "(m.reasoning_content or '') + (m.content or '')")
 HERMES = family("hermes")
 LS, PWD = Call("c1", "ls", '{"path": "/"}'), Call("c2", "pwd", "{}")
@@ -41,7 +41,7 @@ def template_of(source: str) -> ChatTemplate:
 
 
 def shown(*turn: Part) -> str:
-    """What the template makes of one turn, its calls' results and a new question."""
+    """The rendered turn, with results of its calls and a new question after it."""
     template = template_of(PLAIN)
     traits = probe(template)
     traits = replace(traits, own_tags=own_tags(template, traits, HERMES))

@@ -1,4 +1,4 @@
-"""The traits of small templates that each have one habit, of our own template, and of published ones."""
+"""The traits of small templates with one deviation each, of our own template, and of published ones."""
 
 from typing import Any
 

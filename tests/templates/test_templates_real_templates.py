@@ -78,9 +78,9 @@ def marks(text: str, kind: str) -> list[str]:
 
 
 def lost(template: ChatTemplate) -> set[str]:
-    """Text beside a call that a template does not show, whatever the form.
+    """Text beside a call that a template does not render, whatever the form.
 
-    Old DeepSeek V3 forgets it in every call turn but the first. Where text and reasoning exclude each other before a
+    Old DeepSeek V3 drops it in every turn with calls but the first. Where text and reasoning exclude each other before a
     call (gpt-oss, Gemma 4 before July 2026), the text is rendered as reasoning, and is dropped with it at the next user.
     """
     traits = probe(template)
@@ -121,7 +121,7 @@ def test_reasoning_between_calls_is_between_them_or_absent(real_template: ChatTe
 
 
 def test_each_prompt_of_a_tool_loop_extends_the_last(real_template: ChatTemplate) -> None:
-    """The generation prompt may differ from the turn as it is shown later; what stood before it may not."""
+    """The generation prompt may differ from the beginning of the turn in history; the text before it may not."""
     messages = SESSION[:4]
     before = render(real_template, messages)
     after = render(real_template, [*messages, assistant(Reasoning("tho7z"), call(3)), results(3)])

@@ -1,4 +1,4 @@
-"""Hostile templates: no attribute that Jinja's sandbox refuses is handed out, and nothing is changed."""
+"""Hostile templates reach no attribute that Jinja's sandbox refuses, and change nothing."""
 
 import copy
 from typing import Any
@@ -54,7 +54,7 @@ INTERNALS = ("__class__", "__dict__", "__init__", "__globals__", "__doc__", "__s
 
 
 def render(tokenizer: PreTrainedTokenizerBase, source: str) -> str:
-    """The text, made of copies that must stay as they are."""
+    """The text, rendered from copies that must not change."""
     messages, tools = copy.deepcopy(MESSAGES), [with_cached_json(TOOL)]
     try:
         return ChatTemplate(tokenizer, source).render(messages, tools=tools, variables={"extra": [{"deep": [1]}]})
@@ -189,7 +189,7 @@ def test_data_with_method_names_and_methods_both_work(demo_tokenizer: PreTrained
 
 
 def test_cached_results_equal_those_of_jinja() -> None:
-    """For every attribute of what templates can reach, asked in any order."""
+    """For every attribute of the values that templates can reach, in any order."""
     ours, theirs = environment(), ImmutableSandboxedEnvironment()
     namespace: Any = ours.globals["namespace"]
     reached: list[Any] = [

@@ -1,4 +1,4 @@
-"""A request's tools in the forms that a prompt needs."""
+"""The forms of a request's tools."""
 
 from typing import Any
 

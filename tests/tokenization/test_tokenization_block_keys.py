@@ -57,7 +57,7 @@ _prompts = st.lists(
 
 @given(_prompts)
 def test_memo_changes_no_key(prompts: list[tuple[int, int, int, str | None]]) -> None:
-    """Prompts that begin alike and part anywhere, under several salts, with room for few of them."""
+    """Prompts with common beginnings of any length, under several salts, with room for few of them."""
     memo = KeyMemo(2, max_stretches=5)
     for head, cut, tail, salt in prompts:
         packed = pack_ids([head] * cut + [tail] * (_stretch + 3))
@@ -68,7 +68,7 @@ def test_memo_is_bounded() -> None:
     memo = KeyMemo(2, max_stretches=3)
     prompts = [pack_ids(range(start, start + _stretch)) for start in range(6)]
     made = [next(memo.stretches(prompt)) for prompt in prompts]
-    # What is cached is the same list again; newest first, for each miss drops an entry.
+    # A cached stretch is the same array; newest first, since each miss drops an entry.
     again = [next(memo.stretches(prompt)) for prompt in reversed(prompts)]
     assert [one is other for one, other in zip(reversed(made), again, strict=True)] == [True] * 3 + [False] * 3
 

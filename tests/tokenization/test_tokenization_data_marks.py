@@ -1,4 +1,4 @@
-"""Control tokens that data spells, alone or joined with other text, are encoded as ordinary text; all else as before."""
+"""Control tokens that data spells, alone or joined with other text, become ordinary text; other text is unchanged."""
 
 import json
 
@@ -139,7 +139,7 @@ def test_without_marks_control_tokens_are_control_tokens(tokenizer: Tokenizer) -
 
 
 def test_token_in_the_vocabulary_is_encoded_in_parts() -> None:
-    """A token that is in the model's own vocabulary, too, as in converted SentencePiece models."""
+    """The token is in the model's vocabulary, too, as in converted SentencePiece models."""
     made: Tokenizer = KINDS["unigram_nfkc"]()
     content = json.loads(made.to_str())
     content["model"]["vocab"].append(["<end>", 0.0])

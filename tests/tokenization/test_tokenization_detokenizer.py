@@ -1,4 +1,4 @@
-"""Incremental text equals the text of the whole, and no broken character is ever shown."""
+"""Incremental text equals the text of all ids at once, and never has a broken character."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ def sentencepiece() -> Tokenizer:
 
 
 def wordpiece() -> Tokenizer:
-    """A decoder that looks at neighbours: not a table of bytes."""
+    """A decoder that depends on neighbours: not a table of bytes."""
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "hel": 1, "##lo": 2, "world": 3}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s+"), "removed")
     tokenizer.decoder = decoders.WordPiece()

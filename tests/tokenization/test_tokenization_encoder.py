@@ -1,4 +1,4 @@
-"""Encoding by parts, by either encoder, gives the ids of the whole."""
+"""Encoding by parts, by either encoder, returns the ids of the whole."""
 
 import concurrent.futures
 from array import array

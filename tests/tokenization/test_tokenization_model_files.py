@@ -1,4 +1,4 @@
-"""What a model's files say about decoding."""
+"""Facts about decoding in a model's files."""
 
 import json
 from pathlib import Path

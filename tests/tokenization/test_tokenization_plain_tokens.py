@@ -1,4 +1,4 @@
-"""What tokens say in a plain stretch, alone and in a run."""
+"""Texts of tokens in a plain stretch, alone and in a run."""
 
 import re
 

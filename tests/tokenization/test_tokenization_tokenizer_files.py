@@ -1,4 +1,4 @@
-"""A tokenizer that another process loaded is the one that transformers loads here."""
+"""A tokenizer that a child process loaded equals the one that transformers loads here."""
 
 import json
 import shutil

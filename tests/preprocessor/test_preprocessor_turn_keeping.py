@@ -8,11 +8,11 @@ from bench.ledger.models import build
 from bench.ledger.published import published
 from services.preprocessor.turn_keeping import try_turns
 
-OWN = Path(__file__).parent / "templates"
+OWN = Path(__file__).parents[1] / "ledger" / "templates"
 EXPECTED = {
     "qwen3": ("kept", "changed"),
     "qwen3_8": ("kept", "kept"),
-    "nemotron_3_nano": ("kept", "kept"),  # with the variable that fates history
+    "nemotron_3_nano": ("kept", "kept"),  # with the variable that keeps history
     "glm4moe": ("kept", "changed"),
     "gptoss": ("kept", "changed"),
     "llama3_1": ("kept", "kept"),

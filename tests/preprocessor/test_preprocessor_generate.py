@@ -1,4 +1,4 @@
-"""The grammar of a turn, made of its prompt."""
+"""The grammar of a turn."""
 
 from typing import Any
 
