@@ -46,7 +46,7 @@ class Chain(Struct, frozen=True):
 
 
 def scope_of(model: str, template: bytes, tenant: str | None) -> bytes:
-    """The hash to which a session's keys are bound. `template`: a digest of everything that turns messages into ids."""
+    """The hash to which a session's keys are bound. `template`: a digest of everything that makes ids of messages."""
     hasher = chain(b"")
     add(hasher, "scope", model, template.hex(), "-" if tenant is None else "=" + tenant)
     return hasher.digest()

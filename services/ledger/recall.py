@@ -276,14 +276,14 @@ class Recall:
         sent = self._conversation.messages[link.first : link.end]
         if stored.entry.context.started:  # the client started this turn: its text is not all the model's
             return sent
-        cached, wanted = stored.restored, self._with_reasoning
-        if cached is None or cached.with_reasoning != wanted or cached.unseal != self._unseal or cached.sent != sent:
+        cached, reasoning = stored.restored, self._with_reasoning
+        if cached is None or cached.with_reasoning != reasoning or cached.unseal != self._unseal or cached.sent != sent:
             sent_parts = [part for message in sent for part in message.parts]
-            parts = restored_parts(sent_parts, turn, self._unseal, with_reasoning=wanted)
+            parts = restored_parts(sent_parts, turn, self._unseal, with_reasoning=reasoning)
             if parts is None:
                 return None
             restored = [Message("assistant", parts, sent[0].name)]
-            cached = stored.restored = RestoredTurn(sent, restored, wanted, self._unseal)
+            cached = stored.restored = RestoredTurn(sent, restored, reasoning, self._unseal)
         return cached.messages
 
     def _read(self, stored: StoredEntry) -> OriginalTurn | None:

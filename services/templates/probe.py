@@ -110,11 +110,11 @@ class _Probe:
         return self._first(candidates, [_QUESTION], [_USER]) or traits
 
     def _ordered(self, traits: TemplateTraits) -> TemplateTraits:
-        wanted = replace(traits, ordered=True)
+        ordered = replace(traits, ordered=True)
         messages = [_QUESTION, _turn(_R1, _CALL, _R2, _CALL2, _T2), _RESULTS2]
-        text = self._render(wanted, messages)
+        text = self._render(ordered, messages)
         words = [_THOUGHT, _ARGUMENT, _THOUGHT2, _ARGUMENT2, _ANSWER2, _RESULT, _RESULT2]
-        return wanted if _in_order(text, words) else traits
+        return ordered if _in_order(text, words) else traits
 
     def _calls(self, traits: TemplateTraits) -> TemplateTraits:
         messages, words = [_QUESTION, _turn(_CALL), _RESULTS], [_ARGUMENT, _RESULT]

@@ -93,8 +93,8 @@ def _can_be_off(traits: TemplateTraits) -> bool:
 
 
 def _nearest(effort: str, levels: tuple[str, ...]) -> str:
-    wanted = EFFORTS.index(effort)
+    target = EFFORTS.index(effort)
     candidates = [level for level in levels if level in EFFORTS]
     return min(
-        candidates, key=lambda level: (abs(EFFORTS.index(level) - wanted), -EFFORTS.index(level)), default=effort
+        candidates, key=lambda level: (abs(EFFORTS.index(level) - target), -EFFORTS.index(level)), default=effort
     )
