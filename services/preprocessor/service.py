@@ -130,10 +130,10 @@ class Preprocessor(Service):
 
     def _turn(self, delivery: Delivery) -> None:
         request = _decode_turn(delivery.data)
-        present, former = self._turns.get(request.turn, (0, None))
+        present, earlier = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
-            if former is not None:
-                former.cancel()
+            if earlier is not None:
+                earlier.cancel()
             task = self._begin(self._prepare(request, len(delivery.data)), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
