@@ -17,11 +17,11 @@ from schemas import events, frames
 from schemas.control import Cancel, Replay
 from schemas.conversation import Conversation, Part, Text
 from schemas.events import Failed, Finish
+from services.ledger.difference import answers_in, content_of
 from services.runtime.streams.turn_log import LoggedEvent, Verdict
 from turnwire_tools.inspector.difference import Decode, answer_parts, compare, computed_again
 from turnwire_tools.inspector.prefill import PrefillRate
 from turnwire_tools.inspector.turns import MAX_TEXT, Block, InspectedTurn, KnownPrompt
-from turnwire_tools.tap.answers import answers_in, content_of
 from turnwire_tools.tap.turns import CONTINUED
 
 MAX_ALIKE = 16

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from schemas.conversation import Conversation
 from schemas.events import BlockKind
+from services.ledger.difference import Change
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.segments import TokenIds
 
@@ -32,7 +33,6 @@ opened: a parser has the worker's stream.  takeover: another parser has it.  fir
 block: a block is complete.  dispatch: a call is complete and was sent to the client.
 replay: a receiver requested frames again.  interrupted: the worker died.  cancel: the turn was cancelled.
 """
-ChangeKind: TypeAlias = Literal["tools", "system", "settings", "message", "reasoning", "answer", "history"]
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 MAX_MARKS = 400
 MAX_TEXT = 256 * 1024
@@ -64,19 +64,7 @@ class Block(Struct):
     text: str = ""
 
 
-class Change(Struct, frozen=True, omit_defaults=True):
-    """One change of a conversation, as compared with the one before it."""
-
-    kind: ChangeKind
-    where: str
-    """What changed: `the tool Bash`, `system text 2`, `message 3 (user)`."""
-    was: str = ""
-    now: str = ""
-    varies: str = ""
-    """In instructions: what kind of text varies (`prompt_drift.Cause`)."""
-
-
-class Difference(Struct, frozen=True, kw_only=True):
+class Departure(Struct, frozen=True, kw_only=True):
     """How a prompt departs from the session's previous one with its answer."""
 
     previous: str
@@ -84,7 +72,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     extends: bool
     """The prompt begins with all previous tokens."""
     at: int | None = None
-    """The first token that differs; None: the previous tokens are no longer known."""
+    """The first token that differs; None: the previous tokens are unknown."""
     again: int = 0
     """Previous tokens after that place: what a worker computes again."""
     cause: str
@@ -146,7 +134,7 @@ class TurnDetails(Row):
     """Output tokens."""
     marks: list[Mark] = []
     blocks: list[Block] = []
-    difference: Difference | None = None
+    difference: Departure | None = None
 
 
 class InspectedTurn(TurnDetails):

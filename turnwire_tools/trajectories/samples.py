@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Part, Text
+from services.ledger.difference import answers_in, content_of
 from services.tokenization.segments import common_prefix
-from turnwire_tools.tap.answers import answers_in, content_of
 from turnwire_tools.tap.turns import FollowedTurn
 from turnwire_tools.trajectories.blocks import Block
 
