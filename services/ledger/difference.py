@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text
 from services.ledger.chain import text_and_calls
@@ -54,7 +53,7 @@ class Change(Struct, frozen=True, omit_defaults=True):
     """What kind of text varies in instructions."""
 
 
-class Prompt(Struct, frozen=True, kw_only=True):
+class ComparedPrompt(Struct, frozen=True, kw_only=True):
     """What is known of a prompt. What either of two prompts lacks is not compared."""
 
     ids: TokenIds = _NO_IDS
@@ -78,7 +77,9 @@ class Difference(Struct, frozen=True):
     """In the order of the prompt; of two texts only the first."""
 
 
-def difference(before: Prompt, now: Prompt, answer: Sequence[Part] = (), answer_ids: TokenIds = _NO_IDS) -> Difference:
+def difference(
+    before: ComparedPrompt, now: ComparedPrompt, answer: Sequence[Part] = (), answer_ids: TokenIds = _NO_IDS
+) -> Difference:
     """Compares a prompt with the one before it in its session, and with that one's answer where it is known."""
     at, again = None, 0
     if before.ids and now.ids:
@@ -91,17 +92,8 @@ def difference(before: Prompt, now: Prompt, answer: Sequence[Part] = (), answer_
 
 
 def system_changes(before: Conversation, now: Conversation) -> list[Change]:
-    """Returns what changed in the leading instructions, and what kind of text varies there."""
-    was, is_now = (
-        {f"system text {number}": part.text for number, part in enumerate(conversation.system, 1)}
-        for conversation in (before, now)
-    )
-    changes = []
-    for change in _differing("system", was, is_now):
-        old, new = was.get(change.where, ""), is_now.get(change.where, "")
-        at = len(common_prefix(old, new))
-        changes.append(replace(change, varies=_variation(_word_at(old, at), _word_at(new, at)) if old and new else ""))
-    return changes
+    """Returns what changed in the leading instructions."""
+    return _differing("system", _system(before), _system(now))
 
 
 def content_of(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
@@ -117,19 +109,25 @@ def answers_in(messages: Sequence[Message]) -> list[list[Part]]:
     return [[part for message in run for part in message.parts] for is_answer, run in runs if is_answer]
 
 
-def _text_changes(before: Prompt, now: Prompt) -> list[Change]:
+def _text_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]:
     if changes := _tool_list_changes(before.tools, now.tools):
         return changes
-    at = len(common_prefix(before.text, now.text))
-    old, new = _word_at(before.text, at), _word_at(now.text, at)
-    if at >= before.head:
-        return [Change("history", "the text after the first answer begins", old[:WORD], new[:WORD])]
-    return [Change("system", "the text before the first answer", old[:WORD], new[:WORD], _variation(old, new))]
+    was, is_now = _words_at(before.text, now.text)
+    shown = was[:WORD], is_now[:WORD]
+    if now.text.startswith(before.text[: before.head]):
+        return [Change("history", "the text after the first answer begins", *shown)]
+    return [Change("system", "the text before the first answer", *shown, _variation(was, is_now))]
 
 
 def _variation(was: str, now: str) -> Variation:
     """Returns what kind of text varies where two texts have these words."""
     return next((kind for kind, pattern in _VARIATIONS if pattern.search(was) and pattern.search(now)), "text")
+
+
+def _words_at(was: str, now: str) -> tuple[str, str]:
+    """Returns the words of both texts at their first difference."""
+    at = len(common_prefix(was, now))
+    return _word_at(was, at), _word_at(now, at)
 
 
 def _word_at(text: str, at: int) -> str:
@@ -165,14 +163,23 @@ def _tools(conversation: Conversation) -> dict[str, str]:
     return {f"the tool {tool.name}": _json(tool) for tool in conversation.tools}
 
 
+def _system(conversation: Conversation) -> dict[str, str]:
+    return {f"system text {number}": part.text for number, part in enumerate(conversation.system, 1)}
+
+
 def _settings(conversation: Conversation) -> dict[str, str]:
     return {f"the setting {name}": _json(getattr(conversation, name)) for name in SETTINGS}
 
 
 def _differing(kind: ChangeKind, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
     """Returns the texts that differ, by their names."""
-    pairs = ((name, was.get(name, ""), now.get(name, "")) for name in {**was, **now})
-    return [Change(kind, name, *_around(old, new)) for name, old, new in pairs if old != new]
+    changes = []
+    for name in {**was, **now}:
+        old, new = was.get(name, ""), now.get(name, "")
+        if old != new:
+            varies = _variation(*_words_at(old, new)) if kind == "system" and old and new else ""
+            changes.append(Change(kind, name, *_around(old, new), varies))
+    return changes
 
 
 def _history_changes(was: Sequence[Message], answer: Sequence[Part], now: Sequence[Message]) -> list[Change]:

@@ -11,14 +11,14 @@ from collections.abc import Hashable, Sequence
 
 from cachetools import LRUCache
 from msgspec.structs import replace
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry, Counter
 
 from schemas.conversation import Call, Conversation, Text
 from schemas.session import session_key
-from services.ledger import difference
+from services.ledger.difference import ComparedPrompt, Difference, difference
 from services.preprocessor.prompt import Prompt
 from services.runtime.branch_cache import BranchCache
-from services.runtime.process import Process
+from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.templates.tools import tool_name
 from services.tokenization.segments import common_prefix
 
@@ -28,7 +28,7 @@ MAX_BYTES = 64 * 1024 * 1024
 MAX_REPORTED = 4096
 
 
-class SeenPrompt(difference.Prompt, frozen=True):
+class SeenPrompt(ComparedPrompt, frozen=True):
     """One prompt of a session; its `text` is what the next prompt should begin with."""
 
     answers: tuple[int, ...]
@@ -40,39 +40,18 @@ class SeenPrompt(difference.Prompt, frozen=True):
         return len(self.text) + 4 * len(self.ids) + 8 * len(self.answers) + 512
 
 
-class LastPrompts:
-    """Compares prompts with the last one of their session. Thread-safe; bounded in bytes."""
+class PromptChangeReporter:
+    """Compares prompts with the last one of their session. Bounded in bytes."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, log: FilteringBoundLogger, metrics: CollectorRegistry, max_bytes: int = MAX_BYTES) -> None:
+        self._log = log
         self._last: BranchCache[SeenPrompt] = BranchCache(max_bytes, lambda one: one.size, MAX_ALIKE)
         """For each key: the last prompt of every session."""
-
-    def compare(self, key: Hashable, now: SeenPrompt, text: str, *, one_session: bool) -> difference.Difference | None:
-        """Returns the difference to the last prompt of the same session; None where there is none, or no last prompt.
-
-        `key`: equal for all prompts of a session. `text`: the whole prompt. `one_session`: the client sent the key's
-        session id, so a request that continues none of its prompts has changed its history.
-        """
-        before = _continued(self._last.get(key), now, text, one_session=one_session)
-        if before is not None:
-            now = replace(now, head=before.head)
-        self._last.put(key, now, instead_of=before)
-        if before is None or text.startswith(before.text):
-            return None
-        return difference.difference(before, replace(now, text=text))
-
-
-class PromptChangeReporter:
-    """Reports the prompts of one preprocessor's sessions."""
-
-    def __init__(self, process: Process) -> None:
-        self._log = process.log
-        self._last = LastPrompts(MAX_BYTES)
         self._reported: LRUCache[tuple[Hashable, str], bool] = LRUCache(MAX_REPORTED)
         text = "Prompts that did not begin with the last one of their session, by what varied."
-        self._times = Counter("turnwire_prompt_varied", text, ["cause"], registry=process.metrics)
+        self._times = Counter("turnwire_prompt_varied", text, ["cause"], registry=metrics)
         text = "Tokens computed again because of it."
-        self._tokens = Counter("turnwire_prompt_varied_tokens", text, ["cause"], registry=process.metrics)
+        self._tokens = Counter("turnwire_prompt_varied_tokens", text, ["cause"], registry=metrics)
 
     def report(self, conversation: Conversation, prompt: Prompt) -> None:
         """Compares a prompt with the last one of its session: 20 us for 52,000 tokens without a difference."""
@@ -86,7 +65,7 @@ class PromptChangeReporter:
             tools=tuple(tool_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred),
             answers=answers_of(conversation),
         )
-        found = self._last.compare(session, now, prompt.text, one_session=bool(conversation.client.session))
+        found = self.compare(session, now, prompt.text, one_session=bool(conversation.client.session))
         if found is None:
             return
         change = found.changes[0]
@@ -97,6 +76,20 @@ class PromptChangeReporter:
             self._reported[session, cause] = True
             write = self._log.debug if cause == "history" else self._log.warning
             write("preprocessor.prompt_varies", cause=cause, tokens=found.again, was=change.was, now=change.now)
+
+    def compare(self, key: Hashable, now: SeenPrompt, text: str, *, one_session: bool) -> Difference | None:
+        """Returns the difference to the last prompt of the same session; None where there is none, or no last prompt.
+
+        `key`: equal for all prompts of a session. `text`: the whole prompt. `one_session`: the client sent the key's
+        session id, so a request that continues none of its prompts has changed its history.
+        """
+        before = _continued(self._last.get(key), now, text, one_session=one_session)
+        if before is not None:
+            now = replace(now, head=before.head)
+        self._last.put(key, now, instead_of=before)
+        if before is None or text.startswith(before.text):
+            return None
+        return difference(before, replace(now, text=text))
 
 
 def answers_of(conversation: Conversation) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text, Thinking, ToolSpec
-from services.ledger.difference import Change, Difference, Prompt, answers_in, content_of, difference
+from services.ledger.difference import Change, ComparedPrompt, Difference, answers_in, content_of, difference
 
 FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
 TOOLS = [ToolSpec("Bash", "Runs a command."), ToolSpec("Read", "Reads a file.")]
@@ -29,7 +29,7 @@ def ids(text: str) -> "array[int]":
 
 def texts(before: str, now: str, *, head: int | None = None) -> Difference:
     head = len(before) if head is None else head
-    return difference(Prompt(text=before, head=head, ids=ids(before)), Prompt(text=now, ids=ids(now)))
+    return difference(ComparedPrompt(text=before, head=head, ids=ids(before)), ComparedPrompt(text=now, ids=ids(now)))
 
 
 def asked(*messages: Message, **more: Any) -> Conversation:
@@ -39,7 +39,7 @@ def asked(*messages: Message, **more: Any) -> Conversation:
 
 def changes(before: Conversation, now: Conversation) -> list[Change]:
     """The changes after an answer with a thought and a call."""
-    found = difference(Prompt(conversation=before), Prompt(conversation=now), [THOUGHT, LS])
+    found = difference(ComparedPrompt(conversation=before), ComparedPrompt(conversation=now), [THOUGHT, LS])
     assert (found.at, found.again) == (None, 0)
     return found.changes
 
@@ -71,14 +71,14 @@ def test_cost_is_what_is_computed_again() -> None:
 
 
 def test_answer_is_part_of_what_a_prompt_extends() -> None:
-    before, now = Prompt(ids=ids("Q<a>")), Prompt(ids=ids("Q<a>A<u>Q2"))
+    before, now = ComparedPrompt(ids=ids("Q<a>")), ComparedPrompt(ids=ids("Q<a>A<u>Q2"))
     assert difference(before, now, answer_ids=ids("A")) == Difference(5, 0, [])
     assert difference(before, now, answer_ids=ids("AB")) == Difference(5, 1, [])
 
 
 def test_new_tool_is_named_with_its_place() -> None:
-    before = Prompt(text="tools: Read, Write\nQ", tools=("Read", "Write"))
-    now = Prompt(text="tools: Read, Web, Write\nQ", tools=("Read", "Web", "Write"))
+    before = ComparedPrompt(text="tools: Read, Write\nQ", tools=("Read", "Write"))
+    now = ComparedPrompt(text="tools: Read, Web, Write\nQ", tools=("Read", "Web", "Write"))
     assert difference(before, now).changes == [Change("tools", "the tool list", "", "Web (2. of 3)")]
     assert difference(now, before).changes == [Change("tools", "the tool list", "Web (2. of 3)", "")]
 
@@ -132,9 +132,11 @@ def test_shorter_history_is_named_first() -> None:
 
 
 def test_spelling_of_arguments_and_white_space_are_not_a_change() -> None:
-    answer = [THOUGHT, Text("\n\nI look."), Call("toolu_1", "Bash", '{"command":"ls"}')]
+    answer: list[Part] = [THOUGHT, Text("\n\nI look."), Call("toolu_1", "Bash", '{"command":"ls"}')]
     now = asked(QUESTION, Message("assistant", answer), RESULT)
-    found = difference(Prompt(conversation=asked(QUESTION)), Prompt(conversation=now), [THOUGHT, Text("I look."), LS])
+    found = difference(
+        ComparedPrompt(conversation=asked(QUESTION)), ComparedPrompt(conversation=now), [THOUGHT, Text("I look."), LS]
+    )
     assert found.changes == []
 
 

@@ -1,10 +1,12 @@
 from array import array
 
 import pytest
+from prometheus_client import CollectorRegistry
+from structlog import get_logger
 
 from schemas.conversation import Call, Conversation, Message, Reasoning, Text
 from services.ledger.difference import Change, Difference
-from services.preprocessor.prompt_changes import LastPrompts, SeenPrompt, answers_of, head_of
+from services.preprocessor.prompt_changes import PromptChangeReporter, SeenPrompt, answers_of, head_of
 
 FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
 OPENING = "<assistant>"
@@ -18,7 +20,7 @@ class Session:
     """Prompts with one key; one token a character. Text between `<assistant>` and `<user>` is an answer."""
 
     def __init__(self, room: int = 1 << 20, *, one_session: bool = True) -> None:
-        self.last = LastPrompts(room)
+        self.reporter = PromptChangeReporter(get_logger(), CollectorRegistry(), room)
         self.one_session = one_session
 
     def prompt(self, text: str, tools: tuple[str, ...] = ("Read", "Write"), name: str = "s") -> Difference | None:
@@ -26,7 +28,7 @@ class Session:
         conversation = conversation_of(text)
         head = head_of(conversation, whole, len(text))
         seen = SeenPrompt(text=text, head=head, ids=ids(whole), tools=tools, answers=answers_of(conversation))
-        return self.last.compare(name, seen, whole, one_session=self.one_session)
+        return self.reporter.compare(name, seen, whole, one_session=self.one_session)
 
 
 def conversation_of(text: str) -> Conversation:

@@ -6,7 +6,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Part, Reasoning, Text
-from services.ledger.difference import Change, Prompt, difference, system_changes
+from services.ledger.difference import Change, ComparedPrompt, difference, system_changes
 from services.preprocessor.strip import strip_preamble
 from turnwire_tools.inspector.turns import Departure, InspectedTurn, KnownPrompt
 
@@ -49,8 +49,7 @@ def compare(
     if before is None:
         reason = "the previous prompt is no longer known"
         return Departure(previous=previous.id, extends=False, cause="unknown", reason=reason)
-    was, is_now = (Prompt(ids=one.ids, conversation=strip_preamble(one.conversation)[0]) for one in (before, now))
-    found = difference(was, is_now, answer_parts(previous), previous.ids)
+    found = difference(_compared(before), _compared(now), answer_parts(previous), previous.ids)
     at, again = found.at, found.again
     # Billing headers, which the preprocessor removes, are shown where nothing else has changed.
     changes = found.changes or system_changes(before.conversation, now.conversation)
@@ -72,6 +71,10 @@ def compare(
         return shown
     start, end = max(0, at - AHEAD), at + AROUND
     return replace(shown, was=decode((before.ids + previous.ids)[start:end]), now=decode(now.ids[start:end]))
+
+
+def _compared(prompt: KnownPrompt) -> ComparedPrompt:
+    return ComparedPrompt(ids=prompt.ids, conversation=strip_preamble(prompt.conversation)[0])
 
 
 def answer_parts(turn: InspectedTurn) -> list[Part]:

@@ -15,8 +15,9 @@ from cachetools import LRUCache
 
 from schemas import events, frames
 from schemas.control import Cancel, Replay
-from schemas.conversation import Conversation, Part, Text
+from schemas.conversation import Conversation, Part
 from schemas.events import Failed, Finish
+from schemas.session import placement_key, session_key
 from services.ledger.difference import answers_in, content_of
 from services.runtime.streams.turn_log import LoggedEvent, Verdict
 from turnwire_tools.inspector.difference import Decode, answer_parts, compare, computed_again
@@ -159,20 +160,17 @@ class Fold:
         self._latest[keys[0]] = turn.id
 
     def _keys(self, conversation: Conversation, *more: int) -> list[int]:
-        """A key for the history up to each answer; the first one for none. `more`: hashes of later answers.
+        """Returns a key for the history after each answer; the first one for none. `more`: hashes of further answers.
 
         Requests with a session id and the same tools and first question are of one session. Agents send the requests of
         their helpers under the same id. Without an id, the answers and the first question have to be the same:
         sessions may have answers that are alike.
         """
-        client, turns = conversation.client, conversation.messages
-        question = next((turn for turn in turns if turn.role == "user"), None)
-        first = "".join(part.text for part in question.parts if isinstance(part, Text)) if question is not None else ""
-        start = hash((conversation.model, client.tenant, client.session or first))
         tools = tuple(tool.name for tool in conversation.tools)
-        hashes = [*map(_hash, answers_in(turns)), *more]
+        start = hash((conversation.model, conversation.client.tenant, placement_key(conversation)))
+        hashes = [*map(_hash, answers_in(conversation.messages)), *more]
         keys = list(accumulate(hashes, lambda state, answer: hash((state, answer)), initial=start))
-        return [hash((start, first, tools)), *keys[1:]]
+        return [hash((start, session_key(conversation), tools)), *keys[1:]]
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
         """The newest turn that has an answer, else the newest."""
