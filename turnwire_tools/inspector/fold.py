@@ -17,7 +17,7 @@ from schemas import events, frames
 from schemas.control import Cancel, Replay
 from schemas.conversation import Conversation, Part
 from schemas.events import Failed, Finish
-from schemas.session import placement_key, session_key
+from schemas.session import first_question
 from services.ledger.difference import answers_in, content_of
 from services.runtime.streams.turn_log import LoggedEvent, Verdict
 from turnwire_tools.inspector.difference import Decode, answer_parts, compare, computed_again
@@ -166,11 +166,12 @@ class Fold:
         their helpers under the same id. Without an id, the answers and the first question have to be the same:
         sessions may have answers that are alike.
         """
+        client, question = conversation.client, first_question(conversation)
         tools = tuple(tool.name for tool in conversation.tools)
-        start = hash((conversation.model, conversation.client.tenant, placement_key(conversation)))
+        start = hash((conversation.model, client.tenant, client.session or question))
         hashes = [*map(_hash, answers_in(conversation.messages)), *more]
         keys = list(accumulate(hashes, lambda state, answer: hash((state, answer)), initial=start))
-        return [hash((start, session_key(conversation), tools)), *keys[1:]]
+        return [hash((start, question, tools)), *keys[1:]]
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
         """The newest turn that has an answer, else the newest."""
