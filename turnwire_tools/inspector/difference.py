@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Part, Reasoning, Text
 from services.ledger.difference import Change, ComparedPrompt, difference, system_changes
 from services.preprocessor.strip import strip_preamble
-from turnwire_tools.inspector.turns import Departure, InspectedTurn, KnownPrompt
+from turnwire_tools.inspector.turns import Departure, InspectedTurn, StoredPrompt
 
 OPENING_TOKENS = 12
 """A prompt's last tokens open the answer. Templates write them differently once the answer is history."""
@@ -34,9 +34,9 @@ RECALL = {
 
 def compare(
     turn: InspectedTurn,
-    now: KnownPrompt,
+    now: StoredPrompt,
     previous: InspectedTurn,
-    before: KnownPrompt | None,
+    before: StoredPrompt | None,
     *,
     ancestors: Iterable[InspectedTurn] = (),
     decode: Decode | None = None,
@@ -73,7 +73,7 @@ def compare(
     return replace(shown, was=decode((before.ids + previous.ids)[start:end]), now=decode(now.ids[start:end]))
 
 
-def _compared(prompt: KnownPrompt) -> ComparedPrompt:
+def _compared(prompt: StoredPrompt) -> ComparedPrompt:
     return ComparedPrompt(ids=prompt.ids, conversation=strip_preamble(prompt.conversation)[0])
 
 
@@ -122,7 +122,7 @@ def in_words(change: Change) -> str:
 def _cause(
     turn: InspectedTurn,
     at: int,
-    before: KnownPrompt,
+    before: StoredPrompt,
     changes: Sequence[Change],
     ancestors: Iterable[InspectedTurn],
 ) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The turns that the inspector keeps, and the parts of them that its page shows. Pure."""
+"""The types of the turns that the inspector keeps, and of their parts that its page shows. Pure."""
 
 from array import array
 from typing import Literal, TypeAlias
@@ -138,7 +138,7 @@ class TurnDetails(Row):
 
 
 class InspectedTurn(TurnDetails):
-    """One turn, with what following it requires."""
+    """One turn, with the state of following it."""
 
     previous: str = ""
     """The previous turn of its session."""
@@ -167,8 +167,8 @@ class InspectedTurn(TurnDetails):
             self.marks.append(Mark(self.ms_at(time), kind, text, trouble))
 
 
-class KnownPrompt(Struct, frozen=True, eq=False):
-    """What comparing the next prompt needs. Kept for the turns that were used last."""
+class StoredPrompt(Struct, frozen=True, eq=False):
+    """A prompt with which the next one is compared. Kept for the turns that were used last."""
 
     conversation: Conversation
     ids: TokenIds

@@ -55,7 +55,7 @@ def test_the_same_prompt_again_is_another_try(bus: Bus) -> None:
         ({"thinking": Thinking("disabled")}, "settings", "the setting thinking changed"),
     ],
 )
-def test_what_changed_at_the_front_is_the_cause(bus: Bus, now: dict[str, Any], cause: str, reason: str) -> None:
+def test_change_before_the_messages_is_the_cause(bus: Bus, now: dict[str, Any], cause: str, reason: str) -> None:
     fixed: dict[str, Any] = {"system": [Text("You are an agent. It is 2026-01-01.")]}
     found = compared(bus, asked(*HISTORY, **{**fixed, **now}), changed_at(20), asked(user("Q"), **fixed))
     assert (found.cause, found.reason, found.at, found.again) == (cause, reason, 20, 184)
@@ -107,7 +107,7 @@ def test_another_tokenization_is_the_cause(bus: Bus) -> None:
     assert "the ledger does not have the turn" in found.reason
 
 
-def test_billing_headers_are_no_change(bus: Bus) -> None:
+def test_billing_headers_are_not_a_change(bus: Bus) -> None:
     def system(number: int) -> list[Text]:
         return [Text(f"x-anthropic-billing-header: cc_version=2.1.{number}; cc_entrypoint=cli;"), Text("Agent.")]
 
