@@ -36,7 +36,7 @@ _DATE = re.compile(
 )
 _ID = re.compile(r"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{8,}|\b[0-9a-f]{8,}\b")
 _DIGIT = re.compile(r"\d")
-_WORD_CHARS = re.compile(r"[\w:/.+-]")
+_WORD_START, _WORD_END = re.compile(r"[\w:/.+-]+"), re.compile(r"[\w:/.+-]+\Z")
 _VARIATIONS: tuple[tuple[Variation, re.Pattern[str]], ...] = (("date", _DATE), ("id", _ID), ("number", _DIGIT))
 _NO_IDS: TokenIds = array("I")
 
@@ -96,11 +96,11 @@ def system_changes(before: Conversation, now: Conversation) -> list[Change]:
     return _differing("system", _system(before), _system(now))
 
 
-def content_of(parts: Sequence[Part]) -> tuple[str, list[tuple[str, str]]]:
+def content_of(parts: Sequence[Part]) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Returns what is the same of an answer in every form in which clients send it back: its text without white space,
     and its calls by name and value."""
     text, calls = text_and_calls(parts)
-    return squeeze(text), sorted(calls)
+    return squeeze(text), tuple(sorted(calls))
 
 
 def answers_in(messages: Sequence[Message]) -> list[list[Part]]:
@@ -131,12 +131,8 @@ def _words_at(was: str, now: str) -> tuple[str, str]:
 
 
 def _word_at(text: str, at: int) -> str:
-    start = end = at
-    while start > 0 and at - start < WORD and _WORD_CHARS.match(text[start - 1]):
-        start -= 1
-    while end < len(text) and end - at < WORD and _WORD_CHARS.match(text[end]):
-        end += 1
-    return text[start:end] or text[at : at + 1]
+    ahead, rest = _WORD_END.search(text, max(0, at - WORD), at), _WORD_START.match(text, at, at + WORD)
+    return f"{ahead[0] if ahead else ''}{rest[0] if rest else ''}" or text[at : at + 1]
 
 
 def _conversation_changes(before: Conversation, answer: Sequence[Part], now: Conversation) -> list[Change]:

@@ -7,14 +7,14 @@ The one before it is known from the session id and the first question, and other
 continues the one with the answers that its own history begins with.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from cachetools import LRUCache
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter
 
 from schemas.conversation import Call, Conversation, Text
-from schemas.session import session_key
+from schemas.session import SessionKey, session_key
 from services.ledger.difference import ComparedPrompt, Difference, difference
 from services.preprocessor.prompt import Prompt
 from services.runtime.branch_cache import BranchCache
@@ -47,7 +47,7 @@ class PromptChangeReporter:
         self._log = log
         self._last: BranchCache[SeenPrompt] = BranchCache(max_bytes, lambda one: one.size, MAX_ALIKE)
         """For each key: the last prompt of every session."""
-        self._reported: LRUCache[tuple[Hashable, str], bool] = LRUCache(MAX_REPORTED)
+        self._reported: LRUCache[tuple[SessionKey, str], bool] = LRUCache(MAX_REPORTED)
         text = "Prompts that did not begin with the last one of their session, by what varied."
         self._times = Counter("turnwire_prompt_varied", text, ["cause"], registry=metrics)
         text = "Tokens computed again because of it."
@@ -65,7 +65,7 @@ class PromptChangeReporter:
             tools=tuple(tool_name(tool.name, tool.namespace) for tool in conversation.tools if not tool.deferred),
             answers=answers_of(conversation),
         )
-        found = self.compare(session, now, prompt.text, one_session=bool(conversation.client.session))
+        found = self.compare(session, now, prompt.text)
         if found is None:
             return
         change = found.changes[0]
@@ -77,13 +77,13 @@ class PromptChangeReporter:
             write = self._log.debug if cause == "history" else self._log.warning
             write("preprocessor.prompt_varies", cause=cause, tokens=found.again, was=change.was, now=change.now)
 
-    def compare(self, key: Hashable, now: SeenPrompt, text: str, *, one_session: bool) -> Difference | None:
+    def compare(self, key: SessionKey, now: SeenPrompt, text: str) -> Difference | None:
         """Returns the difference to the last prompt of the same session; None where there is none, or no last prompt.
 
-        `key`: equal for all prompts of a session. `text`: the whole prompt. `one_session`: the client sent the key's
-        session id, so a request that continues none of its prompts has changed its history.
+        `text`: the whole prompt. With the client's session id in the key, a request that continues none of its prompts
+        has changed its history.
         """
-        before = _continued(self._last.get(key), now, text, one_session=one_session)
+        before = _continued(self._last.get(key), now, text, one_session=bool(key[1]))
         if before is not None:
             now = replace(now, head=before.head)
         self._last.put(key, now, instead_of=before)

@@ -28,7 +28,7 @@ class Session:
         conversation = conversation_of(text)
         head = head_of(conversation, whole, len(text))
         seen = SeenPrompt(text=text, head=head, ids=ids(whole), tools=tools, answers=answers_of(conversation))
-        return self.reporter.compare(name, seen, whole, one_session=self.one_session)
+        return self.reporter.compare((None, name if self.one_session else None, name), seen, whole)
 
 
 def conversation_of(text: str) -> Conversation:

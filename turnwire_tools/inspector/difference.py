@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from msgspec.structs import replace
-
 from schemas.conversation import Call, Part, Reasoning, Text
 from services.ledger.difference import Change, ComparedPrompt, difference, system_changes
 from services.preprocessor.strip import strip_preamble
@@ -46,31 +44,31 @@ def compare(
     `before`: the previous prompt; None: it is no longer known. `ancestors`: the previous turn and those before it,
     newest first. `decode` makes text of tokens, where a tokenizer is at hand.
     """
+    departure = partial(Departure, previous=previous.id)
     if before is None:
         reason = "the previous prompt is no longer known"
-        return Departure(previous=previous.id, extends=False, cause="unknown", reason=reason)
+        return departure(None, 0, [], extends=False, cause="unknown", reason=reason)
     found = difference(_compared(before), _compared(now), answer_parts(previous), previous.ids)
     at, again = found.at, found.again
     # Billing headers, which the preprocessor removes, are shown where nothing else has changed.
     changes = found.changes or system_changes(before.conversation, now.conversation)
-    departure = partial(Departure, previous=previous.id, at=at, changes=changes)
     if at is None:
         # Where the tokens are unknown, as in a redacted recording, the messages alone decide.
         first = next((change for change in changes if change.kind != "reasoning"), None)
         cause, reason = ("none", "the history is extended") if first is None else (first.kind, in_words(first))
-        return departure(extends=first is None, cause=cause, reason=f"{reason} (tokens unknown)")
+        return departure(at, 0, changes, extends=first is None, cause=cause, reason=f"{reason} (tokens unknown)")
     if not again:
         reason = "the prompt begins with all tokens of the previous prompt and its answer"
-        return departure(extends=True, cause="none", reason=reason)
+        return departure(at, 0, changes, extends=True, cause="none", reason=reason)
     if at == len(now.ids):
         reason = "the same prompt again: another try, or another choice of one request"
-        return departure(extends=False, cause="none", reason=reason)
+        return departure(at, 0, changes, extends=False, cause="none", reason=reason)
     cause, reason = _cause(turn, at, before, changes, ancestors)
-    shown = departure(extends=False, again=again, cause=cause, reason=reason)
-    if decode is None:
-        return shown
-    start, end = max(0, at - AHEAD), at + AROUND
-    return replace(shown, was=decode((before.ids + previous.ids)[start:end]), now=decode(now.ids[start:end]))
+    was = now_text = ""
+    if decode is not None:
+        start, end = max(0, at - AHEAD), at + AROUND
+        was, now_text = decode((before.ids + previous.ids)[start:end]), decode(now.ids[start:end])
+    return departure(at, again, changes, extends=False, cause=cause, reason=reason, was=was, now=now_text)
 
 
 def _compared(prompt: StoredPrompt) -> ComparedPrompt:

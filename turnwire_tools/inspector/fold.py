@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from schemas import events, frames
 from schemas.control import Cancel, Replay
-from schemas.conversation import Conversation, Part
+from schemas.conversation import Conversation
 from schemas.events import Failed, Finish
 from schemas.session import first_question
 from services.ledger.difference import answers_in, content_of
@@ -169,7 +169,7 @@ class Fold:
         client, question = conversation.client, first_question(conversation)
         tools = tuple(tool.name for tool in conversation.tools)
         start = hash((conversation.model, client.tenant, client.session or question))
-        hashes = [*map(_hash, answers_in(conversation.messages)), *more]
+        hashes = [*(hash(content_of(answer)) for answer in answers_in(conversation.messages)), *more]
         keys = list(accumulate(hashes, lambda state, answer: hash((state, answer)), initial=start))
         return [hash((start, question, tools)), *keys[1:]]
 
@@ -314,7 +314,7 @@ class Fold:
         prompt = self._prompts.get(turn.id)
         if prompt is not None:
             # The next request of the session has this answer after this history.
-            answer = _hash(answer_parts(turn))
+            answer = hash(content_of(answer_parts(turn)))
             self._remember(self._keys(prompt.conversation, answer)[-1], turn.id)
 
     # -- memory -----------------------------------------------------------------------------------------------------
@@ -330,9 +330,3 @@ class Fold:
         names.remove(name)
         if not names:
             del self.sessions[turn.session]
-
-
-def _hash(answer: Sequence[Part]) -> int:
-    """Hashes an answer; the hash is the same in every form in which a client sends it back."""
-    text, calls = content_of(answer)
-    return hash((text, tuple(calls)))

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from schemas.conversation import Conversation
 from schemas.events import BlockKind
-from services.ledger.difference import Change
+from services.ledger.difference import Difference
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.segments import TokenIds
 
@@ -64,23 +64,17 @@ class Block(Struct):
     text: str = ""
 
 
-class Departure(Struct, frozen=True, kw_only=True):
-    """How a prompt departs from the session's previous one with its answer."""
+class Departure(Difference, frozen=True, kw_only=True):
+    """How a prompt departs from the session's previous one with its answer, and why."""
 
     previous: str
     """The previous turn."""
     extends: bool
     """The prompt begins with all previous tokens."""
-    at: int | None = None
-    """The first token that differs; None: the previous tokens are unknown."""
-    again: int = 0
-    """Previous tokens after that place: what a worker computes again."""
     cause: str
     """`Change.kind`, or `none`, `template`, `tokenization`, `unknown`."""
     reason: str
     """The cause in words."""
-    changes: list[Change] = []
-    """All changes of the conversation, in the order of the prompt."""
     was: str = ""
     """The text of the previous tokens around the place, where a tokenizer is at hand …"""
     now: str = ""
