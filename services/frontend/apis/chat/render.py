@@ -96,18 +96,19 @@ class ChatCollector(ChunkCollector[wire.AnswerChoice]):
     """Collects one answer."""
 
     def _add(self, choice: wire.ChunkChoice, chunk: Chunk) -> None:
-        held = self._choices.get(choice.index)
-        if held is None:
-            held = self._choices[choice.index] = wire.AnswerChoice(choice.index, wire.AnswerMessage())
+        answer = self._choices.get(choice.index)
+        if answer is None:
+            message = wire.AnswerMessage(role="assistant", content="", refusal=None)
+            answer = self._choices[choice.index] = wire.AnswerChoice(choice.index, message, None, "stop")
         if chunk.prompt_token_ids is not UNSET:
-            held.token_ids = []
-        _add_message(held.message, choice.delta)
-        held.logprobs = add_logprobs(held.logprobs, choice.logprobs)
-        held.finish_reason = choice.finish_reason or held.finish_reason
+            answer.token_ids = []
+        _add_message(answer.message, choice.delta)
+        answer.logprobs = add_logprobs(answer.logprobs, choice.logprobs)
+        answer.finish_reason = choice.finish_reason or answer.finish_reason
         if choice.token_ids is not UNSET:
-            held.token_ids = (held.token_ids or []) + choice.token_ids
+            answer.token_ids = (answer.token_ids or []) + choice.token_ids
         if choice.stop_reason is not UNSET:
-            held.stop_reason = choice.stop_reason
+            answer.stop_reason = choice.stop_reason
 
     def _document(self, choices: list[wire.AnswerChoice], usage: UsageAnswer) -> wire.Answer:
         for choice in choices:
@@ -127,12 +128,12 @@ class ChatCollector(ChunkCollector[wire.AnswerChoice]):
         )
 
 
-def _add_message(into: wire.AnswerMessage, piece: wire.AnswerMessage) -> None:
+def _add_message(into: wire.AnswerMessage, piece: wire.MessageDelta) -> None:
     """Adds a delta to the message so far, as the SDKs do."""
-    for name in ("role", "content", "refusal", "reasoning_content", "reasoning"):
+    for name in ("content", "refusal", "reasoning_content", "reasoning"):
         if (text := getattr(piece, name)) is not UNSET:
-            held = getattr(into, name)
-            setattr(into, name, held + text if held else text)
+            before = getattr(into, name)
+            setattr(into, name, before + text if before else text)
     if piece.function_call:
         if into.function_call:
             into.function_call.arguments += piece.function_call.arguments
@@ -142,13 +143,13 @@ def _add_message(into: wire.AnswerMessage, piece: wire.AnswerMessage) -> None:
         into.reasoning_details = [*(into.reasoning_details or []), *piece.reasoning_details]
     for call in piece.tool_calls or ():
         into.tool_calls = into.tool_calls or []
-        held = into.tool_calls[call.index] if call.index is not UNSET and call.index < len(into.tool_calls) else None
-        if held is None:
+        target = into.tool_calls[call.index] if call.index is not UNSET and call.index < len(into.tool_calls) else None
+        if target is None:
             into.tool_calls.append(replace(call, index=UNSET))
-        elif held.function and call.function:
-            held.function.arguments += call.function.arguments
-        elif held.custom and call.custom:
-            held.custom.input += call.custom.input
+        elif target.function and call.function:
+            target.function.arguments += call.function.arguments
+        elif target.custom and call.custom:
+            target.custom.input += call.custom.input
 
 
 class _Choice(ChoiceRenderer):
@@ -176,12 +177,12 @@ class _Choice(ChoiceRenderer):
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
         """The role chunk."""
-        chunk = self._chunk(wire.AnswerMessage(role="assistant", content="", refusal=None), usage=usage)
+        chunk = self._chunk(wire.MessageDelta(role="assistant", content="", refusal=None), usage=usage)
         if prepared.prompt_ids:
             chunk.prompt_token_ids = unpack_ids(prepared.prompt_ids)
         return [chunk]
 
-    def _chunk(self, delta: wire.AnswerMessage, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
+    def _chunk(self, delta: wire.MessageDelta, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
         """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`, `token_ids`."""
         choices = [wire.ChunkChoice(self._index, delta, **fields)]
         if usage is None:
@@ -217,9 +218,9 @@ class _Choice(ChoiceRenderer):
             return
         if block.kind == "text":
             if tokens and self._shape.logprobs:
-                out.append(self._chunk(wire.AnswerMessage(content=text), logprobs=_logprobs(tokens)))
+                out.append(self._chunk(wire.MessageDelta(content=text), logprobs=_logprobs(tokens)))
             elif text:
-                out.append(self._chunk(wire.AnswerMessage(content=text)))
+                out.append(self._chunk(wire.MessageDelta(content=text)))
                 self.plain = None if self._shape.logprobs else self._spliced(b'{"content":')
         elif block.kind == "tool_use":
             if self._call is not None:
@@ -244,7 +245,7 @@ class _Choice(ChoiceRenderer):
 
     def _tokens(self, event: OutputTokens, out: list[Chunk | ErrorChunk]) -> None:
         logprobs = None if event.logprobs is None else _logprobs(event.logprobs)
-        out.append(self._chunk(wire.AnswerMessage(), token_ids=event.ids, logprobs=logprobs))
+        out.append(self._chunk(wire.MessageDelta(), token_ids=event.ids, logprobs=logprobs))
 
     def _finish(self, event: Finish, out: list[Chunk | ErrorChunk]) -> None:
         if self._block is not None:
@@ -252,7 +253,7 @@ class _Choice(ChoiceRenderer):
         self._send_seals(None, out)
         calls = ("function_call" if self._shape.legacy else "tool_calls") if self._complete else None
         usage = usage_of([event.usage]) if self._shape.continuous_usage else None
-        out.append(self._chunk(wire.AnswerMessage(), usage=usage, **reason_of(event, calls)))
+        out.append(self._chunk(wire.MessageDelta(), usage=usage, **reason_of(event, calls)))
 
     def _reasoning(self, text: str, out: list[Chunk | ErrorChunk]) -> None:
         place = self._shape.reasoning
@@ -262,15 +263,15 @@ class _Choice(ChoiceRenderer):
         if place == "omitted":
             return
         if place == "both":
-            out.append(self._chunk(wire.AnswerMessage(reasoning_content=text, reasoning=text)))
+            out.append(self._chunk(wire.MessageDelta(reasoning_content=text, reasoning=text)))
             return
         if place == "inline":
             text = _THINK[0] + text if opening else text
-            field, delta = b"content", wire.AnswerMessage(content=text)
+            field, delta = b"content", wire.MessageDelta(content=text)
         elif place == "reasoning":
-            field, delta = b"reasoning", wire.AnswerMessage(reasoning=text)
+            field, delta = b"reasoning", wire.MessageDelta(reasoning=text)
         else:
-            field, delta = b"reasoning_content", wire.AnswerMessage(reasoning_content=text)
+            field, delta = b"reasoning_content", wire.MessageDelta(reasoning_content=text)
         if not self._reply.dispatch_reasoning:
             self.plain = self._spliced(b'{"%b":' % field)
         out.append(self._chunk(delta))
@@ -279,7 +280,7 @@ class _Choice(ChoiceRenderer):
         if self._shape.reasoning == "omitted":
             return
         if self._shape.reasoning == "inline":
-            out.append(self._chunk(wire.AnswerMessage(content=_THINK[1])))
+            out.append(self._chunk(wire.MessageDelta(content=_THINK[1])))
         if self._shape.details and event.seal:
             self._seals.append(event.seal)
         if self._reply.dispatch_reasoning:
@@ -315,9 +316,9 @@ class _Choice(ChoiceRenderer):
             details.append(wire.ReasoningDetail("reasoning.encrypted", seal, id, DETAILS, index))
         self._seals_sent += len(details)
         self._seals.clear()
-        out.append(self._chunk(wire.AnswerMessage(reasoning_details=details)))
+        out.append(self._chunk(wire.MessageDelta(reasoning_details=details)))
 
-    def _add(self, delta: wire.AnswerMessage | None, out: list[Chunk | ErrorChunk]) -> None:
+    def _add(self, delta: wire.MessageDelta | None, out: list[Chunk | ErrorChunk]) -> None:
         if delta is not None:
             out.append(self._chunk(delta))
 

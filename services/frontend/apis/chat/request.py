@@ -22,7 +22,7 @@ from services.frontend.apis.chat.render import (
     Settings,
     Shape,
 )
-from services.frontend.apis.shared.decode import BodyDecoder, ToolList, given, tags_of
+from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
@@ -111,7 +111,7 @@ def parse(
     missing: list[Text] = []
     if (searching := tools.web_search(request, specs, settings.served)) is not None:
         specs = [*specs, searching]
-    elif given(request.web_search_options):
+    elif is_set(request.web_search_options):
         notes.append("web_search_options")
         missing = missing_tools(["web_search"])
     reader = MessageReader(pairing=not counting)
@@ -122,7 +122,7 @@ def parse(
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
-        reader.turns,
+        reader.messages,
         system=missing,
         tools=specs,
         tool_choice=tools.choice(request, specs),
@@ -149,14 +149,14 @@ def _logprobs(request: wire.Body) -> int | None:
 
 
 def _format(request: wire.Body) -> OutputFormat | None:
-    given = request.response_format
-    if given is None or given.type == "text":
+    response_format = request.response_format
+    if response_format is None or response_format.type == "text":
         return None
-    if given.type == "json_object":
+    if response_format.type == "json_object":
         return OutputFormat("json_object")
-    if given.json_schema is None:
+    if response_format.json_schema is None:
         raise missing_parameter("response_format.json_schema")
-    schema = given.json_schema
+    schema = response_format.json_schema
     if schema.schema is None:
         return OutputFormat("json_object", name=schema.name, strict=schema.strict)
     return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
@@ -182,8 +182,8 @@ def _reasoning(request: wire.Body, headers: Mapping[str, str], settings: Setting
         return "omitted"
     if request.separate_reasoning is False:
         return "inline"
-    given = headers.get(REASONING_FIELD_HEADER)
-    return next((field for field in get_args(ReasoningField) if field == given), settings.reasoning_field)
+    name = headers.get(REASONING_FIELD_HEADER)
+    return next((field for field in get_args(ReasoningField) if field == name), settings.reasoning_field)
 
 
 def thinking(body: wire.Body) -> Thinking:
@@ -211,21 +211,21 @@ def thinking(body: wire.Body) -> Thinking:
 
 
 def _mode(body: wire.Body, options: wire.ReasoningOptions) -> Mode | None:
-    given = body.thinking
-    if isinstance(given, wire.Thinking):
-        return "adaptive" if given.type == "auto" else given.type
-    for switch in (given, options.enabled, body.enable_thinking):
+    setting = body.thinking
+    if isinstance(setting, wire.Thinking):
+        return "adaptive" if setting.type == "auto" else setting.type
+    for switch in (setting, options.enabled, body.enable_thinking):
         if switch is not None:
             return "enabled" if switch else "disabled"
     return None
 
 
-def _effort(given: str | None, place: str) -> str | None:
-    if given is None or given in _UNSPECIFIED:
+def _effort(effort: str | None, place: str) -> str | None:
+    if effort is None or effort in _UNSPECIFIED:
         return None
-    if given not in EFFORTS:
-        raise invalid_value(given, place, EFFORTS)
-    return given
+    if effort not in EFFORTS:
+        raise invalid_value(effort, place, EFFORTS)
+    return effort
 
 
 def _tier(requested: object) -> str | None:

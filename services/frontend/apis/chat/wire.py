@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.shared.decode import NULL, Limit, Name
-from services.frontend.apis.shared.openai.chunks import UsageAnswer
+from services.frontend.apis.shared.openai.chunks import Fingerprint, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 
@@ -315,8 +315,8 @@ class ReasoningDetail(Struct):
     index: int
 
 
-class AnswerMessage(Struct, kw_only=True):
-    """The assistant's message, or a piece of it. Reasoning is in the field that the server is configured for."""
+class MessageDelta(Struct, kw_only=True):
+    """A piece of the assistant's message. Reasoning is in the field that the server is configured for."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
@@ -328,13 +328,24 @@ class AnswerMessage(Struct, kw_only=True):
     reasoning_details: list[ReasoningDetail] | UnsetType = UNSET
 
 
+class AnswerMessage(MessageDelta, kw_only=True):
+    """The assistant's message."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "function_call"]
+
+
 class ChunkChoice(Struct):
     """A piece of one of the answers."""
 
     index: int
-    delta: AnswerMessage
+    delta: MessageDelta
     logprobs: dict[str, Any] | None = None
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET
 
@@ -344,8 +355,8 @@ class AnswerChoice(Struct):
 
     index: int
     message: AnswerMessage
-    logprobs: dict[str, Any] | None = None
-    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET
 
@@ -357,7 +368,7 @@ class Answer(Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
-    system_fingerprint: str | None
+    system_fingerprint: Fingerprint
     service_tier: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     choices: list[AnswerChoice]

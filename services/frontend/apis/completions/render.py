@@ -49,19 +49,19 @@ class CompletionsStream(ChunkStream):
 class CompletionsCollector(ChunkCollector[wire.Choice]):
     """Collects one answer."""
 
-    def _add(self, choice: wire.Choice, chunk: Chunk) -> None:
-        held = self._choices.get(choice.index)
-        if held is None:
-            held = self._choices[choice.index] = wire.Choice(choice.index, "")
+    def _add(self, choice: wire.ChunkChoice, chunk: Chunk) -> None:
+        answer = self._choices.get(choice.index)
+        if answer is None:
+            answer = self._choices[choice.index] = wire.Choice(choice.index, "", None, "stop")
             if choice.prompt_token_ids is not UNSET:
-                held.prompt_token_ids, held.token_ids = choice.prompt_token_ids, []
-        held.text += choice.text
-        held.logprobs = add_logprobs(held.logprobs, choice.logprobs)
-        held.finish_reason = choice.finish_reason or held.finish_reason
+                answer.prompt_token_ids, answer.token_ids = choice.prompt_token_ids, []
+        answer.text += choice.text
+        answer.logprobs = add_logprobs(answer.logprobs, choice.logprobs)
+        answer.finish_reason = choice.finish_reason or answer.finish_reason
         if choice.token_ids is not UNSET:
-            held.token_ids = (held.token_ids or []) + choice.token_ids
+            answer.token_ids = (answer.token_ids or []) + choice.token_ids
         if choice.stop_reason is not UNSET:
-            held.stop_reason = choice.stop_reason
+            answer.stop_reason = choice.stop_reason
 
     def _document(self, choices: list[wire.Choice], usage: UsageAnswer) -> wire.Answer:
         head = self._head
@@ -124,7 +124,7 @@ class _Choice(ChoiceRenderer):
         out.append(self._chunk("", usage=usage, **reason_of(event)))
 
     def _chunk(self, text: str, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
-        choices = [wire.Choice(self._index, text, **fields)]
+        choices = [wire.ChunkChoice(self._index, text, **fields)]
         if usage is None:
             return replace(self._head, choices=choices)
         return replace(self._head, choices=choices, usage=usage)

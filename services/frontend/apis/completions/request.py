@@ -77,12 +77,12 @@ def prompts(body: wire.Body) -> list[RawPrompt]:
     ]
 
 
-def echoed(found: Sequence[RawPrompt], body: wire.Body) -> list[str]:
+def echoed(raw_prompts: Sequence[RawPrompt], body: wire.Body) -> list[str]:
     """The text before each prompt's answer: the prompt with `echo`, else "". Raises Invalid if it is unknown."""
     if not body.echo:
-        return [""] * len(found)
-    texts = [prompt.text for prompt in found if prompt.text is not None]
-    if len(texts) < len(found):
+        return [""] * len(raw_prompts)
+    texts = [prompt.text for prompt in raw_prompts if prompt.text is not None]
+    if len(texts) < len(raw_prompts):
         raise Invalid("'echo' needs a prompt of text.", param="echo", code="unsupported_value")
     if body.logprobs:
         raise Invalid("'echo' with 'logprobs': those of a prompt are not known.", param="logprobs")
@@ -107,9 +107,9 @@ class Completions:
     def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionsAsk:
         """Parses POST /v1/completions. Raises Invalid in the native wording."""
         request = decode_body(_decoder.decode, body, _explain)
-        found, each = prompts(request), request.n or 1
-        if len(found) * each > MAX_CHOICES:
-            message = f"Too many choices: {len(found) * each} of at most {MAX_CHOICES} in one request."
+        raw_prompts, each = prompts(request), request.n or 1
+        if len(raw_prompts) * each > MAX_CHOICES:
+            message = f"Too many choices: {len(raw_prompts) * each} of at most {MAX_CHOICES} in one request."
             raise Invalid(message, param="prompt")
         if request.best_of and request.best_of != each:
             message = "'best_of' other than 'n' is not supported by this server."
@@ -125,8 +125,8 @@ class Completions:
         )
         options = request.stream_options
         shape = Shape(
-            echoes=[text for text in echoed(found, request) for _ in range(each)],
-            prompts=len(found),
+            echoes=[text for text in echoed(raw_prompts, request) for _ in range(each)],
+            prompts=len(raw_prompts),
             logprobs=request.logprobs is not None and not request.return_token_ids,
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
@@ -134,4 +134,4 @@ class Completions:
         )
         # Few models are trained to fill a gap, each in its own format, which a client can write into the prompt.
         notes = ["suffix"] if request.suffix else []
-        return CompletionsAsk(conversation, found, each, bool(request.stream), notes, shape)
+        return CompletionsAsk(conversation, raw_prompts, each, bool(request.stream), notes, shape)

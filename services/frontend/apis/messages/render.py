@@ -121,7 +121,7 @@ class MessagesStream(TurnRenderer[Event]):
         """The bytes of a delta of the open block before its text; `_END` follows it."""
         self._calls = 0
         self._pinged = False
-        self._begun = False
+        self._started = False
         self._text: list[str] = []
         """The open reasoning, where it is sent again whole."""
         self._call: Dispatch | None = None
@@ -137,7 +137,7 @@ class MessagesStream(TurnRenderer[Event]):
     def opening(self, prepared: Sequence[Prepared]) -> list[Event]:
         """`message_start`, with the exact size of the prompt, and the part of it that is expected in the KV cache."""
         self._ids.start(prepared[0])
-        message = wire.Answer(
+        message = wire.StartedAnswer(
             id=f"msg_{self._reply.turn}",
             model=self._reply.model,
             content=[],
@@ -166,7 +166,7 @@ class MessagesStream(TurnRenderer[Event]):
 
     def _start(self, event: BlockStart, out: list[Event]) -> None:
         self._block = event
-        self._open = self._begun = False
+        self._open = self._started = False
         self.plain = None
         self._text.clear()
         self._call = None
@@ -205,7 +205,7 @@ class MessagesStream(TurnRenderer[Event]):
         if kept:
             self._text.append(text)
         self.plain = None if kept else (self._head, _END)
-        self._begun = True
+        self._started = True
         out.append(self._piece(text))
 
     def _stop(self, event: BlockStop, out: list[Event]) -> None:
@@ -216,7 +216,7 @@ class MessagesStream(TurnRenderer[Event]):
             return
         if block.kind == "reasoning":
             out.append(wire.ContentBlockDelta(self._index, wire.SignatureDelta(event.seal or UNSEALED)))
-        if block.kind == "tool_use" and not event.complete and not self._begun:
+        if block.kind == "tool_use" and not event.complete and not self._started:
             # No arguments at all would be read as {} and run; the beginning of an object never is.
             out.append(self._piece("{"))
         out.append(wire.ContentBlockStop(self._index))
@@ -304,7 +304,7 @@ class MessageCollector:
 
     def __init__(self, stream: MessagesStream) -> None:
         self._stream = stream
-        self._message: wire.Answer
+        self._message: wire.StartedAnswer
         self._pieces: list[str] = []
         """The text of the open block."""
 
@@ -318,7 +318,7 @@ class MessageCollector:
 
     def body(self) -> bytes:
         """See `Collector.body`. Raises RuntimeError where the turn has not finished."""
-        if self._message.stop_reason is None:
+        if not isinstance(self._message, wire.Answer):
             raise RuntimeError("the turn has not finished")
         return _encode(self._message)
 
@@ -359,11 +359,11 @@ class MessageCollector:
             block.input = Raw(_input(text).encode())
 
     def _end(self, end: wire.MessageDelta) -> None:
-        message, first = self._message, self._message.usage
-        message.stop_reason, message.stop_sequence = end.delta.stop_reason, end.delta.stop_sequence
-        message.usage = replace(end.usage, cache_creation=first.cache_creation, service_tier=first.service_tier)
-        message.token_ids, message.token_logprobs = end.token_ids, end.token_logprobs
-        message.context_management = end.context_management
+        first = self._message.usage
+        usage = asdict(end.usage) | {"cache_creation": first.cache_creation, "service_tier": first.service_tier}
+        members = asdict(self._message) | asdict(end.delta) | asdict(end) | {"usage": wire.AnswerUsage(**usage)}
+        del members["delta"]
+        self._message = wire.Answer(**members)
 
 
 def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
@@ -412,7 +412,9 @@ def _input(text: str) -> str:
             end = token.start()
     # A value at the very end is whole if something closes it; a number may go on.
     closed = [text + "}"] if text.endswith(('"', "]", "}")) else []
-    return next((known for known in (text, *closed, text[:end] + "}") if is_json(known, dict[str, Raw])), "{}")
+    return next(
+        (candidate for candidate in (text, *closed, text[:end] + "}") if is_json(candidate, dict[str, Raw])), "{}"
+    )
 
 
 def _tool_use(block: BlockStart, reply: Reply) -> wire.ToolUseContent:

@@ -140,7 +140,7 @@ class SearchItem(OutputItem):
         self._event("web_search_call.searching", {})
         return False
 
-    def found(self, result: HostedResult, *, with_sources: bool) -> Raw:
+    def finish(self, result: HostedResult, *, with_sources: bool) -> Raw:
         """Ends the search, and returns the item."""
         sources = [source.url for source in result.sources] if with_sources else None
         item = self.json("failed" if result.error else "completed", sources)

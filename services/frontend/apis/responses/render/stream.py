@@ -94,7 +94,7 @@ class ResponsesStream(TurnRenderer[None]):
             number = writer.number
             writer.number = number + 1
             return b'%b%d,"delta":%b%b' % (item.head, number, _encode(first.text), item.tail)
-        return b"" if self.state.over else super().events(events)
+        return b"" if self.state.ended else super().events(events)
 
     def encode(self, events: Sequence[None]) -> bytes:
         """See `TurnRenderer.encode`."""
@@ -107,7 +107,7 @@ class ResponsesStream(TurnRenderer[None]):
 
     def break_off(self) -> bytes:
         """The end of a cancelled turn: that of a message that was whole. A half item is incomplete in the Response."""
-        if not self.state.over:
+        if not self.state.ended:
             self._break_off()
         return self._writer.take()
 
@@ -169,7 +169,7 @@ class ResponsesStream(TurnRenderer[None]):
         for result in carried:
             search = self._searches.pop(result.call_id)
             self._titles |= {source.url: source.title for source in result.sources}
-            self.state.items[search.index] = search.found(result, with_sources=self.state.shape.sources)
+            self.state.items[search.index] = search.finish(result, with_sources=self.state.shape.sources)
         if carried:
             self._add_whole(results_item(f"rs_{self._turn}{len(self.state.items):03d}", carried))
         self._turn = event.turn
@@ -181,7 +181,7 @@ class ResponsesStream(TurnRenderer[None]):
         self._end()
 
     def _fail(self, info: ErrorInfo, out: list[None]) -> None:
-        if self.state.over:
+        if self.state.ended:
             return
         self._break_off()
         self.state.fail(info)
@@ -258,7 +258,7 @@ class ResponsesCollector:
         if self.stream.state.failure is not None:
             raise raised(self.stream.state.failure)
         document = self.stream.state.document()
-        if self._user_messages is None:
+        if self._user_messages is None or document.usage is None:
             return msgspec.json.encode(document)
         compaction = wire.Compaction(
             id=document.id,

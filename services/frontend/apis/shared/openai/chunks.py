@@ -6,10 +6,10 @@ and the encoded text.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo
@@ -24,6 +24,8 @@ DONE = b"data: [DONE]\n\n"
 EVENTS = "^(message|tool_call_dispatch|reasoning_dispatch)$"
 """Names of a stream's events."""
 FINGERPRINT = f"fp_turnwire_{__version__}"
+Fingerprint: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"type": "string"})]
+"""`system_fingerprint`; servers always set it."""
 _LENGTH = (FinishReason.LENGTH, FinishReason.CONTEXT)
 _encode = msgspec.json.Encoder().encode
 
