@@ -25,19 +25,19 @@ class CallWriter:
         self._started = False
 
     def opening(self) -> wire.MessageDelta:
-        """The first delta: everything but the arguments."""
+        """The first delta: the call without its arguments."""
         if self._legacy:
             return wire.MessageDelta(function_call=wire.CalledFunction(self._name))
         return wire.MessageDelta(tool_calls=[self._call("")])
 
     def piece(self, text: str) -> wire.MessageDelta | None:
-        """The delta for the next piece of the arguments; None while none of it is certain."""
+        """The delta for the next piece of the arguments; None if nothing can be sent yet."""
         if self._input is not None:
             text = self._input.feed(text)
         return self._delta(text)
 
     def plain(self) -> tuple[bytes, bytes] | None:
-        """The bytes of the next delta before and after its text, where `piece` would only add the text."""
+        """The bytes before and after the text of the next delta; None where `piece` does more than add the text."""
         if not self._started or self._input is not None:
             return None
         if self._legacy:
@@ -45,7 +45,8 @@ class CallWriter:
         return b'{"tool_calls":[{"index":%d,"function":{"arguments":' % self.index, b"}}]}"
 
     def end(self, *, complete: bool) -> wire.MessageDelta | None:
-        """The last delta. The arguments of a complete call can be parsed; those of an incomplete one cannot."""
+        """The last delta. It makes the arguments of a complete call valid JSON, and those of an incomplete call
+        invalid."""
         if self._input is not None:
             return self._delta(self._input.end() if complete else "")
         if self._started:

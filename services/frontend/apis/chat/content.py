@@ -1,4 +1,4 @@
-"""Converts content parts to parts of the conversation: text, images, audio and files."""
+"""Converts content parts (text, images, audio, files) to parts of the conversation."""
 
 from collections.abc import Sequence
 from typing import Any, Literal

@@ -1,10 +1,10 @@
-"""Converts `messages` to turns: order kept, instructions in their place, reasoning before what followed it.
+"""Converts `messages` of a request to those of the conversation, in their order.
 
-Ids are checked only where the prompt would be wrong: a result without its call, and two calls of one id in one message.
-Calls without results are accepted, since an interrupted agent sends them. Within an assistant's message the API has no
-order; it is reasoning, text, calls, unless the reasoning itself names its place.
+Ids are checked only where the prompt would be wrong: a result without its call, and two calls with one id in one
+message. Calls without results are accepted, since an interrupted agent sends them. The API defines no order within an
+assistant's message. It becomes reasoning, text, calls, unless the reasoning names its place.
 
-Reasoning of earlier turns is taken from the first of these fields that holds something; the others repeat it:
+Reasoning is taken from the first of these fields that has any; the others repeat it:
 
     reasoning_details[]   OpenRouter's; ours (`format` of `DETAILS`) hold seals and the call that follows each
     thinking_blocks[]     LiteLLM's: Messages' blocks with their signatures
@@ -29,12 +29,13 @@ from services.frontend.apis.shared.decode import objects
 from services.frontend.apis.shared.openai.wording import missing_parameter
 
 DETAILS = "turnwire-v1"
-"""`format` of details that this server made."""
+"""`format` of details that this server makes."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9]")
 
 
 class Thought(Struct, frozen=True):
-    """Reasoning, and the index of the message's call that it precedes; None: it follows the last one."""
+    """Reasoning, and the index of the call that follows it in the message; None: the reasoning follows the last
+    call."""
 
     reasoning: Reasoning
     call: int | None = 0
@@ -125,7 +126,7 @@ def _call(tool_call: wire.ToolCall, path: str) -> Call:
 
 
 def _arguments(raw: Raw, path: str) -> str:
-    """The JSON text in the string, or of the value that is there instead of a string."""
+    """The JSON text of the arguments: the content of a string, or any other value as it is."""
     text = bytes(raw)
     if text == b"null":
         return ""
@@ -148,7 +149,7 @@ def _ordered(thought: Sequence[Thought], content: list[Part], calls: list[Call])
 
 
 def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
-    """The reasoning of an assistant's message, in order. Values of unknown form are left out."""
+    """The reasoning of an assistant's message, in order. Values in unknown forms are left out."""
     details = [*objects(message.reasoning_details)]
     result = _own_details(details, call_ids) or _details(details) or _blocks(message.thinking_blocks)
     return result or _text(message, len(call_ids))

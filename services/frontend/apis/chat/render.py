@@ -1,4 +1,4 @@
-"""Renders a turn, or several side by side, as chunks of Chat Completions, or folds the chunks to one document.
+"""Renders turns, one for each choice, as chunks of Chat Completions, and folds the chunks to one document.
 
     start                                           role chunk of every choice
     Delta "Let me look." of reasoning               delta.reasoning_content
@@ -51,9 +51,9 @@ ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
 ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "inline", "omitted"]
 
 _THINK = ("<think>\n", "\n</think>\n\n")
-"""Around reasoning that is part of the content."""
+"""The tags around reasoning in the content."""
 _UNKNOWN: dict[str, Any] = {"token": "", "logprob": None, "bytes": None, "top_logprobs": []}
-"""In place of a token whose log probability the engine did not report."""
+"""Stands for a token without a log probability from the engine."""
 
 
 class Settings(Struct, frozen=True):
@@ -70,7 +70,8 @@ class Settings(Struct, frozen=True):
 
 
 class Shape(ChunkShape, frozen=True, kw_only=True):
-    """The form of one answer. `logprobs`: of the content; those of all tokens come with the ids that are requested."""
+    """The form of one answer. `logprobs`: with the content; requested token ids come with log probabilities of their
+    own."""
 
     reasoning: ReasoningPlace = "reasoning_content"
     """`inline`: in the content, in <think> tags (SGLang's `separate_reasoning: false`)."""
@@ -170,7 +171,7 @@ class _Choice(ChoiceRenderer):
         self._complete = 0
         self._thought: list[str] = []
         self._thinking = False
-        """The open block has sent reasoning."""
+        """Whether the open block has sent reasoning."""
         self._seals: list[str] = []
         """Seals of reasoning since the last call."""
         self._seals_sent = 0
@@ -190,7 +191,7 @@ class _Choice(ChoiceRenderer):
         return replace(self._head, choices=choices, usage=usage)
 
     def _spliced(self, before: bytes, after: bytes = b"}") -> tuple[bytes, bytes]:
-        """The bytes of a chunk before and after a text of its delta."""
+        """The bytes of a chunk before and after the text in its delta."""
         return self._frame[0] + before, after + self._frame[1]
 
     def _start(self, event: BlockStart, out: list[Chunk | ErrorChunk]) -> None:
@@ -304,9 +305,8 @@ class _Choice(ChoiceRenderer):
     def _send_seals(self, call_id: str | None, out: list[Chunk | ErrorChunk]) -> None:
         """Sends the seals since the last call in `reasoning_details`. `call_id` None: the turn is over.
 
-        A client that sends them back restores the reasoning and its place: the id of an entry is that of the call that
-        follows it, and clients keep such entries with their calls. The SDKs join entries by `index`, so each is sent
-        once, whole.
+        A client that returns them restores the reasoning and its place: an entry has the id of the call that follows
+        it, and clients keep it with that call. The SDKs join entries by `index`, so each is sent once, whole.
         """
         if not self._seals:
             return

@@ -1,6 +1,6 @@
 """Parses a Chat Completions request into a `Conversation`; the `Dialect` of the API.
 
-`docs/chat.md` lists what each field does. Refused are fields that would silently change the meaning of the answer
+`docs/chat.md` lists what each field does. Fields that would silently change the meaning of the answer are refused
 (audio output, unsupported output formats, files); unknown fields are ignored.
 """
 
@@ -28,7 +28,7 @@ from services.frontend.apis.shared.openai.wording import explainer, invalid_valu
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
-from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo, share_texts
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
@@ -69,15 +69,15 @@ class ChatAsk(Struct, frozen=True):
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """One for each choice, each with its own seed if one is given."""
+        """One conversation for each choice; a `seed` is varied by choice."""
         return [for_choice(self.conversation, choice) for choice in range(self.choices)]
 
     def renderer(self, reply: Reply) -> Renderer:
-        """The streamed answer."""
+        """Returns the renderer of a streamed answer."""
         return ChatStream(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
-        """The answer in one piece."""
+        """Returns the collector of an answer in one document."""
         reply = replace(reply, dispatch=False, dispatch_reasoning=False)
         return ChatCollector(ChatStream(reply, self.shape.whole(), self.choices))
 
@@ -96,8 +96,8 @@ def parse(
 ) -> ChatAsk:
     """Parses a request. Raises Invalid in the native wording.
 
-    `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default one that remembers
-    no tools.
+    `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default one without a memo
+    of tools.
     """
     request, given_tools = decoder.decode(body)
     if not request.messages:
@@ -235,8 +235,8 @@ def _tier(requested: object) -> str | None:
     return requested if requested in _TIERS else "default"
 
 
-class Chat:
-    """Pure, except for its cache of tools and instructions. One instance serves every request."""
+class Chat(Dialect):
+    """The dialect of Chat Completions. Pure, except for its memo of tools. One instance serves every request."""
 
     name = "chat"
     keepalive = PING

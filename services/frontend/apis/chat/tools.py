@@ -1,4 +1,4 @@
-"""Converts the tools of a Chat request to those that the model sees, and the choice among them."""
+"""Converts the tools and the `tool_choice` of a Chat request to those of the conversation."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Literal
@@ -30,20 +30,21 @@ _MODES: dict[str, Literal["none", "auto", "any"]] = {"none": "none", "auto": "au
 
 
 def read_tools(data: bytes) -> ToolList:
-    """The tools of a request body from their JSON. Raises msgspec.ValidationError and Invalid."""
+    """Decodes the tools of a request body. Raises msgspec.ValidationError and Invalid."""
     tools = _tools.decode(data)
     return ToolList(tools, _first_of_each([_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or [])]))
 
 
 def specs(body: wire.Body, tools: ToolList) -> list[ToolSpec]:
-    """The tools, then the legacy functions. Of several with one name the first counts. Raises Invalid."""
+    """The tools, then the legacy functions; the first of each name. Raises Invalid."""
     if not body.functions:
         return tools.specs
     return _first_of_each([*tools.specs, *(_function(function) for function in body.functions)])
 
 
 def web_search(body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str]) -> ToolSpec | None:
-    """The tool of `web_search_options`, where it is requested and served and the client has none of its name."""
+    """The tool of `web_search_options`; None if it is not requested or not served, or the client has one with its
+    name."""
     if not is_set(body.web_search_options) or _WEB_SEARCH not in served:
         return None
     if any(tool.name == _WEB_SEARCH for tool in tools):
@@ -74,7 +75,7 @@ def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
 
 
 def legacy(body: wire.Body) -> bool:
-    """Whether the answer's call is in `function_call`: only `functions` are given."""
+    """Whether the answer's call is in `function_call`: the request has `functions` and no `tools`."""
     return bool(body.functions) and not body.tools
 
 

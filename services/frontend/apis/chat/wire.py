@@ -1,7 +1,8 @@
 """The JSON of Chat Completions as typed Structs: requests, answers, and the choices of chunks.
 
 Fields of requests that decide neither prompt nor answer are left out and skipped (`prediction`, `moderation`,
-`safety_identifier`, …). Reasoning is no part of the API and has the type Any: no form of it makes a request invalid.
+`safety_identifier`, …). Reasoning is not part of the API and has the type Any, so that none of its forms makes a
+request invalid.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -282,21 +283,21 @@ class Body(OpenAIFields, kw_only=True):
 
 
 class CalledFunction(Struct):
-    """The function of a call, whole or in a chunk: then a piece of its arguments, with the name in the first one."""
+    """The function of a call. In a chunk: a piece of the arguments; the first piece has the name."""
 
     name: str | UnsetType = UNSET
     arguments: str = ""
 
 
 class CalledTool(Struct):
-    """The freeform tool of a call; pieces as of a function."""
+    """The freeform tool of a call. In a chunk: a piece of the input; the first piece has the name."""
 
     name: str | UnsetType = UNSET
     input: str = ""
 
 
 class AnswerCall(Struct, kw_only=True):
-    """A call, whole or in a chunk: then with its index, and with id and type in the first piece."""
+    """A call. In a chunk: a piece with the call's index; the first piece has id and type."""
 
     index: int | UnsetType = UNSET
     id: str | UnsetType = UNSET
@@ -306,7 +307,7 @@ class AnswerCall(Struct, kw_only=True):
 
 
 class ReasoningDetail(Struct):
-    """The seal of a thought in OpenRouter's form. `id`: of the call that follows it."""
+    """The seal of a thought in OpenRouter's form. `id`: the id of the call that follows the thought."""
 
     type: str
     data: str

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Raw
 from msgspec.structs import asdict, replace
+from typing_extensions import override
 
 from schemas.errors import ErrorInfo
 from schemas.events import (
@@ -43,7 +44,7 @@ from services.frontend.apis.messages.hosted import DIRECT, result_block, shown_i
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -97,7 +98,7 @@ _NAMES: dict[type, bytes] = {
 }
 
 
-class MessagesStream(TurnRenderer[Event]):
+class MessagesStream(TurnRenderer[Event], Renderer):
     """Renders one turn."""
 
     def __init__(
@@ -130,8 +131,8 @@ class MessagesStream(TurnRenderer[Event]):
         self._hosted_uses: Counter[str] = Counter()
         """Searches and fetches that succeeded, by kind."""
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """See `Renderer.start`."""
         return self.encode(self.opening(prepared))
 
     def opening(self, prepared: Sequence[Prepared]) -> list[Event]:
@@ -150,8 +151,8 @@ class MessagesStream(TurnRenderer[Event]):
         """The `error` event; nothing follows it."""
         return self.encode([error_document(info, self._reply.request_id)])
 
+    @override
     def encode(self, events: Sequence[Event]) -> bytes:
-        """See `TurnRenderer.encode`."""
         return b"".join([b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event)) for event in events])
 
     def _fail(self, info: ErrorInfo, out: list[Event]) -> None:
@@ -281,8 +282,9 @@ class CompactionStream(MessagesStream):
         super().__init__(reply, **options)
         self._events: list[TurnEvent] = []
 
+    @override
     def render(self, events: Sequence[TurnEvent]) -> list[Event]:
-        """See `TurnRenderer.render`. Nothing is sent before the end."""
+        """Nothing is sent before the end."""
         self._events += events
         last = events[-1]
         if (failure := failure_of(last)) is not None:
@@ -295,7 +297,7 @@ class CompactionStream(MessagesStream):
         return [*self._compaction_block(), *self._last(wire.MessageDelta(wire.Stop("compaction", None), usage))]
 
 
-class MessageCollector:
+class MessageCollector(Collector):
     """Collects one turn into a Message: folds the events of its stream.
 
     The input of a call that was cut off has those of its members that are whole, as the SDKs make it of the stream; the
@@ -308,16 +310,17 @@ class MessageCollector:
         self._pieces: list[str] = []
         """The text of the open block."""
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """See `Collector.start`."""
         self._fold(self._stream.opening(prepared))
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """See `Collector.events`."""
         self._fold(self._stream.render(events))
 
+    @override
     def body(self) -> bytes:
-        """See `Collector.body`. Raises RuntimeError where the turn has not finished."""
+        """Raises RuntimeError where the turn has not finished."""
         if not isinstance(self._message, wire.Answer):
             raise RuntimeError("the turn has not finished")
         return _encode(self._message)

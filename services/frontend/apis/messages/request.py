@@ -22,7 +22,7 @@ from services.frontend.apis.messages.render import PING, CompactionStream, Messa
 from services.frontend.apis.shared.decode import BodyDecoder, is_set
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.http.headers import first_header
-from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo, share_texts
 
 THREADS = "thread_unsupported_request"
@@ -245,7 +245,7 @@ class _UserId(Struct):
     session_id: str | None = None
 
 
-class Messages:
+class Messages(Dialect):
     """Pure, except for its cache of tools and instructions. One instance serves every request."""
 
     name = "messages"

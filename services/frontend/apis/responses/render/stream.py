@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
+from typing_extensions import override
 
 from schemas.errors import ErrorInfo, ErrorKind, raised
 from schemas.events import (
@@ -51,13 +52,13 @@ from services.frontend.apis.responses.render.items import (
 from services.frontend.apis.responses.request.items import TextSealer, seal_summary
 from services.frontend.apis.responses.request.tools import tool_name
 from services.frontend.apis.shared.answer import TurnRenderer
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 _encode = msgspec.json.Encoder().encode
 
 
-class ResponsesStream(TurnRenderer[None]):
+class ResponsesStream(TurnRenderer[None], Renderer):
     """Renders one turn. Events go to its writer instead of `out`."""
 
     def __init__(self, reply: Reply, shape: Shape) -> None:
@@ -96,8 +97,8 @@ class ResponsesStream(TurnRenderer[None]):
             return b'%b%d,"delta":%b%b' % (item.head, number, _encode(first.text), item.tail)
         return b"" if self.state.ended else super().events(events)
 
+    @override
     def encode(self, events: Sequence[None]) -> bytes:
-        """See `TurnRenderer.encode`."""
         return self._writer.take()
 
     def error(self, info: ErrorInfo) -> bytes:
@@ -237,7 +238,7 @@ class CompactionStream(ResponsesStream):
         self._end()
 
 
-class ResponsesCollector:
+class ResponsesCollector(Collector):
     """Collects one turn into a document: it keeps the final state of the stream, so that both agree."""
 
     def __init__(self, stream: ResponsesStream, user_messages: Sequence[Raw] | None = None) -> None:
@@ -245,16 +246,17 @@ class ResponsesCollector:
         self.stream = stream
         self._user_messages = user_messages
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """See `Collector.start`."""
         self.stream.start(prepared)
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """See `Collector.events`."""
         self.stream.events(events, choice)
 
+    @override
     def body(self) -> bytes:
-        """See `Collector.body`. Raises TurnwireError where a compaction has no summary."""
+        """Raises TurnwireError where a compaction has no summary."""
         if self.stream.state.failure is not None:
             raise raised(self.stream.state.failure)
         document = self.stream.state.document()
