@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from services.worker.pacing import Pacer
+from tests.conftest import LIMIT_S
 
 
 class Trial:
@@ -91,5 +92,5 @@ async def test_a_held_step_leaves_without_another(monkeypatch: pytest.MonkeyPatc
     pacer = Pacer(0.001, marked=lambda parser: False, mark=mark, loop=asyncio.get_running_loop())
     pacer.now("p")
     pacer.soon("p")
-    await asyncio.wait_for(drained.wait(), 5)
+    await asyncio.wait_for(drained.wait(), LIMIT_S)
     assert marks == ["p", "p"]
