@@ -106,7 +106,7 @@ class Parser(Service):
             if parse.frontend != frontend:
                 frontend = parse.frontend
                 dirty = self._dirty.setdefault(frontend, {})
-                self._sender.mark(frontend)
+                self._sender.schedule(frontend)
             dirty[turn] = parse
         if self._empty.is_set() and self._shard.turns:
             self._empty.clear()
@@ -127,7 +127,7 @@ class Parser(Service):
         if isinstance(taken, StreamPosition):
             self._receiver.gap(worker, taken)
         elif taken is not None:
-            self._mark(taken)
+            self._schedule(taken)
             taken.opened_ns = taken.opened_ns or opened_ns
             if taken.ended:
                 taken.ended_at = perf_counter()  # the loop's time stands still within a tick
@@ -138,10 +138,10 @@ class Parser(Service):
                 stopped = taken.cut is FinishReason.STOP_STRING
                 self._publish_cancel(Cancel(taken.turn, taken.attempt, "stop_string" if stopped else "calls"))
 
-    def _mark(self, parse: TurnParse) -> None:
+    def _schedule(self, parse: TurnParse) -> None:
         frontend = parse.frontend
         self._dirty.setdefault(frontend, {})[parse.turn] = parse
-        self._sender.mark(frontend)
+        self._sender.schedule(frontend)
 
     def _fill(self, frontend: str, seq: int) -> EventFrame | None:
         dirty = self._dirty.get(frontend)
@@ -207,7 +207,7 @@ class Parser(Service):
                 parse.rewind(StreamPosition(parse.turn, parse.attempt))
             else:
                 continue
-            self._mark(parse)
+            self._schedule(parse)
 
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)
@@ -244,7 +244,7 @@ class Parser(Service):
             self._unreadable.note(entry.turn, entry.attempt)
         elif not parse.ended:
             parse.fail(ErrorInfo(ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"))
-            self._mark(parse)
+            self._schedule(parse)
             self._trace(parse)
 
     def _forget(self, parse: TurnParse) -> None:
@@ -271,7 +271,7 @@ class Parser(Service):
             lost = [p for p in self._shard.turns.values() if p.worker == heartbeat.id and not p.ended]
             for parse in lost:
                 parse.interrupt(ErrorInfo(ErrorKind.ENGINE, "the worker was lost in mid-turn", code=ENGINE_DIED))
-                self._mark(parse)
+                self._schedule(parse)
                 self._trace(parse)
             if lost:
                 self._log.warning("parser.worker_lost", worker=heartbeat.id, turns=len(lost))
