@@ -66,8 +66,8 @@ def read_tools(data: bytes) -> list[ToolSpec]:
         raise ValueError(f"no list of tools: {error}") from error
 
 
-def _tool(given: dict[str, Any]) -> ToolSpec:
-    tool = given.get("function", given)
+def _tool(entry: dict[str, Any]) -> ToolSpec:
+    tool = entry.get("function", entry)
     schema = tool.get("input_schema") or tool.get("parameters") or tool.get("schema") or {}
     return ToolSpec(tool["name"], tool.get("description", ""), schema)
 

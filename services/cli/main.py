@@ -1,6 +1,6 @@
 """The program `turnwire`: finds the command and runs it.
 
-Each command is a function whose parameters are its flags. It is imported when it is called, so that `turnwire health`
+A command is a function, and its parameters are its flags. It is imported when it is called, so that `turnwire health`
 starts quickly. Errors that a user can cause are one line on stderr (CommandError, TurnwireError, OSError); any other
 exception is a bug and keeps its traceback. Status: 0 success, 1 failure, 2 wrong usage or configuration.
 """

@@ -63,10 +63,10 @@ def bus_defaults(env: Mapping[str, str]) -> dict[str, Any]:
     return {"connect_timeout_s": CONNECT_S} | ({"nats_url": instance.nats_url} if instance is not None else {})
 
 
-def server_url(given: str | None, env: Mapping[str, str]) -> str:
-    """The address of the server that a command uses: the given one, else that of the newest instance."""
-    instance = None if given else newest(env)
-    return given or (instance.url if instance is not None else DEFAULT_URL)
+def server_url(url: str | None, env: Mapping[str, str]) -> str:
+    """The address of the server that a command uses: the one passed, else that of the newest instance."""
+    instance = None if url else newest(env)
+    return url or (instance.url if instance is not None else DEFAULT_URL)
 
 
 def program() -> str:

@@ -29,7 +29,7 @@ _DELTAS: dict[str, tuple[BlockKind, str]] = {
     "text_delta": ("text", "text"),
     "input_json_delta": ("call", "partial_json"),
 }
-"""By type of a delta: the kind of its block, and the member with its text."""
+"""The kind of block and the member with the text, for each type of delta."""
 
 
 def request(conversation: Conversation, *, stream: bool = True) -> bytes:

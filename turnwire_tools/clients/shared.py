@@ -71,7 +71,7 @@ def sampling_fields(sampling: Sampling, *, limit: str, stop: str = "stop") -> di
 
 
 def filler(size_bytes: int | None) -> str:
-    """Base64 of so many zero bytes, for media whose content was not kept."""
+    """Base64 of zero bytes, for media without its content."""
     whole, rest = divmod(size_bytes or 0, 3)
     return "AAAA" * whole + ("", "AA==", "AAA=")[rest]
 

@@ -15,13 +15,13 @@ from turnwire_tools.tap.answers import answers_in, content_of
 SHOWN = 160
 """Characters of a difference that are shown, on each side."""
 BEFORE = 40
-"""Of them, characters before the first difference."""
+"""Characters shown before the first difference."""
 SETTINGS = ("thinking", "template_kwargs", "format", "verbosity")
 """Fields of a request that templates may read."""
 
 
 def changes_of(before: Conversation, answer: Sequence[Part], now: Conversation) -> list[Change]:
-    """The changes from a conversation with its answer to the next one. An extended history is no change; billing
+    """The changes from a conversation with its answer to the next one. An extended history does not count; billing
     headers, which the preprocessor removes, are left out where there is another change."""
     was, is_now = strip_preamble(before)[0], strip_preamble(now)[0]
     changes = [*_tools(was.tools, is_now.tools), *_system(was, is_now)]

@@ -53,7 +53,7 @@ class Flags:
     allowed_hosts: tuple[str, ...] = ()
     """Host names under which a browser may open the page, besides localhost and addresses."""
     model: str | None = None
-    """Directory or hub id of the served model, whose tokenizer shows tokens as text; default: that of the running
+    """Directory or hub id of the served model: its tokenizer shows tokens as text; default: that of the running
     `turnwire up`, or TURNWIRE_MODEL."""
     max_turns: Count = 20_000
     """Turns that are kept; the oldest are dropped."""

@@ -11,7 +11,7 @@ from turnwire_tools.inspector.turns import Change, Difference, InspectedTurn, Kn
 OPENING_TOKENS = 12
 """A prompt's last tokens open the answer. Templates write them differently once the answer is history."""
 AROUND = 24
-"""Tokens behind the first difference whose text is shown."""
+"""Tokens after the first difference that are shown as text."""
 AHEAD = 8
 """Tokens before it."""
 MIN_LOST = 128
@@ -85,7 +85,7 @@ def answer_parts(turn: InspectedTurn) -> list[Part]:
 
 
 def computed_again(turn: InspectedTurn) -> tuple[int, int]:
-    """Prompt tokens that a previous turn had and this one computed: those behind the difference, unless the worker had
+    """Prompt tokens that a previous turn had and this one computed: those after the difference, unless the worker had
     the new prompt from another session, and those of the common beginning."""
     difference = turn.difference
     if difference is None:
@@ -125,7 +125,7 @@ def _cause(
     ancestors: Iterable[InspectedTurn],
 ) -> tuple[str, str]:
     """The cause and its description. A change of the conversation explains a departure only where that can be its
-    place: one behind the previous prompt's last message is due to the answer."""
+    place: one after the previous prompt's last message is due to the answer."""
     behind_prompt = at >= len(before.ids) - OPENING_TOKENS
     answered = [change for change in changes if change.kind in ("answer", "reasoning", "history")]
     others = [change for change in changes if change.kind != "reasoning"]

@@ -39,16 +39,16 @@ class Fold:
         """`max_bytes`: for prompts that the next ones are compared with, and again for answers. `decode`: text of
         tokens."""
         self.turns: OrderedDict[str, InspectedTurn] = OrderedDict()
-        """By id, oldest first."""
+        """Turns by id, oldest first."""
         self.sessions: dict[str, list[str]] = {}
         """The turns of each session, by its first turn."""
         self.rates: defaultdict[str, PrefillRate] = defaultdict(PrefillRate)
-        """By model."""
+        """Prefill rates by model."""
         self._watchers: dict[int, dict[str, None]] = {}
         self._max_turns = max_turns
         self._max_bytes = max_bytes
         self._characters = 0
-        """Of all blocks."""
+        """Characters of all blocks."""
         self._prompts: LRUCache[str, KnownPrompt] = LRUCache(max_bytes, lambda known: known.size)
         self._histories: LRUCache[int, list[str]] = LRUCache(8 * max_turns)
         """Turns by the history that the next request of their session has."""
@@ -159,7 +159,7 @@ class Fold:
         self._latest[keys[0]] = turn.id
 
     def _keys(self, conversation: Conversation, *more: int) -> list[int]:
-        """A key for the history behind each answer; the first one for none. `more`: hashes of answers behind them.
+        """A key for the history up to each answer; the first one for none. `more`: hashes of later answers.
 
         Requests with a session id and the same tools and first question are of one session. Agents send the requests of
         their helpers under the same id. Without an id, the answers and the first question have to be the same:
@@ -175,7 +175,7 @@ class Fold:
         return [hash((start, first, tools)), *keys[1:]]
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
-        """Of several turns the newest that has an answer, else the newest."""
+        """The newest turn that has an answer, else the newest."""
         kept = [self.turns[name] for name in names if name in self.turns]
         return max(kept, key=lambda turn: (turn.state == "finished", turn.time), default=None)
 
@@ -314,7 +314,7 @@ class Fold:
             self.rates[turn.model].add(turn.prompt - turn.cached, (turn.ttft_ms - turn.placed_ms) / 1000)
         known = self._prompts.get(turn.id)
         if known is not None:
-            # The next request of the session has this answer behind this history.
+            # The next request of the session has this answer after this history.
             answer = _hash(answer_parts(turn))
             self._remember(self._keys(known.conversation, answer)[-1], turn.id)
 

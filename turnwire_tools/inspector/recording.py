@@ -17,7 +17,7 @@ Timed: TypeAlias = tuple[float, str, Any]
 
 
 def read(name: str, text: str) -> list[Timed]:
-    """The messages in a file, by time. Raises UsageError, which names the line, for one that is no recording."""
+    """The messages in a file, by time. Raises UsageError, which names the line, for a line that is not one."""
     first = next((line for line in text.split("\n") if line.strip()), "")
     timed: Iterable[Timed]
     if '"subject"' in first:

@@ -86,7 +86,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     at: int | None = None
     """The first token that differs; None: the previous tokens are no longer known."""
     again: int = 0
-    """Previous tokens behind that place: what a worker computes again."""
+    """Previous tokens after that place: what a worker computes again."""
     cause: str
     """`Change.kind`, or `none`, `template`, `tokenization`, `unknown`."""
     reason: str

@@ -38,7 +38,7 @@ class Cost(Struct, frozen=True):
     """Tokens of the common beginning that the worker did not hold."""
     lost_reason: str
     ms_per_token: float | None
-    """Of this deployment's prefill, as observed."""
+    """Prefill of this deployment, as observed."""
     turns: int
     """Turns from which that was estimated."""
 
@@ -59,7 +59,7 @@ class SessionView(Struct, frozen=True):
     id: str
     turns: list[Row]
     reasons: dict[str, str]
-    """By turn: why its prompt does not extend the previous one."""
+    """For each turn: why its prompt does not extend the previous one."""
 
 
 def rows_of(fold: Fold, names: Iterable[str]) -> list[Row]:
@@ -123,7 +123,7 @@ def _view(kind: type[_View], turn: InspectedTurn, **more: Any) -> _View:
 
 
 def _answers_kept(turn: InspectedTurn, ancestors: Iterable[InspectedTurn]) -> list[tuple[int, int, int]]:
-    """Start, end and number of the earlier answers whose own tokens the prompt has."""
+    """Start, end and number of the earlier answers that the prompt has in their original tokens."""
     answers, shared, later = [], turn.prompt, turn
     for earlier in ancestors:
         difference = later.difference

@@ -1,4 +1,4 @@
-"""A frontend in this process, and the gateway that plays the turns of a replay file in place of the pipeline behind it.
+"""A frontend in this process, and the gateway that plays the turns of a replay file in place of the pipeline.
 
 Written output goes through the real parser, one token for each piece, so that call ids, seals, stop strings and
 token counts are as in a live turn. Recorded events go to the frontend unchanged.
@@ -92,7 +92,7 @@ class ReplayTurn(msgspec.Struct):
     task: asyncio.Task[None] | None = None
 
     def cancel(self, reason: CancelReason) -> None:
-        """See `OpenTurn.cancel`."""
+        """Ends the turn."""
         if self.task is not None:
             self.task.cancel()
 
@@ -121,7 +121,7 @@ class ReplayGateway:
         self._turn, self._progress = turn, progress
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> ReplayTurn:
-        """See `TurnGateway.open`."""
+        """Plays the chosen turn."""
         conversation = admitted.conversation
         self.conversations.append(conversation)
         if self._turn.refuse is not None:
@@ -190,7 +190,7 @@ class ReplayGateway:
         return parse
 
     async def count(self, admitted: Admitted) -> int:
-        """See `TurnGateway.count`."""
+        """The tokens that the file names for the chosen turn."""
         return self._turn.usage.prompt
 
     async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
@@ -202,21 +202,21 @@ class ReplayGateway:
         raise Unavailable("a replay has no tokenizer")
 
     def models(self) -> list[ModelCard]:
-        """See `TurnGateway.models`."""
+        """The one model."""
         return [self._card]
 
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """See `TurnGateway.resolve`. Any name is served, since recorded requests name their own models."""
+        """The one model. Any name is served, since recorded requests name their own models."""
         if not model:
             raise NotFound("model: ")
         return self._card
 
     def readiness(self) -> dict[str, Any]:
-        """See `TurnGateway.readiness`."""
+        """Always ready."""
         return {"ready": True, "models": [MODEL]}
 
     def live(self) -> bool:
-        """See `TurnGateway.live`."""
+        """Always."""
         return True
 
 

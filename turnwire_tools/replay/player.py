@@ -55,7 +55,7 @@ class Session:
     _: KW_ONLY
     model: str = MODEL
     gateway: ReplayGateway | None = None
-    """Of the server in this process, for gates; None: another server."""
+    """The server in this process, for gates; None: another server."""
     stream: bool = True
     ask: UserText = lambda _turn, text: text
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -151,10 +151,10 @@ class Session:
     def _results(self, results: list[str | ToolResult]) -> list[Part]:
         """The results for the calls of the previous turn, in their order."""
         calls = [part for part in self.conversation.messages[-1].parts if isinstance(part, Call)]
-        given = [ToolResult(result) if isinstance(result, str) else result for result in results]
+        answers = [ToolResult(result) if isinstance(result, str) else result for result in results]
         return [
             Result(call.call_id, [Text(result.text)], result.is_error, call.name)
-            for call, result in zip(calls, given, strict=False)
+            for call, result in zip(calls, answers, strict=False)
         ]
 
     def _append(self, message: Message) -> None:

@@ -70,7 +70,7 @@ class Fail(Struct, frozen=True, forbid_unknown_fields=True):
 
 Step: TypeAlias = Output | RecordedEvents | RecordedTokens | Gate | Pause | Fail
 _STEPS: Mapping[str, type[Step]] = {kind.__struct_fields__[0]: kind for kind in get_args(Step) if kind is not Output}
-"""By the field that names the step in a line."""
+"""Steps by the field that names them in a line."""
 
 
 class Header(Struct, forbid_unknown_fields=True):
@@ -79,7 +79,7 @@ class Header(Struct, forbid_unknown_fields=True):
     replay: int
     about: str = ""
     family: str = "qwen3_coder"
-    """The family whose format the output has."""
+    """The family with the format of the output."""
     in_reasoning: bool = False
     """The prompt ends inside a reasoning block."""
     system: str = ""

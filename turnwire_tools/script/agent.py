@@ -90,7 +90,7 @@ def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:
 
 
 def compose(reply: Reply, view: Prompt, family: Family) -> str:
-    """The reply in the family's form, from where the prompt ends: before, inside or behind the reasoning, or behind the
+    """The reply in the family's form, from where the prompt ends: before, inside or after the reasoning, or after the
     opening of a forced call. Where the prompt is not a chat, the bare text."""
     if not view.chat:
         return reply.text

@@ -56,7 +56,7 @@ _HEADERS = (
     re.compile(r"\[(INST|/INST)\] ?"),
 )
 _MARKED = re.compile(r"<[|｜]|[|｜]>|<\w+_of_turn>|<s>|<bos>|\[/?INST\]|^(?:system|user|assistant)\n", re.MULTILINE)
-"""Control tokens of any chat template, also of those whose messages are not separated here."""
+"""Control tokens of any chat template, also of those with messages that are not separated here."""
 _ENDS = re.compile(
     r"\s*(?:<\|im_end\|>|<\|eot_id\|>|<\|eom_id\|>|<end_of_turn>|<\|end\|>|</s>|<｜end▁of▁sentence｜>)\s*$"
 )
@@ -118,14 +118,14 @@ def read_prompt(text: str) -> Prompt:
 
 
 def answered(text: str) -> bool:
-    """Whether the end of a prompt holds a whole message of the assistant, behind the beginning of `text`."""
+    """Whether the end of a prompt holds a whole message of the assistant, after the beginning of `text`."""
     return any(message.role == "assistant" for message in _messages(text)[0])
 
 
 def _messages(text: str) -> tuple[list[PromptMessage], str]:
-    """The whole messages, and the text behind the last assistant header if that message is still open."""
+    """The whole messages, and the text after the last assistant header if that message is still open."""
     found = [list(header.finditer(text)) for header in _HEADERS]
-    # The prompt ends with a header: its form is the one whose last header stands last.
+    # The prompt ends with a header: its form is the one with the last header of all.
     headers = max(found, key=lambda hits: hits[-1].start() if hits else -1)
     if not headers:
         return [PromptMessage("user", text)], ""
@@ -164,7 +164,7 @@ def output_of(result: str) -> str:
 
 
 def _request(messages: list[PromptMessage]) -> tuple[str, int]:
-    """The last user message that asks for something, and the index behind it."""
+    """The last user message that asks for something, and the index after it."""
     for index, message in reversed([*enumerate(messages, 1)]):
         if message.role == "user" and (asked := without_additions(message.text)) and not _CONTINUED.match(asked):
             return asked, index

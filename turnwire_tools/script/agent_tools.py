@@ -68,10 +68,10 @@ def make_call(tool: Tool, values: Mapping[Role, str]) -> ToolCall:
     """A call that gives `values` to the tool, nested as its schema nests them."""
     if not _properties(tool.schema):
         return ToolCall(tool.name, {role: value for role, value in values.items() if role != "description"})
-    given = dict(values)
-    if "text" in given and "text" not in _roles(tool.schema):  # an editor that creates files takes the new text
-        given["new"] = given.pop("text")
-    return ToolCall(tool.name, _complete(_fill(tool.schema, given), tool.schema))
+    arguments = dict(values)
+    if "text" in arguments and "text" not in _roles(tool.schema):  # an editor that creates files takes the new text
+        arguments["new"] = arguments.pop("text")
+    return ToolCall(tool.name, _complete(_fill(tool.schema, arguments), tool.schema))
 
 
 def _fits(kind: ToolKind, tool: Tool) -> bool:
@@ -91,7 +91,7 @@ def _fits(kind: ToolKind, tool: Tool) -> bool:
 
 
 def _roles(schema: Any, *, required: bool = False) -> set[Role]:
-    """The roles of a schema's arguments, those inside lists and objects too; `required`: only what must be given."""
+    """The roles of a schema's arguments, those inside lists and objects too; `required`: only what is required."""
     found: set[Role] = set()
     for name, node in _properties(schema).items():
         if required and name not in (schema.get("required") or []):

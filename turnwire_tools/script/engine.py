@@ -144,11 +144,11 @@ class ScriptEngine:
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
-        """See `Explainable.explain`."""
+        """Every feature, and why grammars and KV events are not among them."""
         return EngineSupport("1", FEATURES - LACKING.keys(), LACKING)
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
-        """See `Engine.open`."""
+        """Opens a turn, which plays from the next tick on."""
         keys = request.block_keys
         if keys is None:
             keys = list(block_keys(pack_ids(request.token_ids), BLOCK_TOKENS, salt=request.cache_salt))
@@ -190,7 +190,7 @@ class ScriptEngine:
         self._admit()
 
     def load(self) -> Load:
-        """See `Engine.load`."""
+        """Turns that play, and the simulated cache."""
         return Load(
             running=len(self._running),
             waiting=len(self._waiting),
@@ -200,11 +200,11 @@ class ScriptEngine:
         )
 
     def healthy(self) -> bool:
-        """See `Engine.healthy`."""
+        """Whether nothing has failed."""
         return self._turns.death is None
 
     async def stop(self, grace_s: float) -> None:
-        """See `Engine.stop`."""
+        """Ends all turns."""
         self._ticker.stop()
         self._turns.stop()
         if self._marks >= 0:

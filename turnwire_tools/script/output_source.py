@@ -15,7 +15,7 @@ from turnwire_tools.script.agent import Reply, act, compose
 from turnwire_tools.script.agent_prompt import answered, read_prompt
 
 _TAILS = (48, 160)
-"""The play directive is looked for in so many tokens of the prompt's end first, so that a long prompt is not decoded
+"""The play directive is first looked for in this number of tokens at the prompt's end: a long prompt is not decoded
 whole. The last directive counts: one that stands in few tokens need not be looked for in more."""
 _EXAMPLE = "x\n[[play some-text n=512 delay=0.5 burst=4 id=r7]] [[play"
 _COMPILED = 256
@@ -35,7 +35,7 @@ class OutputSource:
         *,
         request_mode: bool,
     ) -> None:
-        """`family`: in whose form the agent writes; called on the thread of `written`, when it is first needed."""
+        """`family`: the agent writes in its form; called on the thread of `written`, when it is first needed."""
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._scripts = scripts
@@ -66,7 +66,7 @@ class OutputSource:
         """
         prompt = self._decode(request.token_ids[: len(request.token_ids) - request.resumed])
         if self._scripts and "[[play " in prompt:
-            # Clients put other messages behind the user's, so that the directive is not in the prompt's tail.
+            # Clients put other messages after the user's, so that the directive is not in the prompt's tail.
             view = read_prompt(prompt)
             directive = None if view.answers else player.find_directive(view.request)
             if directive is not None:

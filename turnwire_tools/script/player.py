@@ -111,7 +111,7 @@ def parse_file(name: str, text: str) -> dict[str, Script]:
 
 
 def parse_inline(text: str) -> Script:
-    """Text with directives in it, as a script. Raises Invalid for a directive whose value must be a number and is
+    """Text with directives in it, as a script. Raises Invalid for a directive with a value that must be a number and is
     not."""
     parts: Script = []
     end = 0

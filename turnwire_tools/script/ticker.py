@@ -19,7 +19,7 @@ def now_us() -> int:
 
 
 def aligned(after_us: int, period_us: int) -> int:
-    """The first multiple of `period_us` behind `after_us`: streams of one pace step together, whenever they began."""
+    """The first multiple of `period_us` after `after_us`: streams of one pace step together, whenever they began."""
     return (after_us // period_us + 1) * period_us if period_us else after_us
 
 

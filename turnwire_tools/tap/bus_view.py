@@ -12,7 +12,7 @@ from turnwire_tools.tap.messages import kind_of, target_of
 UPKEEP = frozenset({"beat", "credit", "kv", "kvall", "resp"})
 """Kinds that belong to no turn."""
 MANY = 12
-"""Of a longer list of token ids, only the ends are shown."""
+"""A longer list of token ids is shown by its ends only."""
 
 
 class Line(Struct, frozen=True):

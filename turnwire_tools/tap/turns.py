@@ -43,12 +43,12 @@ class FollowedTurn(Struct, dict=True):
     """Tokens of the attempt that ended the turn, and of those that it resumes; events of all attempts."""
     tokens: int = 0
     logprob_at: dict[int, float] = {}
-    """By output index."""
+    """Log probabilities by output index."""
     stop: frames.TokenFinish | None = None
     """The end of the tokens, if the engine reported an end token."""
     last: Finish | Failed | None = None
     one_prompt: bool = True
-    """All tokens were decoded behind the same prompt."""
+    """All tokens were decoded after the same prompt."""
     cursor: Cursor = field(default_factory=Cursor)
     log: TurnLog = field(default_factory=TurnLog)
 
@@ -71,7 +71,7 @@ class FollowedTurn(Struct, dict=True):
 
     @property
     def is_sequence(self) -> bool:
-        """Whether there are tokens, all decoded behind the same prompt, and their end."""
+        """Whether there are tokens, all decoded after the same prompt, and their end."""
         return self.reason is not None and self.count > 0 and len(self.prompt) > 0 and self.one_prompt
 
     @cached_property

@@ -23,7 +23,7 @@ class Block(Struct, omit_defaults=True):
     start: int
     end: int
     name: str | None = None
-    """Of a tool call, as the model wrote it."""
+    """Name of a tool call, as the model wrote it."""
     call_id: str | None = None
     """As the client received it."""
 

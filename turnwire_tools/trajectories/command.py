@@ -34,7 +34,7 @@ class Flags:
     """The flags of `turnwire trajectories`."""
 
     model: str | None = None
-    """Directory or hub id of the served model, whose tokenizer gives the boundaries of blocks."""
+    """Directory or hub id of the served model: its tokenizer gives the boundaries of blocks."""
     idle_s: Seconds = 600.0
     """A session is written when it has been quiet for so long, and at the end."""
 

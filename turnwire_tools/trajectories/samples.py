@@ -41,7 +41,7 @@ class Break(Struct, frozen=True, omit_defaults=True):
     at: int | None = None
     """… and the first place at which their ids differ."""
     turn: str | None = None
-    """The turn of that sample in which, or behind which, that is."""
+    """The turn of that sample in which, or after which, that place is."""
 
 
 class TurnSpan(Struct, frozen=True):
@@ -84,7 +84,7 @@ class _KnownTurn(Struct, frozen=True):
 
     span: TurnSpan
     head: int
-    """See `_head`."""
+    """Ids before the opening of its prompt (`_head`)."""
     written: list[Text | Call]
 
 
@@ -103,7 +103,7 @@ class _OpenSample:
         """When its last turn ended."""
 
     def add(self, turn: FollowedTurn, blocks: list[Block] | None, now: float) -> None:
-        """Appends a turn whose prompt begins with all ids so far."""
+        """Appends a turn with a prompt that begins with all ids so far."""
         start, self.last = len(turn.prompt), now
         self.ids = turn.prompt + turn.output
         self.logprobs |= {start + at: value for at, value in enumerate(turn.logprobs) if value is not None}
@@ -150,7 +150,7 @@ class Sampler:
         longest.add(turn, blocks, now)
 
     def close(self, before: float = float("inf")) -> list[Sample]:
-        """The samples whose last turn ended before a Unix time. A session that goes on later begins another one."""
+        """Samples with a last turn that ended before a Unix time. A session that goes on later begins another one."""
         closed = [sample for sample in self._open if sample.last < before]
         self._open = [sample for sample in self._open if sample.last >= before]
         return [sample.sample() for sample in closed]
@@ -194,7 +194,7 @@ def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
 
 def _head(turn: FollowedTurn) -> int:
     """About how many ids of a turn's prompt come before its opening, the marks of its reasoning, which the template may
-    write differently once the turn is history. Each mark, and the white space behind it, is taken for one token."""
+    write differently once the turn is history. Each mark, and the white space after it, is taken for one token."""
     ledger = None if turn.context is None else turn.context.ledger
     return len(turn.prompt) - (0 if ledger is None else len(_MARKS.findall(ledger.opening)))
 

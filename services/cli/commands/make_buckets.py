@@ -41,7 +41,7 @@ async def make_buckets(config: BucketsConfig) -> list[str]:
 
 
 async def _make(bus: Bus, bucket: BucketConfig, patience_s: float) -> None:
-    """Waits for a server whose JetStream is not up yet."""
+    """Makes a bucket, waiting for a JetStream that is not up yet."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while True:

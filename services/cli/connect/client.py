@@ -87,7 +87,7 @@ class Plan(Struct, frozen=True):
     start: str
     """The command that starts the client with them."""
     exports: dict[str, str] = {}
-    """The same settings as environment variables, for clients that need nothing else."""
+    """Environment variables that have the same effect, for clients that need nothing else."""
     notes: list[str] = []
     """Printed for the user."""
     code: str = ""

@@ -66,15 +66,15 @@ class Served(Struct, frozen=True, rename={"models": "data", "catalogue": "models
         )
 
 
-def base_url(given: str) -> str:
+def base_url(address: str) -> str:
     """The address of a server as a user may write it, without a path that belongs to one API. Raises ServerError."""
-    url = given if "//" in given else f"http://{given}"
+    url = address if "//" in address else f"http://{address}"
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError as error:
-        raise ServerError(f"{given} is not an http address: {error}") from None
+        raise ServerError(f"{address} is not an http address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ServerError(f"{given} is not an http address")
+        raise ServerError(f"{address} is not an http address")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 

@@ -31,7 +31,7 @@ def examine(sources: Sources, /, *, listen_s: Seconds = 1.5) -> int:
     """Checks this machine, the bus and the model, and prints a report that can be pasted into an issue.
 
     It shows settings as `turnwire config` does and files by name only: nothing in it is secret. Exits with status 1 if
-    a check failed; notes and warnings are no failures.
+    a check failed; notes and warnings do not count.
 
     Args:
         listen_s: How long to listen for heartbeats.

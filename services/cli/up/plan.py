@@ -52,7 +52,7 @@ class Plan(Struct, frozen=True):
     """No server was named: one is started."""
     state_dir: Path
     flags: dict[str, list[str]]
-    """By stage: the flags of each of its processes."""
+    """Flags of the processes of each stage."""
 
     def url(self, port: int) -> str:
         """The base URL of a frontend for clients on this machine."""
@@ -63,9 +63,9 @@ class Plan(Struct, frozen=True):
 def make_plan(sources: Sources) -> Plan:
     """Checks every stage's configuration and decides what to start. Raises ConfigError with all problems."""
     tables: dict[str, type[Config]] = {**STAGES, "buckets": BucketsConfig, "up": UpConfig}
-    given = sources.load_all(tables, {"model": None})
-    up: UpConfig = given["up"].config
-    demo = given["worker"].origins["model"] == "default"
+    loaded = sources.load_all(tables, {"model": None})
+    up: UpConfig = loaded["up"].config
+    demo = loaded["worker"].origins["model"] == "default"
     state_dir = Path(up.state_dir).expanduser() if up.state_dir else default_state_dir(sources.env)
     defaults: dict[str, Any] = {"model": str(state_dir / "demo-model"), "seal_key_file": str(state_dir / "seal.key")}
     if up.frontends > 1:
@@ -84,7 +84,7 @@ def make_plan(sources: Sources) -> Plan:
         raise ConfigError([problem])
     return Plan(
         up=up,
-        buckets=given["buckets"].config,
+        buckets=loaded["buckets"].config,
         frontend=stages["frontend"].config,
         worker=worker,
         model=worker.model_name,

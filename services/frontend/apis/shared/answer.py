@@ -37,9 +37,15 @@ class TurnRenderer(Generic[E]):
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
         """See `Renderer.events`. Deltas that came together are rendered together, as one."""
-        if self.plain is not None and len(events) == 1 and type(first := events[0]) is Delta and first.text:
-            head, tail = self.plain
-            return head + _encode(first.text) + tail
+        if self.plain is not None:
+            if len(events) == 1 and type(first := events[0]) is Delta:  # most calls: a token at a time
+                text = first.text
+            else:
+                texts = [event.text for event in events if type(event) is Delta]
+                text = "".join(texts) if len(texts) == len(events) else ""
+            if text:
+                head, tail = self.plain
+                return head + _encode(text) + tail
         return self.encode(self.render(events))
 
     def render(self, events: Sequence[TurnEvent]) -> list[E]:
