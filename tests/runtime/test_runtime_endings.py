@@ -19,6 +19,7 @@ from services.preprocessor import service as preprocessor
 from services.preprocessor.model import ModelSetup
 from services.runtime import nats_client
 from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
+from services.tokenization.detokenizer import Vocabulary
 from services.worker import service as worker
 from services.worker.engine import EngineInfo
 from tests.cancellation import cancel_at, cancel_everywhere
@@ -58,7 +59,7 @@ def loaded(demo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The model, which the services of this process load only once."""
     setup = ModelSetup.load(PreprocessorConfig(model=str(demo_dir)))
     monkeypatch.setattr(ModelSetup, "load", lambda _config: setup)
-    vocabulary = parser.Vocabulary(parser.load_backend(str(demo_dir), trust_remote_code=False))
+    vocabulary = Vocabulary(parser.load_backend(str(demo_dir), trust_remote_code=False))
     monkeypatch.setattr(parser, "Vocabulary", lambda _tokenizer: vocabulary)
     first = ScriptEngine(WorkerConfig(model=str(demo_dir)))
     info = first._load()
@@ -177,7 +178,7 @@ def test_signal_ends_a_process_that_waits_for_its_bus_or_its_model(
         assert len(connections) == len(STAGES)
 
 
-@pytest.mark.parametrize(("signals", "limit_s"), [([signum], ENDS_S) for signum in SIGNALS] + QUICKLY)
+@pytest.mark.parametrize(("signals", "limit_s"), [*(([signum], ENDS_S) for signum in SIGNALS), *QUICKLY])
 def test_second_signal_ends_a_process_that_drains_while_the_bus_hangs(
     signals: list[signal.Signals], limit_s: float, own_nats: NatsServer, start: Start, demo_dir: Path
 ) -> None:
