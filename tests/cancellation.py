@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 LIMIT_S = 60.0
 """How long a run may take to reach its await, and to end after its cancellation: too short only on a machine that hangs."""
-PATIENCE_S = 10.0
-"""An await that has not come after this time does not come."""
+PATIENCE_S = 3.0
+"""An await that has not come after this time is not tried: timers make others without end."""
 RESULT_S = 0.3
 """A result that has not come this long after its await does not come: the await is cancelled without it."""
 
