@@ -64,9 +64,9 @@ def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
 
 
 def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], int]:
-    """The messages with thinking only in the last `kept` messages of the assistant that have any, and how many lost theirs.
+    """The messages, of which only the last `kept` of the assistant keep their thinking, and how many lost theirs.
 
-    A tool loop, from one message of the user to the next, counts as one message.
+    A tool loop, from one message of the user to the next, counts as one.
     """
     out: list[Message] = []
     seen, thought = 0, False

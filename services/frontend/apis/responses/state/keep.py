@@ -78,8 +78,8 @@ class Recorder(Renderer):
     def error(self, info: ErrorInfo) -> bytes:
         return self._record(self.stream.error(info))
 
-    @override
     def break_off(self) -> bytes:
+        """The end of a stream that was cancelled, as `ResponsesStream.break_off` renders it."""
         return self._record(self.stream.break_off())
 
     def recording(self) -> bytes:
