@@ -1,14 +1,18 @@
 """A slow template does not delay other requests, and is stopped after a limit; its errors name the cause."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from schemas.conversation import Conversation, Message, Text, ToolSpec
 from schemas.errors import ErrorKind, Invalid
+from services.preprocessor import preparation as preparation_module
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prompt import Prompt, assemble
@@ -36,21 +40,34 @@ async def make(preparation: Preparation, text: str) -> Prompt:
     return await preparation.prompt(ask(text), limit=False, size=100)
 
 
-async def test_slow_template_does_not_block_other_requests(make_process: MakeProcess, slow: ModelSetup) -> None:
+async def test_slow_template_does_not_block_other_requests(
+    make_process: MakeProcess,
+    setup: ModelSetup,
+    demo_tokenizer: PreTrainedTokenizerBase,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     process = await make_process("preprocessor", "slow-p")
-    preparation = Preparation(process, slow, Sealer(b"test"), 1, None, render_timeout_s=2.0)
+    endless = replace(
+        setup,
+        template=ChatTemplate(demo_tokenizer, SLOW.replace("10000", "100000").replace("3000", "100000"), "slow.jinja"),
+    )
+    hours, over = count(), asyncio.Event()
+    clock = SimpleNamespace(
+        monotonic=lambda: 3600.0 * next(hours) if over.is_set() else 0.0, thread_time=time.thread_time
+    )
+    monkeypatch.setattr(preparation_module, "time", clock)
+    preparation = Preparation(process, endless, Sealer(b"test"), 1, None, render_timeout_s=2.0)
     requests = [asyncio.create_task(make(preparation, "slow")) for _ in range(3)]
     await asyncio.sleep(0)
-    other = 0
-    while not all(request.done() for request in requests):
-        assert (await make(preparation, "quick")).text == "<|im_start|>quick"
-        other += 1
-        await asyncio.sleep(0.01)
+    for _ in range(10):
+        prompt = await asyncio.wait_for(make(preparation, "quick"), LIMIT_S)
+        assert prompt.text == "<|im_start|>quick"
+    assert not any(request.done() for request in requests), "the other requests waited"
+    over.set()
     for failure in await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), LIMIT_S):
         assert isinstance(failure, Invalid)
         assert failure.info.kind is ErrorKind.INVALID
         assert failure.info.message == "the chat template slow.jinja did not render this conversation within 2 s"
-    assert other > 10, "the other requests waited"
     preparation.close()
 
 

@@ -8,7 +8,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig
-from tests.conftest import NatsServer, eventually
+from tests.conftest import LIMIT_S, NatsServer, eventually
 
 
 def make(url: str, log: FilteringBoundLogger, reconnected: list[bool] | None = None, **config: object) -> Bus:
@@ -99,7 +99,7 @@ async def test_too_much_is_refused_here_and_the_connection_lives(
         bus.ask("t.big", bytes(bus.max_payload + 1), 1, lambda _answer: pytest.fail("not asked"))
     for _ in range(8):
         assert bus.publish("t.big", bytes(bus.max_payload)), "64 MB in one tick do not suspend"
-    await eventually(lambda: heard == [bus.max_payload] * 8, 30)
+    await eventually(lambda: heard == [bus.max_payload] * 8)
     await bus.close()
 
 
@@ -123,7 +123,7 @@ async def test_nothing_is_published_while_disconnected(own_nats: NatsServer, qui
     assert heard == [b"fresh"]
     own_nats.kill()
     await eventually(lambda: not bus.connected)
-    await asyncio.wait_for(asyncio.gather(bus.close(), other.close()), 5)
+    await asyncio.wait_for(asyncio.gather(bus.close(), other.close()), LIMIT_S)
 
 
 async def test_messages_of_all_sizes_arrive_whole_and_in_order(

@@ -55,7 +55,7 @@ class Source(Service):
         for turn, ids in self.ids.items():
             ids.append(len(ids))
             assert turn
-        self.sender.mark(self.receiver)
+        self.sender.schedule(self.receiver)
 
     def fill(self, receiver: str, seq: int) -> TokenFrame | None:
         entries = []

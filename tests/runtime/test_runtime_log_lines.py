@@ -5,12 +5,20 @@ import io
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from services.runtime.config import FrontendConfig
+from services.runtime.observability import log_lines
 from services.runtime.observability.log_lines import EVERY_S, LineWriter, printable
 from services.runtime.observability.telemetry import open_log
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops the clock by which lines are a burst."""
+    monkeypatch.setattr(log_lines, "time", SimpleNamespace(monotonic=lambda: 100.0))
 
 
 class Stream(io.StringIO):

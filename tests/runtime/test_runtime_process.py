@@ -169,7 +169,7 @@ async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_nobody_for_dea
         process.on_attached.append(lambda process=process: attached.append(process))  # type: ignore[misc]
     running = [asyncio.create_task(process.run(Service())) for process in (one, other)]
     await asyncio.gather(ready(one), ready(other))
-    assert not one.cut_off
+    await eventually(lambda: not one.cut_off)
     own_nats.pause()
     try:
         await eventually(lambda: one.cut_off and other.cut_off)

@@ -22,7 +22,7 @@ class Trial:
         stream = TokenStream(turn=turn, attempt=1, parser=parser, frontend="f", context=Raw(b"{}"), ids=[])
         decoding = Decoding(
             stream,
-            mark=self.outbox.mark,
+            schedule=self.outbox.schedule,
             on_step=lambda stream: self.steps.append(stream.turn),
             on_end=lambda ended: self.ends.append(ended.stream.turn),
         )

@@ -28,7 +28,7 @@ def test_one_frame_holds_all_streams_of_a_shard() -> None:
         s = stream(turn, parser)
         box.open(s)
         s.add(Delta([1, 2]))
-        box.mark(s)
+        box.schedule(s)
     frame = box.fill("p1", 1)
     assert frame is not None
     assert [entry.turn for entry in frame.entries] == ["a", "c"]
@@ -41,11 +41,11 @@ def test_only_the_first_entry_carries_the_context() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], cached=7))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", 1)
     s.add(Delta([2, 3]))
     s.add(Delta([4], finish=FinishReason.STOP, stop_id=9))
-    box.mark(s)
+    box.schedule(s)
     frame = box.fill("p1", 2)
     assert frame is not None
     entry = frame.entries[0]
@@ -58,9 +58,9 @@ def test_what_is_marked_twice_goes_out_once() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], cached=3, finish=FinishReason.STOP))
-    box.mark(s)
+    box.schedule(s)
     assert box.fill("p1", 1) is not None
-    box.mark(s)
+    box.schedule(s)
     assert box.fill("p1", 2) is None
 
 
@@ -70,7 +70,7 @@ def test_the_cached_count_is_told_once_and_again_after_a_replay() -> None:
     told = []
     for n in range(3):
         s.add(Delta([n], cached=3 if n == 1 else None))
-        box.mark(s)
+        box.schedule(s)
         frame = box.fill("p1", n + 1)
         assert frame is not None
         told.append(frame.entries[0].cached)
@@ -84,10 +84,10 @@ def test_the_cached_count_is_told_once_and_again_after_a_replay() -> None:
 def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
     box, s = outbox(), stream()
     box.open(s)
-    box.mark(s)
+    box.schedule(s)
     assert box.fill("p1", 0) is not None  # the parse context
     s.add(Delta(list(range(FRAME_TOKENS + 5)), finish=FinishReason.LENGTH))
-    box.mark(s)
+    box.schedule(s)
     first, second = box.fill("p1", 1), box.fill("p1", 2)
     assert first is not None
     assert second is not None
@@ -102,7 +102,7 @@ def test_replay_starts_where_the_receiver_stands() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1, 2, 3]))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", 1)
     box.replay(Replay("p1", [StreamPosition("t1", 1, 2)]))
     frame = box.fill("p1", 2)
@@ -116,7 +116,7 @@ def test_replay_of_all_begins_unnamed_streams_anew_with_their_context() -> None:
         s = stream(turn, "p1" if turn != "c" else "p2")
         box.open(s)
         s.add(Delta([1, 2]))
-        box.mark(s)
+        box.schedule(s)
     box.fill("p1", 1)
     box.fill("p2", 1)
     box.replay(Replay("p1", [StreamPosition("a", 1, 2)], all=True))
@@ -130,7 +130,7 @@ def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], finish=FinishReason.STOP))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", 4)
     box.ended(s, 0.0)
     box.credited("p1", 4)
@@ -149,7 +149,7 @@ def test_what_a_shard_had_passed_on_when_it_left_stays_with_nobody() -> None:
     other.frontend = "f2"
     box.open(other)
     other.add(Delta([1], finish=FinishReason.STOP))
-    box.mark(other)
+    box.schedule(other)
     box.fill("p1", 2)
     box.ended(other, 0.0)
     box.credited("p1", 2)
@@ -166,7 +166,7 @@ def test_an_end_that_was_lost_is_not_delivered_by_the_credit_of_its_frame() -> N
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], finish=FinishReason.STOP))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", 1)
     box.ended(s, 0.0)
     box.replay(Replay("p1", all=True))  # the receiver saw a hole at 1 …
@@ -184,7 +184,7 @@ def ended(box: Outbox, turn: str, seq: int, now: float) -> TokenStream:
     s = stream(turn)
     box.open(s)
     s.add(Delta([seq], finish=FinishReason.STOP))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", seq)
     box.ended(s, now)
     return s
@@ -218,13 +218,13 @@ def test_a_frame_has_its_limit_in_bytes() -> None:
         s = TokenStream(turn=f"t{n}", attempt=1, parser="p1", frontend="f1", context=context, ids=[])
         box.open(s)
         s.add(Delta([1, 2]))
-        box.mark(s)
+        box.schedule(s)
     sizes: list[int] = []
     while (frame := box.fill("p1", len(sizes) + 1)) is not None:
         sizes.append(len(frame.entries))
     assert sizes == [1, 1, 1, 1, 1]
     s.add(Delta([1] * 100, logprobs=[[(1, -0.123456789)] * 20] * 100))
-    box.mark(s)
+    box.schedule(s)
     while (frame := box.fill("p1", len(sizes) + 1)) is not None:
         sizes.append(len(msgspec.json.encode(frame)))
     assert len(sizes) > 10
@@ -242,7 +242,7 @@ def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
     box, s = outbox(), stream(resume=[5, 6])
     box.open(s)
     s.add(Delta([7], logprobs=[[(7, -0.5)]]))
-    box.mark(s)
+    box.schedule(s)
     frame = box.fill("p1", 1)
     assert frame is not None
     entry = frame.entries[0]
@@ -258,9 +258,9 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
     box.open(new)
     for s in (old, new):
         s.add(Delta([1]))
-        box.mark(s)
+        box.schedule(s)
     old.finish = TokenFinish(FinishReason.CANCELLED)
-    box.mark(old)
+    box.schedule(old)
     box.ended(old, 0.0)
     frames = [box.fill("p1", 1), box.fill("p2", 1)]
     assert [f.entries[0].attempt for f in frames if f is not None] == [1, 2]
@@ -296,7 +296,7 @@ def test_what_is_here_goes_out_before_the_word_of_what_is_not() -> None:
     live = stream()
     box.open(live)
     live.add(Delta([1, 2]))
-    box.mark(live)
+    box.schedule(live)
     box.replay(Replay(live.parser, [StreamPosition("gone", 1, 0), StreamPosition(live.turn, live.attempt, 0)]))
     frames = [box.fill(live.parser, seq) for seq in (1, 2, 3)]
     assert [[entry.turn for entry in frame.entries] for frame in frames if frame] == [[live.turn], ["gone"]]
@@ -309,11 +309,11 @@ def test_what_cannot_be_encoded_ends_its_own_stream_alone() -> None:
     for s in streams:
         box.open(s)
         s.add(Delta([1, 2], cached=0))
-        box.mark(s)
+        box.schedule(s)
     assert box.fill("p1", 1) is not None
     for s in streams:
         s.add(Delta([3, object()] if s.turn == "b" else [3]))  # type: ignore[list-item]
-        box.mark(s)
+        box.schedule(s)
     frame = box.fill("p1", 2)
     assert frame is not None
     with pytest.raises(TypeError):
@@ -340,7 +340,7 @@ def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() ->
     for s in streams:
         box.open(s)
         s.add(Delta([1], cached=0))
-        box.mark(s)
+        box.schedule(s)
     streams[1].logprobs = object()  # type: ignore[assignment]
     with pytest.raises(TypeError):
         box.fill("p1", 1)

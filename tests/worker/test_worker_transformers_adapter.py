@@ -20,8 +20,8 @@ from services.worker.engines.transformers.adapter import (
     row_arguments,
 )
 
-KNOWN_523 = {"page_size", "num_blocks", "max_batch_tokens", "auto_switch_to_flash", "scheduler_type", "max_queue_size"}
-KNOWN_517 = (KNOWN_523 - {"page_size", "auto_switch_to_flash"}) | {"block_size"}
+FIELDS_523 = {"page_size", "num_blocks", "max_batch_tokens", "auto_switch_to_flash", "scheduler_type", "max_queue_size"}
+FIELDS_517 = (FIELDS_523 - {"page_size", "auto_switch_to_flash"}) | {"block_size"}
 
 
 def request(max_tokens: int = 10, stop_ids: tuple[int, ...] = (5, 7), **sampling: Any) -> EngineRequest:
@@ -89,13 +89,13 @@ def test_arguments_of_a_row(sampling: Sampling, expected: dict[str, Any]) -> Non
     assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in expected.items()}
 
 
-def options(args: EngineArgs = EngineArgs(), *, on_cpu: bool = True, known: Any = KNOWN_523) -> dict[str, Any]:  # noqa: B008 - frozen
-    return batching_options(args, slots=8, kv_tokens=1000, on_cpu=on_cpu, known=known)
+def options(args: EngineArgs = EngineArgs(), *, on_cpu: bool = True, fields: Any = FIELDS_523) -> dict[str, Any]:  # noqa: B008 - frozen
+    return batching_options(args, slots=8, kv_tokens=1000, on_cpu=on_cpu, fields=fields)
 
 
 def test_the_page_has_another_name_in_5_17() -> None:
     assert options()["page_size"] == PAGE_TOKENS
-    old = options(known=KNOWN_517)
+    old = options(fields=FIELDS_517)
     assert old["block_size"] == PAGE_TOKENS
     assert "page_size" not in old
     assert "auto_switch_to_flash" not in old

@@ -1,6 +1,7 @@
 """The TensorRT-LLM engine over a fake of the package, in each family of releases."""
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -318,7 +319,8 @@ async def test_a_health_check_that_hangs_is_death(
     await engine.start()
     release = threading.Event()
     fake_trtllm.LLM.last._check_health = lambda: release.wait(WAIT_S)
-    await run(engine, request())
+    with contextlib.suppress(EngineDied):  # on a loaded machine even this one notices it
+        await run(engine, request())
     await eventually(lambda: not engine.healthy())
     with pytest.raises(EngineDied, match="did not return"):
         await run(engine, request())
