@@ -238,7 +238,7 @@ async def test_a_stream_that_is_parsed_again_is_shown_once(traced: Stack, receiv
     assert not found.one("parse").resource["service.instance.id"].startswith(f"{name}-")
 
 
-async def test_choices_refusals_and_sockets(receiver: Receiver, client: Client) -> None:
+async def test_choices_refusals_and_sockets_have_spans(receiver: Receiver, client: Client) -> None:
     several, refused, socket = (secrets.token_hex(16) for _ in range(3))
     request = requests(say(OUTPUT))["/v1/chat/completions"]
     await post(client.url, {**request, "n": 2}, parent_of(several), "/v1/chat/completions")
@@ -267,7 +267,7 @@ async def test_choices_refusals_and_sockets(receiver: Receiver, client: Client) 
     assert (turn.name, turn.parent) == (f"chat {MODEL}", "b7" * 8)
 
 
-async def test_what_is_not_sampled_leaves_nothing(traced: Stack, receiver: Receiver, client: Client) -> None:
+async def test_an_unsampled_request_leaves_no_spans(traced: Stack, receiver: Receiver, client: Client) -> None:
     none = traced.start("frontend", trace_ratio=0)
     await until(lambda: ready(none.url))
     off, on, asked = (secrets.token_hex(16) for _ in range(3))

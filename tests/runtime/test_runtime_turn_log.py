@@ -121,7 +121,7 @@ def test_overlap_is_cut() -> None:
     assert cursor.standing("t", 1) == StreamPosition("t", 1, 5, 0)
 
 
-def test_a_stop_or_finish_that_knows_more_than_the_cursor_is_a_gap() -> None:
+def test_a_stop_or_finish_beyond_the_cursor_is_a_gap() -> None:
     cursor = Cursor()
     cursor.accept(BlockStart(0, "text"))
     cursor.accept(Delta(0, 0, "abc"))
@@ -181,7 +181,7 @@ def test_a_replay_begins_where_the_receiver_stands_and_not_before(
     assert receiver.ended
 
 
-def test_nonsense_asks_for_everything() -> None:
+def test_a_negative_position_means_everything() -> None:
     log, sent = TurnLog(), Cursor()
     for event in (BlockStart(0, "text"), Delta(0, 0, "ab")):
         log.append(event)
@@ -260,7 +260,7 @@ def test_a_frame_is_not_filled_with_alternatives() -> None:
     assert left == 0
 
 
-def test_turns_without_tell_nothing() -> None:
+def test_turns_without_log_probabilities_report_none() -> None:
     log = told_log("abc", [])
     assert [event.logprobs for event in log.read(Cursor())[0] if isinstance(event, Delta)] == [None]
 

@@ -209,7 +209,9 @@ class TestGuided:
             assert (deltas[-1].finish, deltas[-1].stop_id) == (FinishReason.STOP, stop)
         assert len(ids_of(plain)) == 20, "a neighbour without a form goes on as it likes"
 
-    async def test_it_goes_on_where_an_earlier_attempt_stood(self, talker: TransformersEngine, speaking: Path) -> None:
+    async def test_decoding_continues_after_an_earlier_attempt(
+        self, talker: TransformersEngine, speaking: Path
+    ) -> None:
         tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
         begun = tokenizer.encode('{"mood": "cal', add_special_tokens=False)
         form = OutputFormat("json_schema", self.SCHEMA)
