@@ -1,4 +1,4 @@
-"""A template that takes long holds up no other request, and is stopped after a limit; its errors say what happened."""
+"""A slow template does not delay other requests, and is stopped after a limit; its errors name the cause."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ async def make(preparation: Preparation, text: str) -> Prompt:
     return await preparation.prompt(ask(text), limit=False, size=100)
 
 
-async def test_the_loop_and_other_requests_go_on(
+async def test_slow_template_does_not_block_other_requests(
     make_process: MakeProcess,
     setup: ModelSetup,
     demo_tokenizer: PreTrainedTokenizerBase,
@@ -71,7 +71,7 @@ async def test_the_loop_and_other_requests_go_on(
     preparation.close()
 
 
-async def test_a_slow_template_within_the_limit_is_rendered(
+async def test_slow_template_within_the_limit_is_rendered(
     make_process: MakeProcess, slow: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
 ) -> None:
     process = await make_process("preprocessor", "slow-q")
@@ -82,7 +82,7 @@ async def test_a_slow_template_within_the_limit_is_rendered(
     preparation.close()
 
 
-async def test_much_text_of_little_is_encoded_in_a_thread(
+async def test_large_text_of_a_small_request_is_encoded_in_a_thread(
     make_process: MakeProcess, setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
 ) -> None:
     process = await make_process("preprocessor", "slow-r")
@@ -130,7 +130,7 @@ def test_loops_are_rendered_as_before(demo_tokenizer: PreTrainedTokenizerBase) -
     assert rendered == "1/3:2,2/3:3,3/3:4. empty13"
 
 
-def test_a_template_without_end_is_not_taken_for_a_deep_schema(
+def test_endless_recursion_of_a_template_names_the_template(
     setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase
 ) -> None:
     source = "{% macro deep(n) %}{{ deep(n + 1) }}{% endmacro %}{{ deep(0) }}"
@@ -140,7 +140,7 @@ def test_a_template_without_end_is_not_taken_for_a_deep_schema(
         assemble(ask("hi"), endless)
 
 
-def test_a_deep_schema_is_called_one(setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_deep_schema_is_named_in_the_error(setup: ModelSetup, demo_tokenizer: PreTrainedTokenizerBase) -> None:
     schema: dict[str, object] = {}
     for _ in range(100_000):
         schema = {"items": schema}

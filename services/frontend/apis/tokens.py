@@ -19,7 +19,7 @@ from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.shared.decode import NULL, decode_body, given, objects, tags_of
+from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
 from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.bodies import read_body
@@ -85,7 +85,7 @@ class TokenRoutes:
         if text is not None:
             reply = _checked(await self._admission.tokenize_text(fields.model, text, caller, special))
         else:
-            if not given(fields.messages):
+            if not is_set(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
             parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
             conversation = parse(body, request.headers).conversation

@@ -57,9 +57,9 @@ class Compaction(Struct, frozen=True):
     usage: Usage
 
 
-def read_compact_edit(given: wire.ContextManagement, tools: list[ToolSpec]) -> CompactEdit | None:
+def read_compact_edit(management: wire.ContextManagement, tools: list[ToolSpec]) -> CompactEdit | None:
     """The edit, if the request has one. Raises Invalid."""
-    edits = edits_of(given, COMPACT)
+    edits = edits_of(management, COMPACT)
     if not edits:
         return None
     edit, trigger = edits[0], edits[0].trigger

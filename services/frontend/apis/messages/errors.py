@@ -80,7 +80,7 @@ _TYPES = {
 
 
 _BLOCKS = tags_of(wire.Block)
-_KNOWN = {
+_TAGS = {
     "thinking": get_args(wire.Thinking.__annotations__["type"]),
     "tool_choice": get_args(wire.ToolChoice.__annotations__["type"]),
     "system": ("text",),
@@ -90,7 +90,7 @@ _KNOWN = {
     "tool_changes": ("tool_addition", "tool_removal"),
 }
 """Values of `type`, by the field that holds the object."""
-_KNOWN_IN = {
+_TAGS_IN = {
     ("tool_result", "content"): tags_of(wire.ResultBlock),
     ("search_result", "content"): ("text",),
     ("content", "content"): ("text", "image"),
@@ -123,7 +123,7 @@ def explain(body: bytes, message: str) -> Invalid:
     if tag and steps and steps[-1] == "type":
         place = ".".join(steps[:-1])
         found = f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected tags"
-        tags = ", ".join(f"'{known}'" for known in _known(body, steps[:-1]))
+        tags = ", ".join(f"'{choice}'" for choice in _tags_at(body, steps[:-1]))
         return Invalid(f"{found}: {tags}" if tags else found, param=f"{place}.type")
     return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
 
@@ -147,7 +147,7 @@ def one_of(choices: Sequence[str]) -> str:
     return f"Input should be {', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
-def _known(body: bytes, steps: Sequence[str]) -> Sequence[str]:
+def _tags_at(body: bytes, steps: Sequence[str]) -> Sequence[str]:
     """The tags that the object at `steps` may have."""
     path = list(steps)
     while path and path[-1].isdigit():
@@ -156,8 +156,8 @@ def _known(body: bytes, steps: Sequence[str]) -> Sequence[str]:
         return ()
     node = values_along(body, path[:-1])[-1]
     around = node.get("type") if isinstance(node, dict) else None
-    inside = _KNOWN_IN.get((around, path[-1])) if isinstance(around, str) else None
-    return inside or _KNOWN.get(path[-1]) or (_BLOCKS if path[-1] == "content" else ())
+    inside = _TAGS_IN.get((around, path[-1])) if isinstance(around, str) else None
+    return inside or _TAGS.get(path[-1]) or (_BLOCKS if path[-1] == "content" else ())
 
 
 def _place(body: bytes, steps: Sequence[str]) -> str:

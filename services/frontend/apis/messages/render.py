@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Raw
 from msgspec.structs import asdict, replace
+from typing_extensions import override
 
 from schemas.errors import ErrorInfo
 from schemas.events import (
@@ -43,7 +44,7 @@ from services.frontend.apis.messages.hosted import DIRECT, result_block, shown_i
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -97,7 +98,7 @@ _NAMES: dict[type, bytes] = {
 }
 
 
-class MessagesStream(TurnRenderer[Event]):
+class MessagesStream(TurnRenderer[Event], Renderer):
     """Renders one turn."""
 
     def __init__(
@@ -121,7 +122,7 @@ class MessagesStream(TurnRenderer[Event]):
         """The bytes of a delta of the open block before its text; `_END` follows it."""
         self._calls = 0
         self._pinged = False
-        self._begun = False
+        self._started = False
         self._text: list[str] = []
         """The open reasoning, where it is sent again whole."""
         self._call: Dispatch | None = None
@@ -130,14 +131,14 @@ class MessagesStream(TurnRenderer[Event]):
         self._hosted_uses: Counter[str] = Counter()
         """Searches and fetches that succeeded, by kind."""
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """See `Renderer.start`."""
         return self.encode(self.opening(prepared))
 
     def opening(self, prepared: Sequence[Prepared]) -> list[Event]:
         """`message_start`, with the exact size of the prompt, and the part of it that is expected in the KV cache."""
         self._ids.start(prepared[0])
-        message = wire.Answer(
+        message = wire.StartedAnswer(
             id=f"msg_{self._reply.turn}",
             model=self._reply.model,
             content=[],
@@ -150,8 +151,8 @@ class MessagesStream(TurnRenderer[Event]):
         """The `error` event; nothing follows it."""
         return self.encode([error_document(info, self._reply.request_id)])
 
+    @override
     def encode(self, events: Sequence[Event]) -> bytes:
-        """See `TurnRenderer.encode`."""
         return b"".join([b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event)) for event in events])
 
     def _fail(self, info: ErrorInfo, out: list[Event]) -> None:
@@ -166,7 +167,7 @@ class MessagesStream(TurnRenderer[Event]):
 
     def _start(self, event: BlockStart, out: list[Event]) -> None:
         self._block = event
-        self._open = self._begun = False
+        self._open = self._started = False
         self.plain = None
         self._text.clear()
         self._call = None
@@ -205,7 +206,7 @@ class MessagesStream(TurnRenderer[Event]):
         if kept:
             self._text.append(text)
         self.plain = None if kept else (self._head, _END)
-        self._begun = True
+        self._started = True
         out.append(self._piece(text))
 
     def _stop(self, event: BlockStop, out: list[Event]) -> None:
@@ -216,7 +217,7 @@ class MessagesStream(TurnRenderer[Event]):
             return
         if block.kind == "reasoning":
             out.append(wire.ContentBlockDelta(self._index, wire.SignatureDelta(event.seal or UNSEALED)))
-        if block.kind == "tool_use" and not event.complete and not self._begun:
+        if block.kind == "tool_use" and not event.complete and not self._started:
             # No arguments at all would be read as {} and run; the beginning of an object never is.
             out.append(self._piece("{"))
         out.append(wire.ContentBlockStop(self._index))
@@ -281,8 +282,9 @@ class CompactionStream(MessagesStream):
         super().__init__(reply, **options)
         self._events: list[TurnEvent] = []
 
+    @override
     def render(self, events: Sequence[TurnEvent]) -> list[Event]:
-        """See `TurnRenderer.render`. Nothing is sent before the end."""
+        """Nothing is sent before the end."""
         self._events += events
         last = events[-1]
         if (failure := failure_of(last)) is not None:
@@ -295,7 +297,7 @@ class CompactionStream(MessagesStream):
         return [*self._compaction_block(), *self._last(wire.MessageDelta(wire.Stop("compaction", None), usage))]
 
 
-class MessageCollector:
+class MessageCollector(Collector):
     """Collects one turn into a Message: folds the events of its stream.
 
     The input of a call that was cut off has those of its members that are whole, as the SDKs make it of the stream; the
@@ -304,21 +306,22 @@ class MessageCollector:
 
     def __init__(self, stream: MessagesStream) -> None:
         self._stream = stream
-        self._message: wire.Answer
+        self._message: wire.StartedAnswer
         self._pieces: list[str] = []
         """The text of the open block."""
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """See `Collector.start`."""
         self._fold(self._stream.opening(prepared))
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """See `Collector.events`."""
         self._fold(self._stream.render(events))
 
+    @override
     def body(self) -> bytes:
-        """See `Collector.body`. Raises RuntimeError where the turn has not finished."""
-        if self._message.stop_reason is None:
+        """Raises RuntimeError where the turn has not finished."""
+        if not isinstance(self._message, wire.Answer):
             raise RuntimeError("the turn has not finished")
         return _encode(self._message)
 
@@ -359,11 +362,11 @@ class MessageCollector:
             block.input = Raw(_input(text).encode())
 
     def _end(self, end: wire.MessageDelta) -> None:
-        message, first = self._message, self._message.usage
-        message.stop_reason, message.stop_sequence = end.delta.stop_reason, end.delta.stop_sequence
-        message.usage = replace(end.usage, cache_creation=first.cache_creation, service_tier=first.service_tier)
-        message.token_ids, message.token_logprobs = end.token_ids, end.token_logprobs
-        message.context_management = end.context_management
+        first = self._message.usage
+        usage = asdict(end.usage) | {"cache_creation": first.cache_creation, "service_tier": first.service_tier}
+        members = asdict(self._message) | asdict(end.delta) | asdict(end) | {"usage": wire.AnswerUsage(**usage)}
+        del members["delta"]
+        self._message = wire.Answer(**members)
 
 
 def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
@@ -412,7 +415,9 @@ def _input(text: str) -> str:
             end = token.start()
     # A value at the very end is whole if something closes it; a number may go on.
     closed = [text + "}"] if text.endswith(('"', "]", "}")) else []
-    return next((known for known in (text, *closed, text[:end] + "}") if is_json(known, dict[str, Raw])), "{}")
+    return next(
+        (candidate for candidate in (text, *closed, text[:end] + "}") if is_json(candidate, dict[str, Raw])), "{}"
+    )
 
 
 def _tool_use(block: BlockStart, reply: Reply) -> wire.ToolUseContent:

@@ -19,10 +19,10 @@ from services.frontend.apis.messages.compaction import CompactEdit, Compaction, 
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import MessageReader
 from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
-from services.frontend.apis.shared.decode import BodyDecoder, given
+from services.frontend.apis.shared.decode import BodyDecoder, is_set
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.http.headers import first_header
-from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo, share_texts
 
 THREADS = "thread_unsupported_request"
@@ -84,21 +84,23 @@ def parse(
     `counting`: for count_tokens, whose requests have no `max_tokens`, may be pieces of a conversation with unmatched
     calls and results, and may use features that this server lacks. `decoder`: by default one that remembers no tools.
     """
-    request, given_tools = decoder.decode(body)
+    request, declared = decoder.decode(body)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
         _refuse(request)
         _check_turn(request, headers)
-    reader = MessageReader(given_tools.specs, pairing=not counting)
+    reader = MessageReader(declared.specs, pairing=not counting)
     reader.read(request.messages)
-    all_turns = reader.turns
+    all_messages = reader.messages
     kept = context_edits.thinking_turns(request.context_management)
-    turns, cleared = context_edits.forget_thinking(all_turns, kept) if isinstance(kept, int) else (all_turns, 0)
+    messages, cleared = (
+        context_edits.forget_thinking(all_messages, kept) if isinstance(kept, int) else (all_messages, 0)
+    )
     conversation = Conversation(
         request.model,
-        turns,
-        system=[*_system(request.system), *given_tools.missing],
+        messages,
+        system=[*_system(request.system), *declared.missing],
         tools=reader.tools.specs,
         tool_choice=tools.choice(request, reader.tools.offered),
         thinking=replace(_thinking(request, reader.effort), history="default" if kept is None else "keep"),
@@ -115,9 +117,9 @@ def parse(
     )
     edits, compact_edit = None, None
     if (management := request.context_management) is not None:
-        edits = context_edits.Edits(all_turns if cleared else None, cleared, context_edits.tool_edit(management))
-        compact_edit = read_compact_edit(management, given_tools.specs)
-    return MessagesAsk(conversation, bool(request.stream), given_tools.dropped, edits, compact_edit)
+        edits = context_edits.Edits(all_messages if cleared else None, cleared, context_edits.tool_edit(management))
+        compact_edit = read_compact_edit(management, declared.specs)
+    return MessagesAsk(conversation, bool(request.stream), declared.dropped, edits, compact_edit)
 
 
 async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> MessagesAsk:
@@ -148,13 +150,13 @@ async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, wri
 
 
 def _refuse(request: wire.Body) -> None:
-    if given(request.thread):
+    if is_set(request.thread):
         raise Invalid(
             "thread: message threads are not supported by this server", code=THREADS, details={"unsupported": []}
         )
     if request.mcp_servers:
         raise Invalid("mcp_servers: not supported by this server", param="mcp_servers")
-    if given(request.compaction):
+    if is_set(request.compaction):
         raise Invalid("compaction: not supported by this server", param="compaction")
     if _needs_container(request):
         raise Invalid("container: not supported by this server", param="container")
@@ -196,28 +198,28 @@ def _system(system: str | list[wire.TextBlock] | None) -> list[Text]:
 
 def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
     effort = latest_effort or (request.output_config.effort if request.output_config else None)
-    given = request.thinking
-    if given is None:
+    thinking = request.thinking
+    if thinking is None:
         # Claude Code sends effort without `thinking` when thinking is off, and in its side jobs.
         return Thinking("disabled" if effort else "default", effort=effort)
-    if given.type == "disabled":
+    if thinking.type == "disabled":
         return Thinking("disabled", effort=effort)
-    display: Literal["full", "omitted"] = "omitted" if given.display == "omitted" else "full"
-    if given.type != "enabled":
+    display: Literal["full", "omitted"] = "omitted" if thinking.display == "omitted" else "full"
+    if thinking.type != "enabled":
         return Thinking("adaptive", effort=effort, display=display)
-    if given.budget_tokens is None:
+    if thinking.budget_tokens is None:
         raise Invalid("thinking.enabled.budget_tokens: Field required", param="thinking.budget_tokens")
-    if given.budget_tokens < _MIN_BUDGET:
+    if thinking.budget_tokens < _MIN_BUDGET:
         raise Invalid(
             f"thinking.enabled.budget_tokens: Input should be greater than or equal to {_MIN_BUDGET}",
             param="thinking.budget_tokens",
         )
-    return Thinking("enabled", given.budget_tokens, effort, display)
+    return Thinking("enabled", thinking.budget_tokens, effort, display)
 
 
 def _format(request: wire.Body) -> OutputFormat | None:
-    given = (request.output_config.format if request.output_config else None) or request.output_format
-    return None if given is None else OutputFormat("json_schema", schema=given.schema)
+    format = (request.output_config.format if request.output_config else None) or request.output_format
+    return None if format is None else OutputFormat("json_schema", schema=format.schema)
 
 
 def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
@@ -243,7 +245,7 @@ class _UserId(Struct):
     session_id: str | None = None
 
 
-class Messages:
+class Messages(Dialect):
     """Pure, except for its cache of tools and instructions. One instance serves every request."""
 
     name = "messages"

@@ -144,15 +144,15 @@ def spec(tool: wire.Tool, path: str) -> ToolSpec:
 
 def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid if it cannot be met."""
-    given = body.tool_choice
-    if given is None:
+    choice = body.tool_choice
+    if choice is None:
         return ToolChoice()
     if not body.tools and not tools:
         raise Invalid("tool_choice: may only be specified while providing tools.", param="tool_choice")
-    if given.type == "tool" and not given.name:
+    if choice.type == "tool" and not choice.name:
         raise Invalid("tool_choice.tool.name: Field required", param="tool_choice.name")
-    parallel = not given.disable_parallel_tool_use
-    forced = given.type in ("any", "tool")
+    parallel = not choice.disable_parallel_tool_use
+    forced = choice.type in ("any", "tool")
     if forced and body.thinking is not None and body.thinking.type == "enabled":
         raise Invalid("Thinking may not be enabled when tool_choice forces tool use.", param="tool_choice")
     hosted = [tool for tool in body.tools or [] if (tool.type or CUSTOM).startswith(HOSTED)]
@@ -160,13 +160,13 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
         raise _not_run(", ".join(tool.name or tool.type or "" for tool in hosted))
     if not tools:
         return ToolChoice(parallel=parallel)
-    if given.type != "tool":
-        return ToolChoice(given.type, parallel=parallel)
-    if any(tool.name == given.name for tool in tools):
-        return ToolChoice("tool", name=given.name, parallel=parallel)
-    if any(tool.name == given.name for tool in hosted):
-        raise _not_run(given.name or "")
-    raise Invalid(f"tool_choice.tool.name: Tool '{given.name}' not found in provided tools", param="tool_choice")
+    if choice.type != "tool":
+        return ToolChoice(choice.type, parallel=parallel)
+    if any(tool.name == choice.name for tool in tools):
+        return ToolChoice("tool", name=choice.name, parallel=parallel)
+    if any(tool.name == choice.name for tool in hosted):
+        raise _not_run(choice.name or "")
+    raise Invalid(f"tool_choice.tool.name: Tool '{choice.name}' not found in provided tools", param="tool_choice")
 
 
 def _not_run(names: str) -> Invalid:
@@ -222,13 +222,13 @@ class ToolSet:
         if isinstance(block, wire.ToolRemovalBlock):
             self._withdrawn.add(spec.name)
             return [Text(f"From here on the tool `{spec.name}` is not available any more.")]
-        if not any(not known.deferred for known in self.specs):
+        if not any(not tool.deferred for tool in self.specs):
             # Without a list at the front the model has no instructions how to call tools.
             self._put(replace(spec, deferred=False))
             return []
-        known = not spec.deferred and spec.name not in self._withdrawn
+        available = not spec.deferred and spec.name not in self._withdrawn
         self._withdrawn.discard(spec.name)
-        return [] if known else [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
+        return [] if available else [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
 
     def compact(self, changes: Sequence[Change], path: str) -> None:
         """A compaction replaces all text before it, so the list at the front is made again: from the request's tools
@@ -240,7 +240,7 @@ class ToolSet:
             if spec is not None and isinstance(block, wire.ToolAdditionBlock):
                 self._put(replace(spec, deferred=False))
             elif spec is not None:
-                self.specs = [known for known in self.specs if known.name != spec.name]
+                self.specs = [tool for tool in self.specs if tool.name != spec.name]
 
     def _changed(self, block: Change, path: str) -> ToolSpec | None:
         changed = block.tool
@@ -255,9 +255,9 @@ class ToolSet:
         return None
 
     def _put(self, spec: ToolSpec) -> None:
-        names = [known.name for known in self.specs]
+        names = [tool.name for tool in self.specs]
         if spec.name in names:
-            self.specs = [spec if known.name == spec.name else known for known in self.specs]
+            self.specs = [spec if tool.name == spec.name else tool for tool in self.specs]
         else:
             self.specs = [*self.specs, spec]
 

@@ -473,6 +473,14 @@ class Usage(Struct, kw_only=True):
     iterations: list[dict[str, Any]] | UnsetType = UNSET
 
 
+class AnswerUsage(Usage, kw_only=True):
+    """Token counts of a whole turn."""
+
+    cache_creation: dict[str, int]
+    service_tier: str
+    output_tokens_details: dict[str, int]
+
+
 StopReason: TypeAlias = Literal[
     "end_turn",
     "tool_use",
@@ -490,8 +498,8 @@ class AppliedEdits(Struct):
     applied_edits: list[dict[str, Any]]
 
 
-class Answer(Struct, kw_only=True):
-    """A turn of the assistant."""
+class StartedAnswer(Struct, kw_only=True):
+    """A turn of the assistant that has begun."""
 
     id: str
     type: Literal["message"] = "message"
@@ -505,6 +513,13 @@ class Answer(Struct, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
     token_logprobs: list[float | None] | UnsetType = UNSET
     context_management: AppliedEdits | UnsetType = UNSET
+
+
+class Answer(StartedAnswer, kw_only=True):
+    """A turn of the assistant."""
+
+    stop_reason: StopReason
+    usage: AnswerUsage
 
 
 class OriginalTokens(Struct):
@@ -526,7 +541,7 @@ class Tokens(Struct):
 class MessageStart(Struct, tag="message_start"):
     """The answer begins; it has no content yet."""
 
-    message: Answer
+    message: StartedAnswer
 
 
 class ContentBlockStart(Struct, tag="content_block_start"):

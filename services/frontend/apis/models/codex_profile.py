@@ -110,21 +110,21 @@ def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None
 
 def reprofiled(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
     """An entry of this server with another profile: one of Codex itself, or None for ours."""
-    kept = {name: served[name] for name in _SERVED if name in served}
+    model_fields = {name: served[name] for name in _SERVED if name in served}
     own: Profile = _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
-    summary = own["default_reasoning_summary"] if kept.get("supports_reasoning_summaries") else "none"
-    return {**own, **kept, "default_reasoning_summary": summary}
+    summary = own["default_reasoning_summary"] if model_fields.get("supports_reasoning_summaries") else "none"
+    return {**own, **model_fields, "default_reasoning_summary": summary}
 
 
 def levels(card: ModelCard) -> list[str]:
     """The efforts to choose from. A template that only turns thinking on and off has one."""
     if not card.reasoning and not card.efforts:
         return []
-    known = [level for level in card.efforts if level in _LEVELS]
-    if "max" in known and "xhigh" not in known:
+    chosen = [level for level in card.efforts if level in _LEVELS]
+    if "max" in chosen and "xhigh" not in chosen:
         # Every version of Codex accepts `xhigh`, and the preprocessor maps it to the nearest level: `max`.
-        known[known.index("max")] = "xhigh"
-    return known or ["medium"]
+        chosen[chosen.index("max")] = "xhigh"
+    return chosen or ["medium"]
 
 
 def default_level(efforts: list[str]) -> str:
@@ -144,12 +144,12 @@ def profiles_of(document: object) -> dict[str, Profile]:
     models = document.get("models") if isinstance(document, dict) else None
     if not isinstance(models, list) or not models:
         raise ValueError('not a Codex catalogue: want {"models": [...]}, as `codex debug models --bundled` prints it')
-    found: dict[str, Profile] = {}
+    profiles: dict[str, Profile] = {}
     for model in models:
         if not isinstance(model, dict) or not isinstance(model.get("slug"), str):
             raise ValueError("not a Codex catalogue: each of its models has a slug")
-        found[model["slug"]] = model
-    return found
+        profiles[model["slug"]] = model
+    return profiles
 
 
 def assigned(profiles: Mapping[str, Profile], slugs: Mapping[str, str], names: Iterable[str]) -> dict[str, Profile]:

@@ -134,7 +134,7 @@ def _answer(request: web.Request, document: Mapping[str, Any], etag: str | None 
     body = msgspec.json.encode(document)
     etag = etag or _etag_of(body)
     headers = {"etag": f'"{etag}"', "cache-control": "private, no-cache"}
-    if any(held.value in ("*", etag) for held in request.if_none_match or ()):
+    if any(tag.value in ("*", etag) for tag in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     return web.Response(body=body, content_type="application/json", headers=headers)
 

@@ -22,7 +22,7 @@ from services.frontend.apis.responses.request.body import (
 )
 from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Dialect, Reply
 from services.frontend.turns.summary import request_summary
 from services.runtime.memo import Memo
 
@@ -62,7 +62,7 @@ class ResponsesAsk(Struct, frozen=True):
         return ResponsesCollector(self.renderer(reply), self.user_messages)
 
 
-class Responses:
+class Responses(Dialect):
     """The `Dialect`. One instance serves all requests."""
 
     name = "responses"

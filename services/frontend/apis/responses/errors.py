@@ -61,10 +61,10 @@ def previous_not_found(name: str) -> Invalid:
 
 
 def _literals(hint: Any) -> list[str]:
-    found: list[str] = []
+    literals: list[str] = []
     for argument in get_args(hint):
-        found += [argument] if isinstance(argument, str) else _literals(argument)
-    return found
+        literals += [argument] if isinstance(argument, str) else _literals(argument)
+    return literals
 
 
 _PARTS = tags_of(wire.Part)

@@ -398,14 +398,14 @@ class Answer(Struct, kw_only=True):
     incomplete_details: dict[str, str] | None
     model: str
     output: list[_Object]
-    instructions: Any = None
+    instructions: Annotated[Any, Meta(extra_json_schema={"type": ["string", "null"]})] = None
     previous_response_id: str | None = None
     tools: _Objects
-    tool_choice: Any
+    tool_choice: Annotated[Any, Meta(extra_json_schema={"type": ["string", "object"]})]
     parallel_tool_calls: bool
     reasoning: dict[str, str | None]
-    text: Any
-    truncation: str
+    text: Annotated[Any, Meta(extra_json_schema={"type": "object"})]
+    truncation: Literal["auto", "disabled"]
     temperature: float
     top_p: float
     top_logprobs: int
@@ -415,7 +415,7 @@ class Answer(Struct, kw_only=True):
     max_tool_calls: int | None
     store: bool
     background: bool
-    service_tier: str
+    service_tier: Literal["default"]
     metadata: dict[str, str]
     prompt_cache_key: str | None
     prompt_cache_retention: str | None
@@ -435,7 +435,7 @@ class Compaction(Struct, kw_only=True):
     object: Literal["response.compaction"] = "response.compaction"
     created_at: int
     output: list[_Object]
-    usage: Usage | None
+    usage: Usage
 
 
 class Deleted(Struct):

@@ -19,7 +19,7 @@ class CallHistory:
 
     def __init__(self, *, pairing: bool) -> None:
         """`pairing`: a result needs its call, and the calls of a message have different ids."""
-        self.turns: list[Message] = []
+        self.messages: list[Message] = []
         self._pairing = pairing
         self._calls: dict[str, tuple[str, int]] = {}
         """By call id: name, and position among all calls of the conversation; of equal ids the last."""
@@ -36,7 +36,7 @@ class CallHistory:
     def _add_results(self, results: Iterable[Result]) -> None:
         """Adds results in the order of their calls, since many templates tell them apart by nothing else."""
         ordered = sorted(results, key=lambda result: self._calls.get(result.call_id, ("", self._made))[1])
-        self.turns.append(Message("tool", [*ordered]))
+        self.messages.append(Message("tool", [*ordered]))
 
 
 def data_url(url: str) -> tuple[str, str] | None:

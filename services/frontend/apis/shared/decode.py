@@ -24,7 +24,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+
 class ToolList(Struct, frozen=True):
     """The tools of a request body. Requests share them: not to be changed."""
 
-    read: Any
+    wire_tools: Any
     """As the body's type has them."""
     specs: list[ToolSpec]
 
@@ -43,7 +43,7 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
 
 
-def given(raw: Raw) -> bool:
+def is_set(raw: Raw) -> bool:
     """Whether a raw member is there and not null."""
     return bytes(raw) != b"null"
 
@@ -124,7 +124,7 @@ class BodyDecoder(Generic[B, L]):
         except msgspec.ValidationError:
             self._body.decode(data)  # for the place of the mistake in the whole body
             raise
-        body.tools = tools.read
+        body.tools = tools.wire_tools
         return body, tools
 
 

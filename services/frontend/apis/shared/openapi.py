@@ -42,12 +42,12 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
     components: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for api in apis:
-        kinds = list(dict.fromkeys(kind for one in api.operations for kind in (one.body, one.answer) if kind))
-        schemas = dict(zip(kinds, _schemas(kinds, api.name, components), strict=True))
-        errors = {_JSON: {"schema": _schemas([api.errors.schema], "", components)[0]}}
+        bodies = _schemas([one.body for one in api.operations], api.name, components)
+        contents = _schemas([one.answer for one in api.operations], api.name, components, answers=True)
+        errors = {_JSON: {"schema": _schemas([api.errors.schema], "", components, answers=True)[api.errors.schema]}}
         for one in api.operations:
-            answers = _answers(one, schemas.get(one.answer), api.errors, errors)
-            paths.setdefault(one.path, {})[one.method] = _operation(one, api, schemas.get(one.body), answers)
+            answers = _answers(one, contents.get(one.answer), api.errors, errors)
+            paths.setdefault(one.path, {})[one.method] = _operation(one, api, bodies.get(one.body), answers)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -66,13 +66,24 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
     }
 
 
-def _schemas(kinds: Iterable[Any], prefix: str, components: dict[str, Any]) -> Sequence[dict[str, Any]]:
-    """Schemas of these types; those of Structs are added to `components` as `prefix` and the type's name."""
-    schemas, found = msgspec.json.schema_components(kinds, ref_template=f"{_REF}{prefix}{{name}}")
-    for name, schema in found.items():
+def _schemas(
+    types: Iterable[Any], prefix: str, components: dict[str, Any], *, answers: bool = False
+) -> dict[Any, dict[str, Any]]:
+    """Returns the schema of each type, and adds those of Structs to `components`, under `prefix` and the type's name.
+
+    `answers`: members with a default are required, because encoded Structs have them.
+    """
+    kinds = list(dict.fromkeys(kind for kind in types if kind))
+    schemas, structs = msgspec.json.schema_components(kinds, ref_template=f"{_REF}{prefix}{{name}}")
+    for name, schema in structs.items():
         schema["description"] = " ".join(schema["description"].split())
+        if answers and "properties" in schema:
+            required = schema["required"]
+            schema["required"] = [
+                key for key, one in schema["properties"].items() if key in required or "default" in one
+            ]
         components[prefix + name] = schema
-    return schemas
+    return dict(zip(kinds, schemas, strict=True))
 
 
 def _operation(
@@ -114,17 +125,17 @@ def _answers(
         content = {_JSON: {"schema": answer}}
     if one.events:
         content["text/event-stream"] = {"schema": _event(one.events)}
-    found = {200: _answer("Success", content)}
+    answers = {200: _answer("Success", content)}
     if one.upgrade:
-        found = {101: _answer("The events of responses follow, one a frame"), 426: _answer(REASONS[426], errors)}
+        answers = {101: _answer("The events of responses follow, one a frame"), 426: _answer(REASONS[426], errors)}
     if one.cached:
-        found[304] = _answer(REASONS[304])
+        answers[304] = _answer(REASONS[304])
     if one.unavailable:
-        found[503] = _answer("Failure", content)
+        answers[503] = _answer("Failure", content)
     if not one.public:
         for status in format.statuses:
-            found[status] = _answer(REASONS.get(status) or HTTPStatus(status).phrase, errors)
-    return found
+            answers[status] = _answer(REASONS.get(status) or HTTPStatus(status).phrase, errors)
+    return answers
 
 
 def _event(names: str) -> dict[str, Any]:

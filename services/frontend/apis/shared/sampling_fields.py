@@ -175,12 +175,12 @@ def guided_format(body: OpenAIFields) -> OutputFormat | None:
     return OutputFormat("json_object") if outputs.get("json_object") else None
 
 
-def _schema(given: Any, place: str) -> dict[str, Any]:
-    if isinstance(given, str):
+def _schema(schema: Any, place: str) -> dict[str, Any]:
+    if isinstance(schema, str):
         try:
-            given = msgspec.json.decode(given)
+            schema = msgspec.json.decode(schema)
         except (msgspec.DecodeError, RecursionError) as error:
             raise Invalid(f"Invalid schema for '{place}': {error}", param=place, code="invalid_value") from None
-    if not isinstance(given, dict):
+    if not isinstance(schema, dict):
         raise Invalid(f"Invalid schema for '{place}': expected an object.", param=place, code="invalid_value")
-    return given
+    return schema

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from typing_extensions import override
 
 from schemas.events import BlockStart, BlockStop, HostedResult, TokenLogprob
 from services.frontend.apis.responses.render.events import EventWriter
@@ -31,18 +32,18 @@ class FunctionItem(OutputItem):
         self.name = name
         self.call_id = call_id
 
+    @override
     def begin(self) -> None:
-        """See `OutputItem.begin`."""
         self.writer.item("added", self.index, self._json("in_progress"))
 
+    @override
     def end(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.end`."""
         if stop.complete and not self.pieces:
             self.add("{}")
         return super().end(stop)
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         return self._json("completed" if stop.complete else "incomplete")
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
@@ -71,12 +72,12 @@ class CustomItem(FunctionItem):
         self.plain = False
         self._input = FreeformInput()
 
+    @override
     def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """See `OutputItem.add`."""
         super().add(self._input.feed(text))
 
+    @override
     def end(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.end`."""
         if stop.complete:
             OutputItem.add(self, self._input.end())  # an input that was not spelled as expected
         return OutputItem.end(self, stop)
@@ -99,8 +100,8 @@ class BuiltInItem(OutputItem):
         self._call_id = call_id
         self._function = FunctionItem(writer, turn, index, name, call_id)
 
+    @override
     def end(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.end`."""
         item = super().end(stop)
         if item is None and stop.complete:
             self._function.begin()
@@ -108,8 +109,8 @@ class BuiltInItem(OutputItem):
             item = self._function.end(stop)
         return item
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         members = _built_in_call(self._kind, self.text or "{}") if stop.complete else None
         if members is None:
             return None
@@ -130,8 +131,8 @@ class SearchItem(OutputItem):
         self.call_id = start.call_id or ""
         self._kind = start.name or ""
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         return self.json("in_progress") if stop.complete else None
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
@@ -140,7 +141,7 @@ class SearchItem(OutputItem):
         self._event("web_search_call.searching", {})
         return False
 
-    def found(self, result: HostedResult, *, with_sources: bool) -> Raw:
+    def finish(self, result: HostedResult, *, with_sources: bool) -> Raw:
         """Ends the search, and returns the item."""
         sources = [source.url for source in result.sources] if with_sources else None
         item = self.json("failed" if result.error else "completed", sources)

@@ -31,7 +31,7 @@ class ResponseState:
         """In the document when the Response is over."""
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether the Response has ended."""
         return self.status != "in_progress"
 
@@ -68,7 +68,7 @@ class ResponseState:
             output=list(self.items),
             **self.shape.echo,
             usage=None if self.usage is None else _usage(self.usage),
-            **(self.tokens.prompt() | self.tokens.output() if self.over else {}),
+            **(self.tokens.prompt() | self.tokens.output() if self.ended else {}),
         )
 
 

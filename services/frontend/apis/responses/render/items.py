@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob, Usage
 from services.frontend.apis.responses.render.events import EventWriter, delta_head
@@ -120,8 +121,8 @@ class MessageItem(OutputItem):
         self._logprobs: list[dict[str, Any]] = []
         self._with_logprobs = shape.logprobs
 
+    @override
     def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """See `OutputItem.add`."""
         if text and not self.pieces:
             self.writer.item("added", self.index, self._json("in_progress"))
             self._event("content_part.added", {"content_index": 0, "part": self._part()})
@@ -132,8 +133,8 @@ class MessageItem(OutputItem):
             self.tail = b',"logprobs":%b}\n\n' % _encode(new)
         super().add(text)
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         return self._json("completed" if stop.complete else "incomplete", self._part()) if self.pieces else None
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
@@ -163,8 +164,8 @@ class ReasoningItem(OutputItem):
         self.place = ',"summary_index":0' if shape.summary else ',"content_index":0'
         super().__init__(writer, f"rs_{turn}{index:03d}", index)
 
+    @override
     def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """See `OutputItem.add`."""
         if text and not self.pieces:
             self.writer.item("added", self.index, raw({"id": self.id, "type": "reasoning", "summary": []}))
             self._event("content_part.added", {"content_index": 0, "part": _part("reasoning_text", "")})
@@ -173,8 +174,8 @@ class ReasoningItem(OutputItem):
             self.plain = True
         super().add(text)
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         if not self.pieces:
             return None
         text = Raw(_encode(self.text))

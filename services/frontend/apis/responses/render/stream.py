@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
+from typing_extensions import override
 
 from schemas.errors import ErrorInfo, ErrorKind, raised
 from schemas.events import (
@@ -51,13 +52,13 @@ from services.frontend.apis.responses.render.items import (
 from services.frontend.apis.responses.request.items import TextSealer, seal_summary
 from services.frontend.apis.responses.request.tools import tool_name
 from services.frontend.apis.shared.answer import TurnRenderer
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 _encode = msgspec.json.Encoder().encode
 
 
-class ResponsesStream(TurnRenderer[None]):
+class ResponsesStream(TurnRenderer[None], Renderer):
     """Renders one turn. Events go to its writer instead of `out`."""
 
     def __init__(self, reply: Reply, shape: Shape) -> None:
@@ -94,10 +95,10 @@ class ResponsesStream(TurnRenderer[None]):
             number = writer.number
             writer.number = number + 1
             return b'%b%d,"delta":%b%b' % (item.head, number, _encode(first.text), item.tail)
-        return b"" if self.state.over else super().events(events)
+        return b"" if self.state.ended else super().events(events)
 
+    @override
     def encode(self, events: Sequence[None]) -> bytes:
-        """See `TurnRenderer.encode`."""
         return self._writer.take()
 
     def error(self, info: ErrorInfo) -> bytes:
@@ -107,7 +108,7 @@ class ResponsesStream(TurnRenderer[None]):
 
     def break_off(self) -> bytes:
         """The end of a cancelled turn: that of a message that was whole. A half item is incomplete in the Response."""
-        if not self.state.over:
+        if not self.state.ended:
             self._break_off()
         return self._writer.take()
 
@@ -169,7 +170,7 @@ class ResponsesStream(TurnRenderer[None]):
         for result in carried:
             search = self._searches.pop(result.call_id)
             self._titles |= {source.url: source.title for source in result.sources}
-            self.state.items[search.index] = search.found(result, with_sources=self.state.shape.sources)
+            self.state.items[search.index] = search.finish(result, with_sources=self.state.shape.sources)
         if carried:
             self._add_whole(results_item(f"rs_{self._turn}{len(self.state.items):03d}", carried))
         self._turn = event.turn
@@ -181,7 +182,7 @@ class ResponsesStream(TurnRenderer[None]):
         self._end()
 
     def _fail(self, info: ErrorInfo, out: list[None]) -> None:
-        if self.state.over:
+        if self.state.ended:
             return
         self._break_off()
         self.state.fail(info)
@@ -237,7 +238,7 @@ class CompactionStream(ResponsesStream):
         self._end()
 
 
-class ResponsesCollector:
+class ResponsesCollector(Collector):
     """Collects one turn into a document: it keeps the final state of the stream, so that both agree."""
 
     def __init__(self, stream: ResponsesStream, user_messages: Sequence[Raw] | None = None) -> None:
@@ -245,20 +246,21 @@ class ResponsesCollector:
         self.stream = stream
         self._user_messages = user_messages
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """See `Collector.start`."""
         self.stream.start(prepared)
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """See `Collector.events`."""
         self.stream.events(events, choice)
 
+    @override
     def body(self) -> bytes:
-        """See `Collector.body`. Raises TurnwireError where a compaction has no summary."""
+        """Raises TurnwireError where a compaction has no summary."""
         if self.stream.state.failure is not None:
             raise raised(self.stream.state.failure)
         document = self.stream.state.document()
-        if self._user_messages is None:
+        if self._user_messages is None or document.usage is None:
             return msgspec.json.encode(document)
         compaction = wire.Compaction(
             id=document.id,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert, explain, not_found
-from services.frontend.apis.shared.decode import decode_body, given
+from services.frontend.apis.shared.decode import decode_body, is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
 from services.runtime.memo import Memo
 
@@ -105,7 +105,7 @@ def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None
     `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
     """
     body = decode_body(_body.decode, data, explain)
-    if given(body.conversation):
+    if is_set(body.conversation):
         raise unsupported(
             "conversation", "names a stored conversation, which this server does not keep; send its items"
         )
@@ -131,7 +131,7 @@ def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None
 
 
 def _settings(kind: type[S], raw: Raw, place: str) -> S:
-    return convert(kind, raw, place) if given(raw) else kind()
+    return convert(kind, raw, place) if is_set(raw) else kind()
 
 
 def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
@@ -156,7 +156,7 @@ def _one_line(raw: Raw) -> Raw:
 
 
 def _refuse_unsupported(body: wire.Body) -> None:
-    if given(body.prompt):
+    if is_set(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
     if body.background and body.store is False:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
@@ -175,7 +175,7 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, mem
         "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
         "tools": _echoed_tools(body.tools or [], memo),
-        "tool_choice": _one_line(body.tool_choice) if given(body.tool_choice) else "auto",
+        "tool_choice": _one_line(body.tool_choice) if is_set(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": shown,
         "text": shown_text,
@@ -196,7 +196,7 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, mem
         "safety_identifier": body.safety_identifier,
         "user": body.user,
     }
-    if given(body.prompt_cache_options):
+    if is_set(body.prompt_cache_options):
         echo["prompt_cache_options"] = _one_line(body.prompt_cache_options)
     return echo
 

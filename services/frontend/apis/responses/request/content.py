@@ -97,13 +97,13 @@ def hosted_text(kind: str, item: Raw) -> str:
     """One line for the tool's input, then its output. Raises Invalid for an item that is nested too deeply."""
     try:
         members: dict[str, Any] = msgspec.json.decode(item)
-        given = " ".join(line for key in _INPUT if key in members for line in _lines(members[key]))
-        found = [line for key in _OUTPUT if key in members for line in _lines(members[key])]
+        inputs = " ".join(line for key in _INPUT if key in members for line in _lines(members[key]))
+        outputs = [line for key in _OUTPUT if key in members for line in _lines(members[key])]
         if kind == "program_output":
-            found += _lines(members.get("result"))
+            outputs += _lines(members.get("result"))
     except RecursionError:
         raise Invalid(f"A `{kind}` item is nested too deeply.", param="input") from None
-    return "\n".join([f"[{kind} {given}]" if given else f"[{kind}]", *found])
+    return "\n".join([f"[{kind} {inputs}]" if inputs else f"[{kind}]", *outputs])
 
 
 def _lines(value: Any) -> list[str]:

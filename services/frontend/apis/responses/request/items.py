@@ -20,7 +20,7 @@ from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
-from services.frontend.apis.shared.decode import given
+from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.hosted.tools import result_part, unpack
 
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"
@@ -57,7 +57,7 @@ class ItemReader:
 
     def __init__(self, tools: RequestTools, sealer: TextSealer | None, *, pairing: bool) -> None:
         """`pairing`: an output without its call is an error."""
-        self.turns: list[Message] = []
+        self.messages: list[Message] = []
         self.notes: list[str] = []
         """The kinds of items that were left out."""
         self.reasoning: Raw = Raw(b"null")
@@ -96,14 +96,14 @@ class ItemReader:
     def close(self) -> None:
         """Ends the turn at work. Call it after the last item."""
         if self._parts:
-            self.turns.append(Message("assistant", self._parts, ids=self._ids))
+            self.messages.append(Message("assistant", self._parts, ids=self._ids))
             self._parts = []
         self._ids = []
         self._searches = []
         if self._results:
             last = len(self._calls)
             self._results.sort(key=lambda result: self._calls.get(result.call_id, (last, ""))[0])
-            self.turns.append(Message("tool", list(self._results)))
+            self.messages.append(Message("tool", list(self._results)))
             self._results = []
 
     def _add(self, *parts: Part) -> None:
@@ -119,7 +119,7 @@ class ItemReader:
             return
         self.close()
         if parts or message.role == "user":
-            self.turns.append(Message(message.role, [*parts]))
+            self.messages.append(Message(message.role, [*parts]))
 
     def _reasoning(self, item: wire.ReasoningItem, at: str) -> None:
         """Its text, else its seal, else its summary, also in place of a foreign seal. A summary that repeats the text,
@@ -231,14 +231,14 @@ class ItemReader:
     def _computer_output(self, output: wire.ComputerOutput, at: str) -> None:
         self.close()
         screen = content.image(output.output, f"{at}.output") if output.output.image_url else Media("image")
-        self.turns.append(Message("user", [screen]))
+        self.messages.append(Message("user", [screen]))
 
     def _search_output(self, output: wire.MoreTools, at: str) -> None:
         call_id = output.call_id or self._search
         if output.execution == "server" or call_id is None:
             self._tools.add(output.tools, f"{at}.tools")
             return
-        names = self._tools.add(output.tools, f"{at}.tools", found=True)
+        names = self._tools.add(output.tools, f"{at}.tools", from_search=True)
         parts: list[ResultPart] = [ToolReference(name) for name in names]
         self._result(call_id, parts or [Text("No tools were found.")], at)
 
@@ -246,8 +246,8 @@ class ItemReader:
         self._tools.add(item.tools, f"{at}.tools")
 
     def _configuration(self, update: wire.ConfigurationUpdate, at: str) -> None:
-        self.reasoning = update.reasoning if given(update.reasoning) else self.reasoning
-        self.text = update.text if given(update.text) else self.text
+        self.reasoning = update.reasoning if is_set(update.reasoning) else self.reasoning
+        self.text = update.text if is_set(update.text) else self.text
 
     def _compaction(self, item: wire.CompactionItem, at: str) -> None:
         summary = open_summary(self._sealer, item.encrypted_content) if self._sealer is not None else None
@@ -258,7 +258,7 @@ class ItemReader:
                 code="invalid_encrypted_content",
             )
         self.close()
-        self.turns.append(Message("user", [Text(COMPACTED + summary)]))
+        self.messages.append(Message("user", [Text(COMPACTED + summary)]))
 
 
 _READERS: dict[str, tuple[type[Any], Callable[[ItemReader, Any, str], None]]] = {

@@ -18,7 +18,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.shared.decode import given
+from services.frontend.apis.shared.decode import is_set
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.tools import checked_grammar
 from services.frontend.turns.hosted.tools import hosted_spec
@@ -99,7 +99,7 @@ class RequestTools(Struct):
     names: dict[str, ToolName]
     dropped: list[str]
     """The types of those that were left out."""
-    found: set[str]
+    search_results: set[str]
     """Those that a search found; they are shown where they were found."""
     served: frozenset[str] = frozenset()
     """The kinds of hosted tools that this server runs."""
@@ -121,7 +121,11 @@ class RequestTools(Struct):
 
         own = memo.get(b",".join(raws), read)
         return replace(
-            own, specs=own.specs.copy(), names=own.names.copy(), dropped=own.dropped.copy(), found=own.found.copy()
+            own,
+            specs=own.specs.copy(),
+            names=own.names.copy(),
+            dropped=own.dropped.copy(),
+            search_results=own.search_results.copy(),
         )
 
     def add(
@@ -129,7 +133,7 @@ class RequestTools(Struct):
         raws: Iterable[Raw],
         place: str,
         *,
-        found: bool = False,
+        from_search: bool = False,
         unique: bool = False,
         namespace: wire.Tool | None = None,
     ) -> list[str]:
@@ -156,7 +160,9 @@ class RequestTools(Struct):
             if tool.type == "namespace" and namespace is None:
                 if not tool.name:
                     raise missing_parameter(f"{at}.name")
-                rendered += self.add(tool.tools or [], f"{at}.tools", found=found, unique=unique, namespace=tool)
+                rendered += self.add(
+                    tool.tools or [], f"{at}.tools", from_search=from_search, unique=unique, namespace=tool
+                )
                 continue
             spec = self._spec(tool, at)
             if spec is None:
@@ -175,9 +181,9 @@ class RequestTools(Struct):
                     message = f"Tool names must be unique: '{name.rendered}'."
                     raise Invalid(message, param=f"{at}.name", code="invalid_value")
                 continue
-            if found:
+            if from_search:
                 spec = replace(spec, deferred=True)
-                self.found.add(name.rendered)
+                self.search_results.add(name.rendered)
             self.specs[name.rendered] = spec
             self.names[name.rendered] = name
         return rendered
@@ -193,7 +199,7 @@ class RequestTools(Struct):
         if self.client_searches:
             return list(self.specs.values())
         return [
-            replace(spec, deferred=False) if spec.deferred and name not in self.found else spec
+            replace(spec, deferred=False) if spec.deferred and name not in self.search_results else spec
             for name, spec in self.specs.items()
         ]
 
@@ -248,7 +254,7 @@ def choice(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid where it cannot be met."""
     body = request.body
     parallel = body.parallel_tool_calls is not False
-    if not given(body.tool_choice):
+    if not is_set(body.tool_choice):
         return ToolChoice(parallel=parallel)
     chosen = convert(str | wire.ToolChoice, body.tool_choice, "tool_choice")
     if isinstance(chosen, str):

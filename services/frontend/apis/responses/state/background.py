@@ -48,7 +48,7 @@ class Job:
     def status(self) -> wire.Status:
         """The state in which the response is shown."""
         state = self.renderer.stream.state
-        return state.status if state.over or self.running else "queued"
+        return state.status if state.ended or self.running else "queued"
 
     def document(self) -> wire.Answer:
         """The Response object as it stands."""

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from schemas.errors import ErrorInfo, Invalid
 from services.frontend.apis.responses.errors import error_reply
-from services.frontend.apis.shared.decode import NULL, decode_mended, given
+from services.frontend.apis.shared.decode import NULL, decode_mended, is_set
 
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
 """On this code Codex and the SDK open another connection and send the whole conversation."""
@@ -43,7 +43,7 @@ def read_envelope(data: bytes) -> Envelope:
 
 def lane_of(envelope: Envelope) -> str | None:
     """The lane of a frame; None for the unnamed one. Raises Invalid."""
-    if not given(envelope.stream_id):
+    if not is_set(envelope.stream_id):
         return None
     try:
         lane = msgspec.json.decode(envelope.stream_id, type=str)

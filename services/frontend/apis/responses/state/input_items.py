@@ -87,11 +87,11 @@ def page_of(query: Mapping[str, str]) -> Page:
 
     A limit of 0, which the SDKs' own tests send, is the default.
     """
-    given = query.get("order", "desc")
-    if given not in ("asc", "desc"):
-        raise invalid_value(given, "order", ("asc", "desc"))
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise invalid_value(order, "order", ("asc", "desc"))
     limit = integer(query, "limit", MAX_LIMIT)
-    return Page(query.get("after") or None, limit or DEFAULT_LIMIT, given == "desc")
+    return Page(query.get("after") or None, limit or DEFAULT_LIMIT, order == "desc")
 
 
 def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int | None:

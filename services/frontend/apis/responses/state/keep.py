@@ -6,7 +6,8 @@ from functools import cached_property
 
 import msgspec
 import zstandard
-from msgspec import Raw, Struct
+from msgspec import Raw
+from typing_extensions import override
 
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
@@ -16,7 +17,7 @@ from services.frontend.apis.responses.dialect import ResponsesAsk
 from services.frontend.apis.responses.render.stream import ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.record import StoredResponse
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Ask, Renderer, Reply
 
 _CHUNK_BYTES = 64 * 1024
 """Most bytes that a recording holds uncompressed."""
@@ -55,30 +56,30 @@ def unpack_events(packed: bytes) -> bytes:
         return reader.read()
 
 
-class Recorder:
+class Recorder(Renderer):
     """Renders a stream and keeps a compressed copy of it."""
 
     def __init__(self, stream: ResponsesStream) -> None:
         self.stream = stream
         self._packer = EventPacker()
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """See `Renderer.start`."""
         return self._record(self.stream.start(prepared))
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """See `Renderer.events`."""
         data = self.stream.events(events, choice)
         if data:
             self._packer.add(data)
         return data
 
+    @override
     def error(self, info: ErrorInfo) -> bytes:
-        """See `Renderer.error`."""
         return self._record(self.stream.error(info))
 
     def break_off(self) -> bytes:
-        """See `ResponsesStream.break_off`."""
+        """The end of a stream that was cancelled, as `ResponsesStream.break_off` renders it."""
         return self._record(self.stream.break_off())
 
     def recording(self) -> bytes:
@@ -91,33 +92,34 @@ class Recorder:
         return data
 
 
-class RecordedAsk(Struct, frozen=True):
-    """A request with a stream that is recorded: an `Ask`."""
+class RecordedAsk(Ask):
+    """A request with a stream that is recorded."""
 
-    ask: ResponsesAsk
+    def __init__(self, ask: ResponsesAsk) -> None:
+        self._ask = ask
 
     @property
+    @override
     def conversations(self) -> Sequence[Conversation]:
-        """See `Ask.conversations`."""
-        return self.ask.conversations
+        return self._ask.conversations
 
     @property
+    @override
     def stream(self) -> bool:
-        """See `Ask.stream`."""
-        return self.ask.stream
+        return self._ask.stream
 
     @property
+    @override
     def notes(self) -> Sequence[str]:
-        """See `Ask.notes`."""
-        return self.ask.notes
+        return self._ask.notes
 
+    @override
     def renderer(self, reply: Reply) -> Recorder:
-        """See `Ask.renderer`."""
-        return Recorder(self.ask.renderer(reply))
+        return Recorder(self._ask.renderer(reply))
 
+    @override
     def collector(self, reply: Reply) -> ResponsesCollector:
-        """See `Ask.collector`."""
-        return self.ask.collector(reply)
+        return self._ask.collector(reply)
 
 
 @dataclass

@@ -5,22 +5,23 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from typing_extensions import override
+
 from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import ResponsesAsk
 from services.frontend.apis.responses.request.truncation import shortened
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.admission import Admitted
 from services.frontend.turns.answer import Shorten
-from services.frontend.turns.interfaces import Renderer, Reply
-from services.frontend.turns.sinks import StreamSink
+from services.frontend.turns.interfaces import Admitted, Renderer, Reply
+from services.frontend.turns.sinks import StreamSink, StreamWriter
 from services.frontend.turns.turn_server import TurnServer
 
 NOT_STARTED = Prepared(0, 0)
 """Starts the stream of a turn that could not start."""
 
 
-class Emitter:
-    """The `StreamWriter` of a turn: hands the parts of its stream on."""
+class Emitter(StreamWriter):
+    """Hands the parts of a turn's stream on."""
 
     def __init__(self, emit: Callable[[bytes], None], on_end: Callable[[], None] = lambda: None) -> None:
         """`emit`: takes the next part of the stream. `on_end`: called once, before the last part is emitted. Both are
@@ -31,20 +32,20 @@ class Emitter:
         self._emit = emit
         self._on_end = on_end
 
+    @override
     def begin(self, data: bytes) -> None:
-        """See `StreamWriter.begin`."""
         self._emit(data)
 
+    @override
     def write(self, data: bytes, now: float | None = None) -> None:
-        """See `StreamWriter.write`."""
         self._emit(data)
 
+    @override
     async def run(self) -> None:
-        """See `StreamWriter.run`."""
         await self.done.wait()
 
+    @override
     def close(self, last: bytes = b"") -> None:
-        """See `StreamWriter.close`."""
         if self.closed:
             return
         self.closed = True

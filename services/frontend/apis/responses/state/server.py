@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.control import FrontendNotice
 from schemas.conversation import Conversation
@@ -47,7 +48,7 @@ SETTLE_S = 2.0
 """At the end, for the last writes to the bucket."""
 
 
-class ModelSealer:
+class ModelSealer(TextSealer):
     """Seals with the key that follows from a model's name. Raises NotFound, on first use, where it is not served."""
 
     def __init__(self, admission: Admission, model: str, caller: Caller | None) -> None:
@@ -55,12 +56,12 @@ class ModelSealer:
         self._model = model
         self._caller = caller
 
+    @override
     def seal(self, text: str) -> str:
-        """See `TextSealer.seal`."""
         return self._sealer.seal(text)
 
+    @override
     def open(self, blob: str) -> str | None:
-        """See `TextSealer.open`."""
         return self._sealer.open(blob)
 
     @cached_property
@@ -224,7 +225,7 @@ class ResponsesServer:
             yield
         except TurnwireError as error:
             seconds = asyncio.get_running_loop().time() - context.started
-            self._server.metrics.answered("", self.dialect.name, str(error.info.kind), seconds)
+            self._server.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:

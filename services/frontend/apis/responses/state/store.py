@@ -13,6 +13,7 @@ import msgspec
 from cachetools import Cache, LRUCache
 from msgspec import Raw, Struct
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.control import FrontendNotice
 from schemas.errors import TooLarge, TurnwireError
@@ -175,16 +176,17 @@ class SharedStore(MemoryStore):
         self._log = log
         self._writes: dict[str, asyncio.Task[None]] = {}
 
+    @override
     def put(self, record: StoredResponse) -> None:
-        """See `MemoryStore.put`. The bucket is written in the background, the states of one response in order."""
+        """The bucket is written in the background, the states of one response in order."""
         super().put(record)
         before = self._writes.get(record.id)
         task = self._sharing.spawn(self._write(record, before), f"keep {record.id}")
         self._writes[record.id] = task
         task.add_done_callback(lambda done: self._written(record.id, done))
 
+    @override
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
-        """See `MemoryStore.get`."""
         record = self.find(id, tenant)
         if record is not None and (record.ended or record.owner == self._sharing.id):
             return record
@@ -204,8 +206,9 @@ class SharedStore(MemoryStore):
             return failed_view(record)
         return record
 
+    @override
     async def item(self, id: str, tenant: str | None) -> Raw | None:
-        """See `MemoryStore.item`. Items with ids that clients made are found only by the frontend that kept them."""
+        """Items with ids that clients made are found only by the frontend that kept them."""
         found = await super().item(id, tenant)
         owner = response_of_item(id)
         if found is not None or owner is None:
@@ -213,8 +216,8 @@ class SharedStore(MemoryStore):
         record = await self.get(owner, tenant)
         return None if record is None else record.item(id)
 
+    @override
     async def delete(self, id: str, tenant: str | None) -> bool:
-        """See `MemoryStore.delete`."""
         if await self.get(id, tenant, patient=False) is None:
             return False
         self.forget(id)
@@ -224,8 +227,8 @@ class SharedStore(MemoryStore):
         self._sharing.publish_notice(FrontendNotice("forget", id))
         return True
 
+    @override
     async def settled(self) -> None:
-        """See `MemoryStore.settled`."""
         if self._writes:
             await asyncio.wait(list(self._writes.values()))
 

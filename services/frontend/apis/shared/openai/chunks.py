@@ -6,24 +6,27 @@ and the encoded text.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, Prepared, TokenLogprob, TopLogprob, TurnEvent, Usage, failure_of
 from services import __version__
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.apis.shared.shared_errors import openai_error
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 EVENTS = "^(message|tool_call_dispatch|reasoning_dispatch)$"
 """Names of a stream's events."""
 FINGERPRINT = f"fp_turnwire_{__version__}"
+Fingerprint: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"type": "string"})]
+"""`system_fingerprint`; servers always set it."""
 _LENGTH = (FinishReason.LENGTH, FinishReason.CONTEXT)
 _encode = msgspec.json.Encoder().encode
 
@@ -84,8 +87,8 @@ C = TypeVar("C")
 class ChoiceRenderer(TurnRenderer[Chunk | ErrorChunk]):
     """Renders the chunks of one choice."""
 
+    @override
     def encode(self, events: Sequence[Chunk | ErrorChunk]) -> bytes:
-        """See `TurnRenderer.encode`."""
         return b"".join(map(encode_chunk, events))
 
     def _fail(self, info: ErrorInfo, out: list[Chunk | ErrorChunk]) -> None:
@@ -96,7 +99,7 @@ class ChoiceRenderer(TurnRenderer[Chunk | ErrorChunk]):
         """The chunks before the first event. `usage`: where it is requested."""
 
 
-class ChunkStream:
+class ChunkStream(Renderer):
     """Renders one answer of one or more choices."""
 
     def __init__(self, head: Chunk, choices: Sequence[ChoiceRenderer], shape: ChunkShape, prompts: int = 1) -> None:
@@ -107,19 +110,19 @@ class ChunkStream:
         self._prompts = prompts
         self._usages: dict[int, Usage] = {}
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """See `Renderer.start`."""
         return b"".join(map(encode_chunk, self.opening(prepared)))
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """See `Renderer.events`."""
         out = self._choices[choice].events(events)
         if not self._ends(events[-1], choice):
             return out
         return out + (encode_chunk(self._last()) if self._shape.include_usage else b"") + DONE
 
+    @override
     def error(self, info: ErrorInfo) -> bytes:
-        """See `Renderer.error`."""
         return encode_chunk(ErrorChunk(openai_error(info)))
 
     def opening(self, prepared: Sequence[Prepared]) -> list[Chunk]:
@@ -147,7 +150,7 @@ class ChunkStream:
         return replace(self.head, usage=usage_of(usages, self._prompts))
 
 
-class ChunkCollector(Generic[C]):
+class ChunkCollector(Collector, Generic[C]):
     """Collects one answer: folds the chunks of its stream. A subclass makes the document."""
 
     def __init__(self, stream: ChunkStream) -> None:
@@ -157,16 +160,17 @@ class ChunkCollector(Generic[C]):
         self._prompt_ids: list[int] | UnsetType = UNSET
         self._usage: UsageAnswer | None = None
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """See `Collector.start`."""
         self._fold(self._stream.opening(prepared))
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """See `Collector.events`."""
         self._fold(self._stream.chunks(events, choice))
 
+    @override
     def body(self) -> bytes:
-        """See `Collector.body`. Raises RuntimeError where a turn has not finished."""
+        """Raises RuntimeError where a turn has not finished."""
         if self._usage is None:
             raise RuntimeError("the turn has not finished")
         return _encode(self._document([self._choices[index] for index in sorted(self._choices)], self._usage))

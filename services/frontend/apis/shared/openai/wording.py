@@ -57,9 +57,9 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
             return _mismatch(place, pattern[1])
         if types := _TYPES.match(what):
             return _wrong_type(place, types[1], types[2])
-        known = _known(place, choices)
-        if known and (value := _VALUE.match(what)):
-            return invalid_value(value["value"], place, known)
+        supported = _choices_at(place, choices)
+        if supported and (value := _VALUE.match(what)):
+            return invalid_value(value["value"], place, supported)
         return Invalid(f"Invalid value for '{place}': {what}.", param=place, code="invalid_value")
 
     return explain
@@ -72,8 +72,8 @@ def missing_parameter(place: str) -> Invalid:
 
 def invalid_value(value: str, place: str, choices: Sequence[str]) -> Invalid:
     """The error for an unknown value."""
-    known = one_of([f"'{choice}'" for choice in choices], "and")
-    return Invalid(f"Invalid value: '{value}'. Supported values are: {known}.", param=place, code="invalid_value")
+    values = one_of([f"'{choice}'" for choice in choices], "and")
+    return Invalid(f"Invalid value: '{value}'. Supported values are: {values}.", param=place, code="invalid_value")
 
 
 def unsupported(place: str, why: str = "is not supported by this server") -> Invalid:
@@ -149,6 +149,6 @@ def _mismatch(place: str, pattern: str) -> Invalid:
     return Invalid(f"Invalid '{place}': string does not match pattern. {expected}", param=place, code="invalid_value")
 
 
-def _known(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:
+def _choices_at(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:
     names = re.sub(r"\[\d+\]", "", place).split(".")
     return choices.get(".".join(names[-2:])) or choices.get(names[-1]) or ()
