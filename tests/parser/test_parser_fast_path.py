@@ -88,7 +88,7 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
         at += step
         what = data.draw(st.sampled_from(["read", "read", "read", "wait", "again"]))
         if what == "again":
-            parse.rewind(reader.cursor.standing("t", 1))
+            parse.rewind(reader.cursor.position("t", 1))
         if what != "wait":
             reader.read()
     last = entry(len(ids), [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP))

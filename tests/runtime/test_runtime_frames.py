@@ -81,13 +81,13 @@ class Sink:
         self.ids: dict[str, list[int]] = {}
         self.process = process
         self.given_up: list[str] = []
-        self.receiver = FrameReceiver(process, "worker", self.standings, on_given_up=self.given_up.append)
+        self.receiver = FrameReceiver(process, "worker", self.positions, on_given_up=self.given_up.append)
         self.frames = 0
 
     async def start(self) -> None:
         await self.process.subscribe(subjects.tokens(self.process.id), self.frame)
 
-    def standings(self, _sender: str) -> list[StreamPosition]:
+    def positions(self, _sender: str) -> list[StreamPosition]:
         return [StreamPosition(turn, 1, len(ids)) for turn, ids in self.ids.items()]
 
     def frame(self, delivery: Delivery) -> None:

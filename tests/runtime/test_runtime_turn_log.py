@@ -107,7 +107,7 @@ def test_a_lossy_repeating_channel_with_replay_loses_and_doubles_nothing(
         deliver(batch)
         if receiver.ended:
             break
-        sent.rewind(receiver.standing("t", 1))
+        sent.rewind(receiver.position("t", 1))
     assert receiver.ended
     assert joined(got) == joined(events)
 
@@ -118,7 +118,7 @@ def test_overlap_is_cut() -> None:
     cursor.accept(Delta(0, 0, "abc"))
     assert cursor.accept(Delta(0, 1, "bcde")) == Delta(0, 3, "de")
     assert cursor.accept(Delta(0, 6, "x")) is Verdict.GAP
-    assert cursor.standing("t", 1) == StreamPosition("t", 1, 5, 0)
+    assert cursor.position("t", 1) == StreamPosition("t", 1, 5, 0)
 
 
 def test_a_stop_or_finish_beyond_the_cursor_is_a_gap() -> None:
@@ -173,7 +173,7 @@ def test_a_replay_begins_where_the_receiver_stands_and_not_before(
     log.read(sent)
     for event in events[: data.draw(st.integers(0, len(events) - 1))]:
         receiver.accept(event)
-    sent.rewind(receiver.standing("t", 1))
+    sent.rewind(receiver.position("t", 1))
     again, _ = log.read(sent)
     first = next((e for e in again if isinstance(e, Delta)), None)
     assert first is None or (first.block, first.offset) >= receiver.place
@@ -290,7 +290,7 @@ def test_a_receiver_that_lost_the_stop_gets_the_dispatch_once() -> None:
     log, sent, receiver = call_log("{}"), Cursor(), Cursor()
     *first, stop = log.read(sent)[0]
     assert [receiver.accept(event) for event in first] == first
-    sent.rewind(receiver.standing("t", 1))
+    sent.rewind(receiver.position("t", 1))
     again = log.read(sent)[0]
     assert again == [Dispatch(0, "c", "f", "{}"), stop]
     assert [receiver.accept(event) for event in again] == [Verdict.REPEAT, stop]
@@ -300,7 +300,7 @@ def test_a_stop_without_its_dispatch_is_a_gap() -> None:
     log, sent, receiver = call_log("{}"), Cursor(), Cursor()
     start, delta, dispatch, stop = log.read(sent)[0]
     assert [receiver.accept(event) for event in (start, delta, stop)] == [start, delta, Verdict.GAP]
-    sent.rewind(receiver.standing("t", 1))
+    sent.rewind(receiver.position("t", 1))
     assert [receiver.accept(event) for event in log.read(sent)[0]] == [dispatch, stop]
 
 
@@ -340,7 +340,7 @@ def test_ids_come_once_and_in_order_whatever_is_lost(
         for event in events if data.draw(st.booleans()) else ():
             taken = received.accept(event)
             if taken is Verdict.GAP:
-                sent.rewind(received.standing("t", 1))
+                sent.rewind(received.position("t", 1))
                 return
             if isinstance(taken, OutputTokens):
                 got.append(taken)
@@ -360,7 +360,7 @@ def test_ids_come_once_and_in_order_whatever_is_lost(
             break
         deliver()
         if not received.ended and sent.ended:
-            sent.rewind(received.standing("t", 1))
+            sent.rewind(received.position("t", 1))
     else:
         return  # the channel lost everything
     assert [token for one in got for token in one.ids] == ids

@@ -79,8 +79,8 @@ class Bucket:
     async def get(self, key: str) -> bytes | None:
         """Returns the value; None if the key has none."""
         subject = subjects.bucket_key(self._config.name, key)
-        found = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
-        return None if found is None else found.data or None
+        message = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
+        return None if message is None else message.data or None
 
     async def members(self, key: str) -> list[bytes]:
         """Returns the values of a key with several, oldest first."""
@@ -89,10 +89,10 @@ class Bucket:
         def next_one(js: Any) -> Awaitable[Any]:
             return cast(Awaitable[Any], js.get_msg(self._stream, seq + 1, subject, direct=True, next=True))
 
-        while (found := await self._call(next_one)) is not None:
-            seq = found.seq
-            if found.data:
-                values.append(found.data)
+        while (message := await self._call(next_one)) is not None:
+            seq = message.seq
+            if message.data:
+                values.append(message.data)
         return values
 
     async def any_members(self, keys: Sequence[str]) -> bool:

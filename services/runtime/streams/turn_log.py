@@ -143,7 +143,7 @@ class Cursor:
         """The number of the open or next block, and how many of its characters were passed. Places can be compared."""
         return (self.blocks, 0) if self.stopped else (self.blocks - 1, self.length)
 
-    def standing(self, turn: str, attempt: int) -> StreamPosition:
+    def position(self, turn: str, attempt: int) -> StreamPosition:
         """Returns the position for a replay."""
         block, length = self.place
         return StreamPosition(turn, attempt, length, block, self.tokens)
