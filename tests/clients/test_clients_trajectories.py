@@ -25,7 +25,7 @@ def tap(stack: Stack, tmp_path: Path) -> Iterator[Tap]:
 
 
 async def check_main(session: Session, samples: list[SAMPLE]) -> None:
-    """All requests of the conversation are one sample, whose ids are the last prompt and its output."""
+    """All requests of the conversation are one sample, with the ids of the last prompt and its output."""
     main = [turn_id(one) for one in session.main]
     (sample,) = [sample for sample in samples if sample["turns"][0]["turn"] == main[0]]
     assert [span["turn"] for span in sample["turns"]] == main

@@ -89,7 +89,7 @@ def test_the_text_of_a_stop_token_stays_too_unless_it_is_a_control_token() -> No
 
 
 def test_text_of_which_nothing_is_seen_ends_well() -> None:
-    """U+3000 is no blank to the machine and has nothing to see in it."""
+    """U+3000 is not a blank to the scanner, and is invisible."""
     parse = parsed("\u3000", stop=["STOP"])
     assert [text for _, text, _ in scored_blocks(parse)] == ["\u3000"]
     assert finish(parse).blocks == 1

@@ -230,7 +230,7 @@ async def test_a_parser_that_leaves_in_order_moves_no_finished_turns(local: Loca
     await leaving.leave()
     (worker,) = local.of("worker")
     await eventually(lambda: not worker.peer(leaving))
-    later = local.turn(Plan(length=5))  # its tokens come behind those of turns that are handed over
+    later = local.turn(Plan(length=5))  # its tokens follow those of turns that are handed over
     await later.whole(5)
     assert later.id in successor.received
     assert turn.id not in successor.received

@@ -92,7 +92,7 @@ async def test_a_turn_in_preparation_waits_for_another_preprocessor(local: Local
 @pytest.mark.parametrize("stage", ["worker", "parser", "frontend"])
 @pytest.mark.parametrize("silence", ["cut", "mute"])
 async def test_turns_outlive_the_silence_of_the_only_process(local: Local, stage: str, silence: str) -> None:
-    """As of a process that is suspended, or whose messages are lost."""
+    """The process is suspended, or its messages are lost."""
     await local.start()
     plans, turns = await begun(local)
     (silent,) = local.of(stage)

@@ -91,7 +91,7 @@ async def test_a_stream_that_was_closed_ends_nothing() -> None:
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     over = asyncio.Event()
-    asyncio.get_running_loop().call_later(2 * EVERY_S, over.set)  # behind the writer's own timer
+    asyncio.get_running_loop().call_later(2 * EVERY_S, over.set)  # after the writer's own timer
     await over.wait()
     assert failures == []
 

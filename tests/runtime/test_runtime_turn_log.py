@@ -217,7 +217,7 @@ def told_log(text: str, places: list[int], top: int = 0) -> TurnLog:
     st.text(min_size=1, max_size=60), st.lists(st.integers(0, 70), max_size=30), st.integers(1, 900), st.integers(0, 3)
 )
 def test_tokens_go_out_with_the_text_at_their_places(text: str, places: list[int], room: int, top: int) -> None:
-    """However it is cut. What stands behind the text (a stop string, say) never goes out."""
+    """However it is cut. Tokens after the text (of a stop string, for example) are never sent."""
     log, cursor, receiver = told_log(text, places, top), Cursor(), Cursor()
     said, got = "", []
     while True:

@@ -28,7 +28,7 @@ class Bench:
     engine: Engine
     info: EngineInfo
     endless: list[int]
-    """A prompt whose output has no end but max_tokens, for at least 2,000 tokens."""
+    """A prompt with output that only max_tokens ends, for at least 2,000 tokens."""
     kill: Callable[[], None]
     """The engine dies, in its own way; with a turn open, so that it can be told."""
     hold: Callable[[], None] | None = None
@@ -329,7 +329,7 @@ class Conformance:
         again = await bench.run(bench.request(max_tokens=6, logprobs=3))
         for one, other in zip(again, first, strict=True):
             for pairs, known in zip(one.logprobs or [], other.logprobs or [], strict=True):
-                # A prompt whose prefix is cached is computed in other sums: the last bits may differ.
+                # A cached prefix changes the order of sums: the last bits may differ.
                 assert dict(pairs) == pytest.approx(dict(known), abs=1e-4)
 
     async def test_min_tokens_holds_a_stop_back(self, bench: Bench) -> None:

@@ -279,7 +279,7 @@ def test_infinite_log_probabilities_are_sent_as_the_lowest() -> None:
 
 
 def test_a_missing_stream_is_ended_where_it_is_requested() -> None:
-    """Whoever asks for it still waits for its end."""
+    """The shard that requests it still waits for its end."""
     box = outbox()
     box.replay(Replay("p1", [StreamPosition("gone", 2, 7)], all=True))
     frame = box.fill("p1", 1)

@@ -19,7 +19,7 @@ from tests.conftest import MakeProcess, eventually
 
 
 class HeldEngine:
-    """An engine whose turns get tokens from the test."""
+    """An engine with turns that get their tokens from the test."""
 
     def __init__(self) -> None:
         self.turns = OpenTurns("held")

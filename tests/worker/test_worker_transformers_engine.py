@@ -249,7 +249,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_a_process_that_fails_without_stopping_the_engine_ends(tiny_model: Path) -> None:
-    """The library's thread is no daemon by itself."""
+    """The library's thread is not a daemon by itself."""
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", CRASH, str(tiny_model)], cwd=root, timeout=60, capture_output=True)
     assert done.returncode == 7

@@ -68,7 +68,7 @@ def own_logprobs(model: Any, ids: list[int]) -> Any:
 async def test_log_probabilities_are_the_models_own(
     engine: TransformersEngine, model: Any, sampling: dict[str, Any]
 ) -> None:
-    """Of the distribution before temperature, filters and penalties had their say."""
+    """They are those of the distribution before temperature, filters and penalties."""
     deltas = await run(engine, "a", logprobs=4, **sampling)
     ids, pairs = ids_of(deltas), told(deltas)
     assert [pair[0][0] for pair in pairs] == ids
