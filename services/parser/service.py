@@ -119,24 +119,24 @@ class Parser(Service):
             return
         opened_ns = time_ns() if self._process.tracer is not None else 0
         try:
-            taken = self._shard.take(entry, worker)
+            outcome = self._shard.take(entry, worker)
         except Exception as error:
             # One turn's failure (an unknown family in its context, a defect) must not affect other turns.
             self._fail(entry, worker, error)
             return
-        if isinstance(taken, StreamPosition):
-            self._receiver.gap(worker, taken)
-        elif taken is not None:
-            self._schedule(taken)
-            taken.opened_ns = taken.opened_ns or opened_ns
-            if taken.ended:
-                taken.ended_at = perf_counter()  # the loop's time does not advance within a tick
-                self._trace(taken)
+        if isinstance(outcome, StreamPosition):
+            self._receiver.gap(worker, outcome)
+        elif outcome is not None:
+            self._schedule(outcome)
+            outcome.opened_ns = outcome.opened_ns or opened_ns
+            if outcome.ended:
+                outcome.ended_at = perf_counter()  # the loop's time does not advance within a tick
+                self._trace(outcome)
                 if self._ledger is not None:
-                    self._ledger.write(taken)
-            if taken.cut is not None:  # the turn has ended for the client, but the engine still decodes
-                stopped = taken.cut is FinishReason.STOP_STRING
-                self._publish_cancel(Cancel(taken.turn, taken.attempt, "stop_string" if stopped else "calls"))
+                    self._ledger.write(outcome)
+            if outcome.cut is not None:  # the turn has ended for the client, but the engine still decodes
+                stopped = outcome.cut is FinishReason.STOP_STRING
+                self._publish_cancel(Cancel(outcome.turn, outcome.attempt, "stop_string" if stopped else "calls"))
 
     def _schedule(self, parse: TurnParse) -> None:
         frontend = parse.frontend

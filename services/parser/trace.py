@@ -137,11 +137,11 @@ class Trace:
             self._starts[block] = end - behind
         blocks.behind.clear()
         written, blocks.written = deque(blocks.written), []
-        found = [self._of(event, written, end) if isinstance(event, Delta) else [] for event in events]
+        tokens = [self._of(event, written, end) if isinstance(event, Delta) else [] for event in events]
         if self._passed > self._base:
             raw = "".join(self._raw)[self._passed - self._base :]
             self._base, self._raw = self._passed, [raw]
-        return found
+        return tokens
 
     def _of(self, delta: Delta, written: deque[_Written], end: int) -> list[TokenLogprob]:
         start = self._starts.get(delta.block)

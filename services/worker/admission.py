@@ -62,7 +62,7 @@ def _largest(ids: "array[int]", vocab_size: int) -> int:
             return 0
         if len(suspects) * _FEW < len(ids):
             suspect = re.compile(b"[%b-\xff]" % re.escape(_BYTES[high : high + 1]))
-            return max(ids[found.start()] for found in suspect.finditer(leading))
+            return max(ids[match.start()] for match in suspect.finditer(leading))
     return max(ids, default=0)
 
 

@@ -27,10 +27,10 @@ class ParserShards:
         """Returns the requested shard, or another one if that is gone."""
         if self._registry.get("parser", requested) is not None:
             return requested
-        heir = self._least_busy()
-        if heir is None:
+        successor = self._least_busy()
+        if successor is None:
             self._registry.expect("parser", requested, asyncio.get_running_loop().time())
-        return heir or requested
+        return successor or requested
 
     def left(self, heartbeat: Heartbeat) -> None:
         """Moves the streams of a shard that is gone to another one, now or as soon as there is one."""
@@ -51,13 +51,13 @@ class ParserShards:
         return min(shards, key=lambda shard: shard.load.running).id if shards else None
 
     def _reassign(self) -> None:
-        heir = self._least_busy()
-        if heir is None:
+        successor = self._least_busy()
+        if successor is None:
             return
         for gone in self._orphans:
             self._sender.forget(gone)
-            moved = self._outbox.move(gone, heir)
+            moved = self._outbox.move(gone, successor)
             if moved:
-                self._log.warning("worker.shard_lost", shard=gone, heir=heir, streams=moved)
-                self._sender.schedule(heir)
+                self._log.warning("worker.shard_lost", shard=gone, heir=successor, streams=moved)
+                self._sender.schedule(successor)
         self._orphans.clear()

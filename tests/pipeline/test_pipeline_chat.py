@@ -140,7 +140,7 @@ async def test_a_hang_up_ends_every_choice(stack: Stack, sdk: AsyncOpenAI) -> No
     await until(idle)  # the turns themselves would take longer than that
 
 
-async def test_raw_prompts(sdk: AsyncOpenAI) -> None:
+async def test_raw_prompts_are_completed(sdk: AsyncOpenAI) -> None:
     prompts = [say("one two three four five"), say("two three one four five")]
     whole = await sdk.completions.create(model=MODEL, prompt=prompts, n=2, max_tokens=3, echo=True)
     dispatches = [choice.text for choice in whole.choices]

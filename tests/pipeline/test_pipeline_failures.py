@@ -20,7 +20,7 @@ from tests.pipeline.client import Client, body, events, say
 from tests.pipeline.stack import MODEL, Stack
 
 TRIES = 20
-"""A latency is the best of so many tries: on a busy machine any single one is late."""
+"""A latency is the best of this many tries: on a busy machine any single one is late."""
 
 
 async def test_an_engine_error_during_a_stream_is_one_error_event(client: Client) -> None:

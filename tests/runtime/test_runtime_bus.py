@@ -44,7 +44,7 @@ async def test_requests_end_with_an_answer_or_an_error(nats: NatsServer, quiet_l
     bus = make(nats.url, quiet_log)
     await bus.connect()
     await bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data * 2))
-    await bus.subscribe("t.mute", lambda _message: None)
+    await bus.subscribe("t.mute", lambda _delivery: None)
     assert await bus.request("t.echo", b"ab", 5) == b"abab"
     with pytest.raises(Unavailable, match=r"t\.nobody"):
         await bus.request("t.nobody", b"", 5)
@@ -66,7 +66,7 @@ async def test_a_request_without_a_task_is_sent_at_once_and_ends_with_one_call(
         bus.ask("t.echo", b"", 5, lambda _answer: pytest.fail("not asked"))
     await bus.connect()
     await bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data * 2))
-    await bus.subscribe("t.mute", lambda _message: None)
+    await bus.subscribe("t.mute", lambda _delivery: None)
     answers: list[bytes | TurnwireError] = []
     bus.ask("t.echo", b"ab", 5, answers.append)
     await eventually(lambda: answers == [b"abab"])

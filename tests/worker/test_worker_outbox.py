@@ -54,7 +54,7 @@ def test_only_the_first_entry_carries_the_context() -> None:
     assert entry.finish.stop_id == 9
 
 
-def test_what_is_marked_twice_goes_out_once() -> None:
+def test_a_stream_that_is_scheduled_twice_is_sent_once() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], cached=3, finish=FinishReason.STOP))
@@ -64,7 +64,7 @@ def test_what_is_marked_twice_goes_out_once() -> None:
     assert box.fill("p1", 2) is None
 
 
-def test_the_cached_count_is_told_once_and_again_after_a_replay() -> None:
+def test_the_cached_count_is_sent_once_and_again_after_a_replay() -> None:
     box, s = outbox(), stream()
     box.open(s)
     told = []
@@ -110,7 +110,7 @@ def test_replay_starts_where_the_receiver_stands() -> None:
     assert (frame.entries[0].at, frame.entries[0].ids) == (2, [3])
 
 
-def test_replay_of_all_begins_unnamed_streams_anew_with_their_context() -> None:
+def test_replay_of_all_begins_unnamed_streams_again_with_their_context() -> None:
     box = outbox()
     for turn in ("a", "b", "c"):
         s = stream(turn, "p1" if turn != "c" else "p2")
@@ -142,7 +142,7 @@ def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
     assert frame.entries[0].context == CONTEXT
 
 
-def test_what_a_shard_had_passed_on_when_it_left_stays_with_nobody() -> None:
+def test_streams_that_a_leaving_shard_delivered_are_dropped() -> None:
     box = outbox()
     ended(box, "passed on", 1, 0.0)
     other = stream("of another frontend")
@@ -190,7 +190,7 @@ def ended(box: Outbox, turn: str, seq: int, now: float) -> TokenStream:
     return s
 
 
-def test_finished_turns_are_let_go_after_a_while() -> None:
+def test_finished_turns_are_dropped_after_a_while() -> None:
     box = outbox()
     for n in range(4):
         ended(box, f"t{n}", n + 1, float(n))
@@ -272,14 +272,14 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
     assert box.fill("p1", 2) is None, "that attempt is not here"
 
 
-def test_what_is_no_number_in_json_is_told_as_the_lowest() -> None:
+def test_infinite_log_probabilities_are_sent_as_the_lowest() -> None:
     s = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[])
     s.add(Delta([1], logprobs=[[(1, float("-inf")), (2, float("nan")), (3, -1e9), (4, -0.5)]]))
     assert s.logprobs == [[(1, LOWEST_LOGPROB), (2, LOWEST_LOGPROB), (3, LOWEST_LOGPROB), (4, -0.5)]]
 
 
-def test_a_stream_that_is_here_no_more_is_ended_where_it_is_asked_for() -> None:
-    """Whoever asks for it still waits for its end."""
+def test_a_missing_stream_is_ended_where_it_is_requested() -> None:
+    """The shard that requests it still waits for its end."""
     box = outbox()
     box.replay(Replay("p1", [StreamPosition("gone", 2, 7)], all=True))
     frame = box.fill("p1", 1)
@@ -291,7 +291,7 @@ def test_a_stream_that_is_here_no_more_is_ended_where_it_is_asked_for() -> None:
     assert box.fill("p2", 1) is None
 
 
-def test_what_is_here_goes_out_before_the_word_of_what_is_not() -> None:
+def test_streams_are_sent_before_the_ends_of_missing_ones() -> None:
     box = outbox()
     live = stream()
     box.open(live)
@@ -302,7 +302,7 @@ def test_what_is_here_goes_out_before_the_word_of_what_is_not() -> None:
     assert [[entry.turn for entry in frame.entries] for frame in frames if frame] == [[live.turn], ["gone"]]
 
 
-def test_what_cannot_be_encoded_ends_its_own_stream_alone() -> None:
+def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
     broken: list[str] = []
     box = Outbox("w1", frame_bytes=10_000, linger_s=10.0, on_broken=lambda s: broken.append(s.turn))
     streams = [stream(turn) for turn in "abc"]

@@ -62,7 +62,7 @@ def test_quick_steps_share_a_frame_and_the_last_of_them_leaves(monkeypatch: pyte
     assert trial.timers == []
 
 
-def test_what_does_not_wait_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urgent_tokens_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial(monkeypatch)
     trial.pacer.send_soon("p")
     trial.tick(0.0002)

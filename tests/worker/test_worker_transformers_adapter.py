@@ -82,7 +82,7 @@ def test_logprobs_go_with_their_ids() -> None:
         (Sampling(temperature=0.7, seed=-1), {"temperature": 0.7, "pick": 2**31 - 1}),
     ],
 )
-def test_arguments_of_a_row(sampling: Sampling, expected: dict[str, Any]) -> None:
+def test_a_row_has_the_arguments_of_its_sampling(sampling: Sampling, expected: dict[str, Any]) -> None:
     found = row_arguments(sampling)
     assert found == expected
     # The library refuses an int where it wants a float.
@@ -148,11 +148,11 @@ def test_the_cpu_cache_stays_within_an_eighth_of_the_memory() -> None:
         ({}, None),
     ],
 )
-def test_layers_without_a_kv_cache(config: dict[str, Any], kind: str | None) -> None:
+def test_layers_without_a_kv_cache_are_found(config: dict[str, Any], kind: str | None) -> None:
     assert recurrent_layers(config) == kind
 
 
-def test_what_is_lacking_says_why() -> None:
+def test_a_lacking_feature_has_a_reason() -> None:
     args = parse_args(None)
     assert set(lacking(args, graphs=False, guided=True)) == {"kv_events", "priority", "salt"}
     assert "use_cuda_graph" in lacking(args, graphs=True, guided=True)["logprobs"]

@@ -127,17 +127,17 @@ def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]
 def lacking(args: EngineArgs, *, graphs: bool, guided: bool) -> dict[str, str]:
     """Returns the features that the engine lacks, and why. `graphs`: steps may run as CUDA graphs; `guided`: llguidance
     is installed and can read the tokenizer."""
-    found = dict.fromkeys(("kv_events", "priority", "salt"), "continuous batching of transformers has none")
+    lacks = dict.fromkeys(("kv_events", "priority", "salt"), "continuous batching of transformers has none")
     if args.mode == "greedy":
-        found |= dict.fromkeys(("sampling", "seed", "min_p"), "engine_args.mode is greedy")
-        found |= dict.fromkeys((*HOST_FEATURES - {"logprobs"}, *_GUIDED), "engine_args.mode is greedy")
+        lacks |= dict.fromkeys(("sampling", "seed", "min_p"), "engine_args.mode is greedy")
+        lacks |= dict.fromkeys((*HOST_FEATURES - {"logprobs"}, *_GUIDED), "engine_args.mode is greedy")
     elif graphs:
         why = 'CUDA graphs; engine_args {"batching": {"use_cuda_graph": false, "use_async_batching": false}} has them'
-        found |= dict.fromkeys((*HOST_FEATURES, *_GUIDED), why)
+        lacks |= dict.fromkeys((*HOST_FEATURES, *_GUIDED), why)
     elif not guided:
         why = "needs llguidance (in a clone, pip install -e '.[guided]') and a tokenizer that it can read"
-        found |= dict.fromkeys(_GUIDED, why)
-    return found
+        lacks |= dict.fromkeys(_GUIDED, why)
+    return lacks
 
 
 def recurrent_layers(config: Mapping[str, Any]) -> str | None:
@@ -175,8 +175,8 @@ class Progress:
             if ids and ids[-1] in self._stops:
                 delta.finish, delta.stop_id = FinishReason.STOP, ids.pop()
         if self._wants_logprobs:
-            if (found := self.host_logprobs) is not None:
-                rows = [found.get(self.taken + n, [(token, LOWEST_LOGPROB)]) for n, token in enumerate(fresh)]
+            if (host := self.host_logprobs) is not None:
+                rows = [host.get(self.taken + n, [(token, LOWEST_LOGPROB)]) for n, token in enumerate(fresh)]
             else:
                 rows = [[pair] for pair in zip(fresh, logprobs[self.taken :], strict=False)]
             delta.logprobs = rows[: len(ids)]

@@ -195,9 +195,9 @@ class TransformersEngine(Engine):
         search = cache.search_prefix_match
 
         def observed(request_id: str, prompt_ids: list[int]) -> int:
-            found: int = search(request_id, prompt_ids)
-            self._cached[request_id] = found, time.monotonic()
-            return found
+            tokens: int = search(request_id, prompt_ids)
+            self._cached[request_id] = tokens, time.monotonic()
+            return tokens
 
         cache.search_prefix_match = observed  # only the search reports how much of a prompt is in the cache
         manager.current_batch = 0

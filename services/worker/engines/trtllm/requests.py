@@ -56,34 +56,34 @@ def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | No
     name = f"TensorRT-LLM {release.version}"
     cache = arguments.get("kv_cache_config") or {}
     scheduler = arguments.get("scheduler_config") or {}
-    found: dict[str, str] = {}
+    lacks: dict[str, str] = {}
     for field, required in SAMPLING_FIELDS.items():
         own = _NAMES.get(field, field)
         if own not in release.sampling:
-            found[required.feature] = f"{name} has no {own}"
+            lacks[required.feature] = f"{name} has no {own}"
         elif own in release.ignored:
-            found[required.feature] = f"{name} accepts and ignores {own}"
+            lacks[required.feature] = f"{name} accepts and ignores {own}"
     if not vocab_size:
-        found["logit_bias"] = "the size of the vocabulary is not known"
+        lacks["logit_bias"] = "the size of the vocabulary is not known"
     if not arguments.get("guided_decoding_backend"):
-        found |= dict.fromkeys(("guided", "grammar"), "guided_decoding_backend is not set")
+        lacks |= dict.fromkeys(("guided", "grammar"), "guided_decoding_backend is not set")
     elif arguments.get("skip_tokenizer_init"):
-        found |= dict.fromkeys(("guided", "grammar"), "skip_tokenizer_init leaves it without a vocabulary")
+        lacks |= dict.fromkeys(("guided", "grammar"), "skip_tokenizer_init leaves it without a vocabulary")
     elif arguments["guided_decoding_backend"] != _LARK_BACKEND:
-        found["grammar"] = f'needs engine_args {{"guided_decoding_backend": "{_LARK_BACKEND}"}}'
+        lacks["grammar"] = f'needs engine_args {{"guided_decoding_backend": "{_LARK_BACKEND}"}}'
     if not cache.get("enable_block_reuse", True):
-        found["prefix_cache"] = found["kv_events"] = "enable_block_reuse is off"
+        lacks["prefix_cache"] = lacks["kv_events"] = "enable_block_reuse is off"
     elif not cache.get("event_buffer_max_size"):
-        found["kv_events"] = "event_buffer_max_size is 0"
+        lacks["kv_events"] = "event_buffer_max_size is 0"
     elif cache.get("kv_events_config"):
-        found["kv_events"] = "with kv_events_config they are published elsewhere"
+        lacks["kv_events"] = "with kv_events_config they are published elsewhere"
     if "cache_salt" not in release.generate:
-        found["salt"] = f"{name} has no cache_salt"
+        lacks["salt"] = f"{name} has no cache_salt"
     if "priority" not in release.generate or "priority" not in release.waiting_queue_policy:
-        found["priority"] = f"{name} has no scheduling by priority"
+        lacks["priority"] = f"{name} has no scheduling by priority"
     elif scheduler.get("waiting_queue_policy") != "priority":
-        found["priority"] = "waiting_queue_policy is not priority"
-    return found
+        lacks["priority"] = "waiting_queue_policy is not priority"
+    return lacks
 
 
 def sampling_arguments(
@@ -193,10 +193,10 @@ class Progress:
                 named = out.stop_reason if isinstance(out.stop_reason, int) else self._end_id
                 delta.stop_id = named if stop_id is None else stop_id
         if self._logprobs is not None:
-            found = self._chosen(out.logprobs or [], ids if stop_id is None else [*ids, stop_id])
-            delta.logprobs = found[: len(delta.ids)]
-            if delta.stop_id is not None and len(found) > len(ids):
-                delta.stop_logprobs = found[len(ids)]
+            rows = self._chosen(out.logprobs or [], ids if stop_id is None else [*ids, stop_id])
+            delta.logprobs = rows[: len(delta.ids)]
+            if delta.stop_id is not None and len(rows) > len(ids):
+                delta.stop_logprobs = rows[len(ids)]
         self._seen += len(ids)
         return delta
 
@@ -208,12 +208,12 @@ class Progress:
     def _chosen(self, logprobs: Sequence[Any], ids: Sequence[int]) -> list[list[tuple[int, float]]]:
         """Returns each id's (token, log probability) pairs, the chosen one first. Entries are dicts by token or
         numbers."""
-        found: list[list[tuple[int, float]]] = []
+        rows: list[list[tuple[int, float]]] = []
         for token, entry in zip(ids, logprobs[self._seen :], strict=False):
             pairs: dict[int, Any] = dict(entry) if isinstance(entry, Mapping) else {token: entry}
             values = {key: float(getattr(value, "logprob", value)) for key, value in pairs.items()}
-            found.append(chosen_first(token, values, self._logprobs))
-        return found
+            rows.append(chosen_first(token, values, self._logprobs))
+        return rows
 
 
 def _merged(own: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

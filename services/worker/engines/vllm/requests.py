@@ -60,26 +60,26 @@ def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, c
     `sampling_fields`: the fields of the installed `SamplingParams`; `caches`: whether the engine has a prefix cache,
     which some models cannot have.
     """
-    found = {
+    lacks = {
         field.feature: "this release of vLLM has no such sampling parameter"
         for name, field in SAMPLING_FIELDS.items()
         if name not in sampling_fields
     }
     if arguments.get("speculative_config") is not None:
-        found |= dict.fromkeys(("min_p", "logit_bias"), "vLLM refuses it with speculative decoding")
+        lacks |= dict.fromkeys(("min_p", "logit_bias"), "vLLM refuses it with speculative decoding")
     if (mode := arguments.get("logprobs_mode", "raw_logprobs")) != "raw_logprobs":
-        found |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
+        lacks |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
     if arguments.get("skip_tokenizer_init"):
-        found |= dict.fromkeys(("guided", "grammar"), "engine_args.skip_tokenizer_init is set")
+        lacks |= dict.fromkeys(("guided", "grammar"), "engine_args.skip_tokenizer_init is set")
     elif guided_backend(arguments) != _LARK_BACKEND:
-        found["grammar"] = f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
+        lacks["grammar"] = f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
     if (policy := arguments["scheduling_policy"]) != "priority":
-        found["priority"] = f"engine_args.scheduling_policy is {policy}"
+        lacks["priority"] = f"engine_args.scheduling_policy is {policy}"
     if not publishes_events(arguments):
-        found["kv_events"] = "engine_args set kv_events_config or data_parallel_size"
+        lacks["kv_events"] = "engine_args set kv_events_config or data_parallel_size"
     if not caches or arguments.get("enable_prefix_caching") is False:
-        found |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off, or impossible for this model")
-    return found
+        lacks |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off, or impossible for this model")
+    return lacks
 
 
 def guided_backend(arguments: Mapping[str, Any]) -> str:
