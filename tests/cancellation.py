@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 LIMIT_S = 30.0
 """How long a run may take to end after its cancellation: as good as never on a loaded machine."""
 PATIENCE_S = 1.5
-"""An await that has not come after this time is none …"""
+"""An await after those that are sure does not come if it has not come in this time …"""
 RESULT_S = 0.3
-"""… and a result that has not come after this time does not come."""
+"""… and the result of an await does not come if it has not come in this time."""
 
 Work: TypeAlias = Coroutine[Any, Any, Any]
 Interrupt: TypeAlias = Callable[[], object]
@@ -102,13 +102,13 @@ async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patienc
     return reached
 
 
-async def cancel_everywhere(make: Callable[[], Work | tuple[Work, Interrupt]], *, most: int = 1000) -> int:
-    """Runs `make()` once for each await and moment; returns the number of awaits, at most `most`.
+async def cancel_everywhere(make: Callable[[], Work | tuple[Work, Interrupt]], *, least: int, most: int = 1000) -> None:
+    """Runs `make()` once for each await and moment, for at most `most` awaits; there are at least `least`.
 
     `make` may return a function, too, that is called in place of the task's `cancel`.
     """
-    at = 1
-    while at <= most and await _run(make(), at, False, PATIENCE_S):
+    for at in range(1, most + 1):
+        if not await _run(make(), at, False, LIMIT_S if at <= least else PATIENCE_S):
+            assert at > least, f"there are {at - 1} awaits only"
+            return
         await _run(make(), at, True, RESULT_S)
-        at += 1
-    return at - 1

@@ -17,7 +17,7 @@ from schemas.conversation import Call, Conversation, Media, Message, Part, Resul
 from schemas.session import session_key
 from services.ledger.keys import add, chain, key_arguments, turn_key
 from services.runtime.branch_cache import BranchCache
-from services.runtime.memo import KnownParts
+from services.runtime.memo import Memo
 from services.templates.messages import leading_instructions
 from services.templates.tools import tool_name
 
@@ -113,7 +113,7 @@ class ChainCache:
         """`max_bytes` bounds the conversations that are kept, about as JSON."""
         instruction_bytes = max_bytes // 8
         self._known: BranchCache[_CachedChain] = BranchCache(max_bytes - instruction_bytes, lambda one: one.size)
-        self._beginnings: KnownParts[hashlib.blake2b] = KnownParts(instruction_bytes)
+        self._beginnings: Memo[hashlib.blake2b] = Memo(instruction_bytes)
         """Hashes of instructions, which are never changed: 177,000 characters take 0.25 ms."""
 
     @property

@@ -15,7 +15,7 @@ from schemas.errors import STREAM_GONE
 from schemas.frames import ABSENT, ParseContext, TokenEntry
 from services.families.verbatim import VERBATIM
 from services.parser.turn_parse import TurnParse
-from services.runtime.memo import KnownParts
+from services.runtime.memo import Memo
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 
@@ -47,7 +47,7 @@ class ContextDecoder:
     """
 
     def __init__(self) -> None:
-        self._tools = KnownParts[list[ToolSpec]](TOOLS_BYTES)
+        self._tools = Memo[list[ToolSpec]](TOOLS_BYTES)
 
     def decode(self, raw: msgspec.Raw) -> ParseContext:
         """The context; its tools must not be changed. Raises msgspec.DecodeError."""

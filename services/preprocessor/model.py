@@ -12,7 +12,7 @@ from schemas.conversation import Sampling, ToolSpec
 from services.families import Family, family, reasoning_family
 from services.families.detection import Detection
 from services.runtime.config import MIB, PreprocessorConfig
-from services.runtime.memo import KnownParts
+from services.runtime.memo import Memo
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family, unread_calls
@@ -55,10 +55,10 @@ class ModelSetup:
     cache_bytes: int
     """Bound of the tools that are kept, as JSON."""
     card: ModelCard
-    _tools: KnownParts[PromptTools] = field(init=False, repr=False, compare=False)
+    _tools: Memo[PromptTools] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_tools", KnownParts(self.cache_bytes))
+        object.__setattr__(self, "_tools", Memo(self.cache_bytes))
 
     @classmethod
     def load(cls, config: PreprocessorConfig) -> "ModelSetup":

@@ -31,12 +31,12 @@ from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
-from services.preprocessor.drift_reporter import DriftReporter
 from services.preprocessor.generate import generate_request, ledger_context_of, turn_guide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prefill import PendingTurn, Prefills
 from services.preprocessor.preparation import Preparation, seconds_left
 from services.preprocessor.prompt import Prompt, no_step
+from services.preprocessor.prompt_changes import PromptChangeReporter
 from services.preprocessor.restore import LedgerReader, open_ledger
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Weights
@@ -78,7 +78,7 @@ class Preprocessor(Service):
         timeout_s = config.render_timeout_s
         self._preparation = Preparation(process, setup, sealer, config.threads, ledger, render_timeout_s=timeout_s)
         self._ledger = ledger
-        self._drift = DriftReporter(process)
+        self._prompt_changes = PromptChangeReporter(process.log, process.metrics)
         self._process = process
         self._setup = setup
         self._model = setup.card.name
@@ -192,7 +192,7 @@ class Preprocessor(Service):
                 spans.failed(failure.info.kind)
             await self._refuse(request, failure.info)
             return
-        self._drift.look(request.conversation, prompt)
+        self._prompt_changes.report(request.conversation, prompt)
         self._preparation.check(prompt)
 
     async def _dispatch(

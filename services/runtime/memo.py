@@ -1,4 +1,4 @@
-"""Remembers what was made of the parts of a request that clients repeat: tools and long instructions, by their JSON.
+"""Remembers what was made of parts of a request that clients repeat: tools and long instructions, by their JSON.
 
 An agent sends the same tools and instructions with every request. To find 20 tools again (62 KB of JSON) takes 6 us; to
 decode them, make their specs and check their depth takes 250 us, and to write them for the chat template 440 us. All
@@ -15,32 +15,32 @@ from xxhash import xxh3_64_intdigest
 
 from schemas.conversation import Conversation, Text
 
-KNOWN_SIZE = 12 * 1024 * 1024
+MAX_SIZE = 12 * 1024 * 1024
 """Bytes of JSON and characters of text that one cache holds: the tools and instructions of some 50 agents."""
 MIN_SIZE = 256
 """A smaller part is read as fast as it is found."""
 MIN_CHARS = 4096
 """A shorter text is not shared."""
-_TURNS = 2
+_MESSAGES = 2
 """Some clients send instructions as messages, or put them before the user's first words."""
 
 T = TypeVar("T")
 D = TypeVar("D", bytes, str)
 
 
-class KnownParts(Generic[T]):
+class Memo(Generic[T]):
     """Parts of bodies by their JSON or text. Thread-safe; the least recently used go first. Values are immutable."""
 
-    def __init__(self, max_size: int = KNOWN_SIZE) -> None:
+    def __init__(self, max_size: int = MAX_SIZE) -> None:
         """`max_size`: in bytes and characters; 0: keeps nothing."""
         self._largest = max_size // 4
-        self._known: LRUCache[int, tuple[bytes | str, T]] = LRUCache(max_size, lambda entry: len(entry[0]))
+        self._entries: LRUCache[int, tuple[bytes | str, T]] = LRUCache(max_size, lambda entry: len(entry[0]))
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
         """Bytes and characters that are held."""
-        return int(self._known.currsize)
+        return int(self._entries.currsize)
 
     def get(self, part: D, make: Callable[[D], T]) -> T:
         """The value that `make` once returned for this part. Raises as `make`; then nothing is kept."""
@@ -48,19 +48,19 @@ class KnownParts(Generic[T]):
             return make(part)
         key = xxh3_64_intdigest(part.encode() if isinstance(part, str) else part)
         with self._lock:
-            known = self._known.get(key)
-        if known is not None and known[0] == part:  # the hash is not collision-resistant
-            return known[1]
+            entry = self._entries.get(key)
+        if entry is not None and entry[0] == part:  # the hash is not collision-resistant
+            return entry[1]
         made = make(part)
         with self._lock:
-            self._known[key] = part, made
+            self._entries[key] = part, made
         return made
 
 
-def share_texts(conversation: Conversation, known: KnownParts[Any]) -> None:
-    """Replaces long instructions by known equal ones. The conversation must be new: nothing else reads it yet."""
-    lists: list[list[Any]] = [conversation.system, *(turn.parts for turn in conversation.messages[:_TURNS])]
+def share_texts(conversation: Conversation, texts: Memo[Any]) -> None:
+    """Replaces long instructions by equal ones of the memo. The conversation must be new: nothing else reads it yet."""
+    lists: list[list[Any]] = [conversation.system, *(message.parts for message in conversation.messages[:_MESSAGES])]
     for parts in lists:
         for at, part in enumerate(parts):
             if isinstance(part, Text) and len(part.text) >= MIN_CHARS:
-                parts[at] = known.get(part.text, Text)
+                parts[at] = texts.get(part.text, Text)

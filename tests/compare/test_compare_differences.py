@@ -28,7 +28,7 @@ def prompt(*ids: int) -> str:
     return base64.b64encode(array("I", ids).tobytes()).decode()
 
 
-def bus(ids: str, turn: str = '{"conversation":{"messages":[{"role":"user"}],"model":"m"}}') -> list[BusSession]:
+def bus(ids: str, turn: str = '{"conversation":{"turns":[{"role":"user"}],"model":"m"}}') -> list[BusSession]:
     return [BusSession("case-1", [BusTurn([turn], [('{"turn":"t","prompt":""}', ids)], [])])]
 
 

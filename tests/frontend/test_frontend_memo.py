@@ -14,7 +14,7 @@ from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
 from services.runtime import memo
-from services.runtime.memo import MIN_CHARS, MIN_SIZE, KnownParts, share_texts
+from services.runtime.memo import MIN_CHARS, MIN_SIZE, Memo, share_texts
 
 LONG = "Reads one file, from its first line to its last. " * 8
 
@@ -121,7 +121,7 @@ def test_half_a_surrogate_pair_in_a_tool_is_mended() -> None:
 
 
 def test_what_was_used_least_lately_goes_first() -> None:
-    known: KnownParts[bytes] = KnownParts(max_size=4 * MIN_SIZE)
+    known: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
     made: list[bytes] = []
 
     def make(data: bytes) -> bytes:
@@ -136,14 +136,14 @@ def test_what_was_used_least_lately_goes_first() -> None:
 
 
 def test_what_is_too_large_or_too_small_is_not_kept() -> None:
-    known: KnownParts[bytes] = KnownParts(max_size=4 * MIN_SIZE)
+    known: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
     for data in (b"x" * (MIN_SIZE - 1), b"x" * (MIN_SIZE + 1)):
         assert known.get(data, bytes) == data
     assert known.size == 0
 
 
 def test_what_could_not_be_made_is_tried_again() -> None:
-    known: KnownParts[int] = KnownParts()
+    known: Memo[int] = Memo()
 
     def fail(_: bytes) -> int:
         raise Invalid("no")
@@ -164,7 +164,7 @@ def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> 
 
 def test_of_parts_with_one_hash_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "xxh3_64_intdigest", lambda _: 1)
-    known: KnownParts[bytes] = KnownParts()
+    known: Memo[bytes] = Memo()
     for part in (b"a" * MIN_SIZE, b"b" * MIN_SIZE, b"a" * MIN_SIZE):
         assert known.get(part, bytes.upper) == part.upper()
     assert known.size == MIN_SIZE
@@ -174,7 +174,7 @@ INSTRUCTIONS = "Be brief, be exact, and read a file before you change it. " * 20
 OTHER = INSTRUCTIONS[:3000] + "X" + INSTRUCTIONS[3001:]
 
 
-def shared(known: KnownParts[Any], *system: str, said: str = "Hi.") -> Conversation:
+def shared(known: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
     conversation = Conversation("m", [Message("user", [Text(said)])], system=[Text("".join(list(t))) for t in system])
     share_texts(conversation, known)
     return conversation
@@ -204,14 +204,14 @@ def test_instructions_that_are_messages_are_held_once_too() -> None:
 
 
 def test_texts_that_only_begin_and_end_alike_stay_what_they_are() -> None:
-    known: KnownParts[Any] = KnownParts()
+    known: Memo[Any] = Memo()
     for system in (INSTRUCTIONS, OTHER, INSTRUCTIONS, OTHER):
         assert shared(known, system).system == [Text(system)]
     assert known.size == len(INSTRUCTIONS) + len(OTHER)
 
 
 def test_short_texts_and_texts_too_large_are_left_alone() -> None:
-    known: KnownParts[Any] = KnownParts(4 * MIN_CHARS)
+    known: Memo[Any] = Memo(4 * MIN_CHARS)
     shared(known, "x" * (MIN_CHARS - 1), "y" * (MIN_CHARS + 1))
     assert known.size == 0
     shared(known, "z" * MIN_CHARS)
@@ -219,7 +219,7 @@ def test_short_texts_and_texts_too_large_are_left_alone() -> None:
 
 
 def test_the_least_recently_used_texts_go_first() -> None:
-    known: KnownParts[Any] = KnownParts(4 * MIN_CHARS)
+    known: Memo[Any] = Memo(4 * MIN_CHARS)
     kept = shared(known, "0" * MIN_CHARS).system[0]
     for name in "12345":
         shared(known, name * MIN_CHARS)

@@ -59,10 +59,10 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def said(conversation: Any) -> list[tuple[str, list[Any]]]:
-    """Roles and texts of a conversation's turns."""
+    """Roles and texts of a conversation's messages."""
     return [
-        (turn.role, [getattr(part, "text", None) or getattr(part, "name", None) for part in turn.parts])
-        for turn in conversation.turns
+        (message.role, [getattr(part, "text", None) or getattr(part, "name", None) for part in message.parts])
+        for message in conversation.messages
     ]
 
 

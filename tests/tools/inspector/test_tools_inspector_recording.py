@@ -136,7 +136,7 @@ def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) 
     assert required_key(Flags(key_file=file)) == "a-key-of-sixteen-characters"
 
 
-def test_there_is_room_for_something(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bounds_of_zero_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--memory-mb", "--max-turns"):
         with pytest.raises(SystemExit) as ended:
             main(["inspect", flag, "0"])

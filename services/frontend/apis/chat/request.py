@@ -29,7 +29,7 @@ from services.frontend.apis.shared.sampling_fields import for_choice, guided_for
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Renderer, Reply
-from services.runtime.memo import KnownParts, share_texts
+from services.runtime.memo import Memo, share_texts
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
@@ -243,7 +243,7 @@ class Chat:
 
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
-        self._memo: KnownParts[Any] = KnownParts()
+        self._memo: Memo[Any] = Memo()
         self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, self._memo)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:

@@ -23,7 +23,7 @@ from services.frontend.apis.shared.decode import BodyDecoder, given
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.http.headers import first_header
 from services.frontend.turns.interfaces import Collector, Renderer, Reply
-from services.runtime.memo import KnownParts, share_texts
+from services.runtime.memo import Memo, share_texts
 
 THREADS = "thread_unsupported_request"
 """On this code the SDK's tool runner sends the whole history again."""
@@ -251,7 +251,7 @@ class Messages:
 
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
-        self._memo: KnownParts[Any] = KnownParts()
+        self._memo: Memo[Any] = Memo()
         read_tools = partial(tools.read_tools, served=frozenset(served))
         self._decoder: Decoder = BodyDecoder(wire.Body, read_tools, explain, self._memo)
 

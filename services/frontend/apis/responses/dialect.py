@@ -24,7 +24,7 @@ from services.frontend.apis.responses.request.items import ItemReader, TextSeale
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.turns.interfaces import Reply
 from services.frontend.turns.summary import request_summary
-from services.runtime.memo import KnownParts
+from services.runtime.memo import Memo
 
 
 class ResponsesAsk(Struct, frozen=True):
@@ -71,8 +71,8 @@ class Responses:
     def __init__(self, served: Collection[str] = ()) -> None:
         """`served`: the kinds of hosted tools that this server runs."""
         self._served = frozenset(served)
-        self._tools: KnownParts[RequestTools] = KnownParts()
-        self._echoes: KnownParts[Raw] = KnownParts()
+        self._tools: Memo[RequestTools] = Memo()
+        self._echoes: Memo[Raw] = Memo()
 
     def decode(self, data: bytes, *, counting: bool = False) -> ResponsesRequest:
         """See `request.body.decode`."""

@@ -9,7 +9,7 @@ from msgspec import Meta, Raw, Struct
 
 from schemas.conversation import ToolSpec
 from schemas.errors import Invalid
-from services.runtime.memo import KnownParts
+from services.runtime.memo import Memo
 
 MAX_INTEGER = 2**63 - 1
 Integer = Annotated[int, Meta(ge=-(2**63), le=MAX_INTEGER)]
@@ -103,7 +103,7 @@ class BodyDecoder(Generic[B, L]):
         body: type[B],
         read_tools: Callable[[bytes], L],
         explain: Callable[[bytes, str], Invalid],
-        tools: KnownParts[L] | None = None,
+        tools: Memo[L] | None = None,
     ) -> None:
         """`explain`: see `decode_body`. `tools`: remembers those of earlier requests; None: remembers none."""
         with_raw_tools: Any = msgspec.defstruct(body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True)
@@ -111,7 +111,7 @@ class BodyDecoder(Generic[B, L]):
         self._body_with_raw_tools = msgspec.json.Decoder(with_raw_tools)
         self._read_tools = read_tools
         self._explain = explain
-        self._tools: KnownParts[L] = tools or KnownParts(0)
+        self._tools: Memo[L] = tools or Memo(0)
 
     def decode(self, data: bytes) -> tuple[B, L]:
         """The body and its tools. Raises Invalid."""

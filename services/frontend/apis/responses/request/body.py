@@ -15,7 +15,7 @@ from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert, explain, not_found
 from services.frontend.apis.shared.decode import decode_body, given
 from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
-from services.runtime.memo import KnownParts
+from services.runtime.memo import Memo
 
 REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -99,7 +99,7 @@ class ResponsesRequest(Struct, frozen=True):
         return replace(self, body=body, items=[], kinds=[], earlier=0)
 
 
-def decode(data: bytes, *, counting: bool = False, memo: KnownParts[Raw] | None = None) -> ResponsesRequest:
+def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None) -> ResponsesRequest:
     """Decodes a request. Raises Invalid in the native wording. `memo` remembers the echo of tools.
 
     `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
@@ -125,7 +125,7 @@ def decode(data: bytes, *, counting: bool = False, memo: KnownParts[Raw] | None 
         kinds=item_kinds(items, "input"),
         reasoning=reasoning,
         text=text,
-        echo=_echo(body, reasoning, text, KnownParts() if memo is None else memo),
+        echo=_echo(body, reasoning, text, Memo() if memo is None else memo),
         prefill=body.generate is False or bool(cache.prewarm),
     )
 
@@ -162,7 +162,7 @@ def _refuse_unsupported(body: wire.Body) -> None:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 
 
-def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: KnownParts[Raw]) -> dict[str, Any]:
+def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: Memo[Raw]) -> dict[str, Any]:
     """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
     summary = None if reasoning.summary == "none" else reasoning.summary
     shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
@@ -201,7 +201,7 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, mem
     return echo
 
 
-def _echoed_tools(tools: list[Raw], memo: KnownParts[Raw]) -> Raw:
+def _echoed_tools(tools: list[Raw], memo: Memo[Raw]) -> Raw:
     def read(_: bytes) -> Raw:
         return Raw(msgspec.json.encode([_echoed_tool(raw, f"tools[{index}]") for index, raw in enumerate(tools)]))
 

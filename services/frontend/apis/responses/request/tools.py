@@ -22,7 +22,7 @@ from services.frontend.apis.shared.decode import given
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.tools import checked_grammar
 from services.frontend.turns.hosted.tools import hosted_spec
-from services.runtime.memo import KnownParts
+from services.runtime.memo import Memo
 
 CallKind: TypeAlias = Literal["function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search"]
 
@@ -109,7 +109,7 @@ class RequestTools(Struct):
 
     @classmethod
     def of(
-        cls, raws: Sequence[Raw], memo: "KnownParts[RequestTools]", served: frozenset[str] = frozenset()
+        cls, raws: Sequence[Raw], memo: "Memo[RequestTools]", served: frozenset[str] = frozenset()
     ) -> "RequestTools":
         """The request's own tools, to which others may be added. Raises Invalid."""
 
