@@ -30,7 +30,7 @@ async def streamed(api: Api) -> tuple[FakeGateway, list[bytes]]:
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-async def test_streams_are_read_rightly(api: Api) -> None:
+async def test_bench_reads_streams_correctly(api: Api) -> None:
     gateway, events = await streamed(api)
     asked = gateway.turns[0].conversation
     said = [part.text for turn in asked.messages for part in turn.parts if hasattr(part, "text")]

@@ -154,7 +154,7 @@ def all_turns() -> Sequence[list[TurnEvent]]:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_document_holds_what_its_stream_holds(api: str, all_turns: Sequence[list[TurnEvent]]) -> None:
+def test_document_has_the_content_of_its_stream(api: str, all_turns: Sequence[list[TurnEvent]]) -> None:
     served, request, of_stream, of_document = APIS[api]
     ask = served.parse(json.dumps({"model": MODEL, **request}).encode(), {})
     cut = 0
@@ -184,9 +184,7 @@ CUT: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("arguments", "kept"), CUT)
-async def test_a_call_that_max_tokens_cut_off_reaches_the_sdk_alike_in_both_forms(
-    arguments: str, kept: dict[str, Any]
-) -> None:
+async def test_sdk_receives_a_cut_call_equally_from_stream_and_document(arguments: str, kept: dict[str, Any]) -> None:
     events = [*text(0, "Now."), *call(1, "edit", arguments, call_id="toolu_1", complete=False)]
     gateway = FakeGateway(lambda: [[*events, finish(2, FinishReason.LENGTH)]])
     async with serving(gateway) as served:

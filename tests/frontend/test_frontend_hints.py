@@ -41,7 +41,7 @@ def test_hints_keep_their_values(api: Dialect, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("place", "wrong"), BAD, ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize(("api", "body"), APIS, ids=lambda value: getattr(value, "name", None))
-def test_a_hint_of_a_wrong_type_is_refused_by_its_name(
+def test_hint_of_a_wrong_type_is_refused_by_its_name(
     api: Dialect, body: dict[str, Any], place: str, wrong: dict[str, Any]
 ) -> None:
     with pytest.raises(Invalid) as refusal:

@@ -45,7 +45,7 @@ def wrapped(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": LONG, "parameters": {"type": "object"}}}
 
 
-def test_the_same_tools_are_the_same_objects() -> None:
+def test_equal_tools_are_the_same_objects() -> None:
     for dialect, ask, offer in (
         (Messages(), messages, tool),
         (Chat(), chat, wrapped),
@@ -59,7 +59,7 @@ def test_the_same_tools_are_the_same_objects() -> None:
         assert [spec.name for spec in different.conversations[0].tools] == ["write"]
 
 
-def test_a_known_list_of_tools_gives_what_a_fresh_one_does() -> None:
+def test_remembered_tools_equal_fresh_ones() -> None:
     dialect = Messages()
     body = messages([tool("read"), tool("find", defer_loading=True), {"type": "web_search_20250305", "name": "search"}])
     fresh = parse_messages(body, {})
@@ -67,7 +67,7 @@ def test_a_known_list_of_tools_gives_what_a_fresh_one_does() -> None:
     assert fresh.notes == ["web_search_20250305"]
 
 
-def test_what_the_conversation_changes_of_its_tools_is_its_own() -> None:
+def test_changes_of_tools_stay_in_their_conversation() -> None:
     """`tool_addition` and `tool_removal` change one request's tools, not what is known of them."""
     dialect = Messages()
     definition = {"type": "tool_definition", "definition": tool("late")}
@@ -95,7 +95,7 @@ def test_what_the_conversation_changes_of_its_tools_is_its_own() -> None:
         (Responses(), responses([function("read"), function("read")])),
     ],
 )
-def test_wrong_tools_are_refused_in_the_same_words_each_time(dialect: Any, body: bytes) -> None:
+def test_invalid_tools_are_refused_equally_each_time(dialect: Any, body: bytes) -> None:
     told = []
     for _ in range(3):
         with pytest.raises(Invalid) as refused:
@@ -105,14 +105,14 @@ def test_wrong_tools_are_refused_in_the_same_words_each_time(dialect: Any, body:
     assert "tools" in told[0][0] or "Tool names" in told[0][0]
 
 
-def test_the_place_of_a_wrong_tool_is_that_in_the_whole_body() -> None:
+def test_place_of_an_invalid_tool_is_that_in_the_body() -> None:
     with pytest.raises(Invalid, match=r"tools\.1\.input_schema"):
         parse_messages(messages([tool("read"), {"name": "x", "input_schema": 3}]), {})
     with pytest.raises(Invalid, match=r"tools\[1\]\.function\.name"):
         parse_chat(chat([wrapped("read"), {"type": "function", "function": {"name": 3}}]), {}, Settings())
 
 
-def test_half_a_surrogate_pair_in_a_tool_is_mended() -> None:
+def test_lone_surrogate_in_a_tool_is_mended() -> None:
     body = messages([tool("read")]).replace(b"Reads one", b"Reads \\ud83d one")
     dialect = Messages()
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_half_a_surrogate_pair_in_a_tool_is_mended() -> None:
         assert spec.description.startswith("Reads \ufffd one file")
 
 
-def test_what_was_used_least_lately_goes_first() -> None:
+def test_least_recently_used_value_is_dropped_first() -> None:
     known: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
     made: list[bytes] = []
 
@@ -135,14 +135,14 @@ def test_what_was_used_least_lately_goes_first() -> None:
     assert known.size == 4 * MIN_SIZE
 
 
-def test_what_is_too_large_or_too_small_is_not_kept() -> None:
+def test_too_large_and_too_small_values_are_not_kept() -> None:
     known: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
     for data in (b"x" * (MIN_SIZE - 1), b"x" * (MIN_SIZE + 1)):
         assert known.get(data, bytes) == data
     assert known.size == 0
 
 
-def test_what_could_not_be_made_is_tried_again() -> None:
+def test_failed_value_is_made_again() -> None:
     known: Memo[int] = Memo()
 
     def fail(_: bytes) -> int:
@@ -153,7 +153,7 @@ def test_what_could_not_be_made_is_tried_again() -> None:
     assert known.get(b"1" * MIN_SIZE, len) == MIN_SIZE
 
 
-def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> None:
+def test_tools_in_the_input_do_not_reach_the_next_request() -> None:
     dialect = Responses()
     added = {"type": "additional_tools", "tools": [function("late")]}
     items = [added, {"type": "message", "role": "user", "content": "Hi."}]
@@ -162,7 +162,7 @@ def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> 
         assert [spec.name for spec in dialect.parse(body, {}).conversation.tools] == names
 
 
-def test_of_parts_with_one_hash_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_of_parts_with_one_hash_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "xxh3_64_intdigest", lambda _: 1)
     known: Memo[bytes] = Memo()
     for part in (b"a" * MIN_SIZE, b"b" * MIN_SIZE, b"a" * MIN_SIZE):
@@ -180,7 +180,7 @@ def shared(known: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
     return conversation
 
 
-def test_requests_with_the_same_instructions_hold_one_text() -> None:
+def test_requests_with_equal_instructions_share_one_text() -> None:
     api = Messages()
     blocks = [{"type": "text", "text": "You are an agent."}, {"type": "text", "text": INSTRUCTIONS}]
     said = [[{"role": "user", "content": text}] for text in ("Hi.", INSTRUCTIONS + "?")]
@@ -191,7 +191,7 @@ def test_requests_with_the_same_instructions_hold_one_text() -> None:
     ]
 
 
-def test_instructions_that_are_messages_are_held_once_too() -> None:
+def test_instructions_in_messages_are_shared() -> None:
     api = Chat(Settings())
 
     def ask(said: str) -> Conversation:
@@ -203,14 +203,14 @@ def test_instructions_that_are_messages_are_held_once_too() -> None:
     assert second.messages[1].parts == [Text("Bye.")]
 
 
-def test_texts_that_only_begin_and_end_alike_stay_what_they_are() -> None:
+def test_texts_with_equal_ends_stay_different() -> None:
     known: Memo[Any] = Memo()
     for system in (INSTRUCTIONS, OTHER, INSTRUCTIONS, OTHER):
         assert shared(known, system).system == [Text(system)]
     assert known.size == len(INSTRUCTIONS) + len(OTHER)
 
 
-def test_short_texts_and_texts_too_large_are_left_alone() -> None:
+def test_short_and_too_large_texts_are_not_shared() -> None:
     known: Memo[Any] = Memo(4 * MIN_CHARS)
     shared(known, "x" * (MIN_CHARS - 1), "y" * (MIN_CHARS + 1))
     assert known.size == 0
@@ -218,7 +218,7 @@ def test_short_texts_and_texts_too_large_are_left_alone() -> None:
     assert known.size == MIN_CHARS
 
 
-def test_the_least_recently_used_texts_go_first() -> None:
+def test_least_recently_used_text_is_dropped_first() -> None:
     known: Memo[Any] = Memo(4 * MIN_CHARS)
     kept = shared(known, "0" * MIN_CHARS).system[0]
     for name in "12345":

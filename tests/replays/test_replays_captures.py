@@ -121,7 +121,7 @@ def reduced(story: Story, api: Api) -> Story:
 
 @pytest.mark.parametrize(("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value)
 @pytest.mark.parametrize("over", APIS)
-def test_written_requests(api: Api, path: Path, over: Api) -> None:
+def test_written_requests_keep_their_content_over_every_api(api: Api, path: Path, over: Api) -> None:
     check(load(path, api), over)
 
 
@@ -129,7 +129,7 @@ def test_written_requests(api: Api, path: Path, over: Api) -> None:
 @pytest.mark.parametrize(
     ("api", "path"), CAPTURED, ids=lambda value: "/".join(value.parts[-3:]) if isinstance(value, Path) else value
 )
-def test_captured_requests(api: Api, path: Path) -> None:
+def test_captured_requests_keep_their_content_over_every_api(api: Api, path: Path) -> None:
     items = json.loads(path.read_text())["body"].get("input") or []
     if any(isinstance(item, dict) and item.get("type") == "compaction" for item in items):
         with pytest.raises(Invalid, match="could not be verified"):  # sealed by another server
@@ -153,7 +153,7 @@ def check(conversation: Conversation, over: Api) -> None:
 
 
 @pytest.mark.parametrize(("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value)
-def test_the_conversation_has_every_text_of_the_json(api: Api, path: Path) -> None:
+def test_conversation_has_every_text_of_the_json(api: Api, path: Path) -> None:
     """Every longer string of the written requests is in the conversation, byte for byte."""
     body = json.loads(path.read_text())
     text = msgspec.json.encode(load(path, api)).decode()

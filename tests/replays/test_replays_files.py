@@ -31,7 +31,7 @@ async def play(replay: Replay, api: Api, *, stream: bool = True) -> tuple[list[P
 
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
-async def test_streams(replay: Replay, api: Api) -> None:
+async def test_streams_equal_their_files(replay: Replay, api: Api) -> None:
     played, _ = await play(replay, api)
     assert [(turn.line, turn.problems) for turn in played] == [(turn.line, []) for turn in replay.turns]
     for turn, seen in zip(replay.turns, played, strict=True):
@@ -42,7 +42,7 @@ async def test_streams(replay: Replay, api: Api) -> None:
 
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
-async def test_documents(replay: Replay, api: Api) -> None:
+async def test_documents_equal_their_files(replay: Replay, api: Api) -> None:
     """The answer in one piece has the same blocks. In Chat it has no order, and one reasoning text."""
     played, _ = await play(replay, api, stream=False)
     for turn, seen in zip(replay.turns, played, strict=True):
@@ -91,7 +91,7 @@ def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("replay", [r for r in REPLAYS if len(r.apis) == 3], ids=label)
-async def test_the_conversations_are_the_same_over_every_api(replay: Replay) -> None:
+async def test_conversations_are_equal_over_every_api(replay: Replay) -> None:
     stories = {}
     for api in replay.apis:
         _, conversations = await play(replay, api)

@@ -127,12 +127,12 @@ def check(body: dict[str, Any], headers: dict[str, str]) -> None:
     assert ask.notes == []
 
 
-def test_the_written_turns() -> None:
+def test_written_turns_are_parsed() -> None:
     check(WRITTEN, {"x-session-id": "ses_1"})
 
 
 @pytest.mark.skipif(not REQUESTS, reason=REASON)
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-3:]))
-def test_captured_requests(path: Path) -> None:
+def test_captured_requests_are_parsed(path: Path) -> None:
     captured = json.loads(path.read_text())
     check(captured["body"], {name.lower(): value for name, value in captured["headers"]})

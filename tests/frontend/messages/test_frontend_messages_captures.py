@@ -102,13 +102,13 @@ def check(body: dict[str, Any], headers: dict[str, str], *, counting: bool) -> N
     assert session is None or told.client.session == (f"{session}/{agent}" if agent else session)
 
 
-def test_the_written_fixture() -> None:
+def test_written_requests_are_parsed() -> None:
     check(json.loads(FIXTURE.read_text()), {}, counting=False)
 
 
 @pytest.mark.skipif(not REQUESTS, reason=REASON)
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-3:]))
-def test_captured_requests(path: Path) -> None:
+def test_captured_requests_are_parsed(path: Path) -> None:
     captured = json.loads(path.read_text())
     headers = {name.lower(): value for name, value in captured["headers"]}
     check(captured["body"], headers, counting=captured["path"].endswith("count_tokens"))

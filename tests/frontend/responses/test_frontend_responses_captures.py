@@ -157,7 +157,7 @@ def check(body: dict[str, Any], headers: dict[str, str]) -> ResponsesAsk:
     return ask
 
 
-def test_a_request_in_the_shapes_of_codex() -> None:
+def test_request_in_the_form_of_codex_is_parsed() -> None:
     function = {
         "type": "function",
         "name": "exec_command",
@@ -190,13 +190,13 @@ def test_a_request_in_the_shapes_of_codex() -> None:
 
 @pytest.mark.skipif(not REQUESTS, reason=REASON)
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-3:]))
-def test_captured(path: Path) -> None:
+def test_captured_request_is_parsed(path: Path) -> None:
     capture = json.loads(path.read_text())
     check(capture["body"], {name.lower(): value for name, value in capture["headers"]})
 
 
 @pytest.mark.skipif(not FRAMES.exists(), reason=REASON)
-def test_a_captured_websocket_session_adds_up() -> None:
+def test_captured_websocket_session_continues_its_responses() -> None:
     frames = json.loads(FRAMES.read_text())
     bodies = [frame.get("body", frame) if isinstance(frame, dict) else json.loads(frame) for frame in frames]
     requests = [decode(json.dumps(body).encode()) for body in bodies]

@@ -45,7 +45,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
         (f"é {TIDES} [no link] (x)", [(TIDES, "Tides")]),
     ],
 )
-def test_what_is_cited(text: str, cited: list[tuple[str, str]]) -> None:
+def test_urls_in_the_text_are_cited(text: str, cited: list[tuple[str, str]]) -> None:
     found = url_citations(text, TITLES)
     assert [(text[one["start_index"] : one["end_index"]], one["title"]) for one in found] == cited
     assert all(one["type"] == "url_citation" and TITLES[one["url"]] == one["title"] for one in found)
@@ -70,7 +70,7 @@ def searched(text: str) -> list[TurnEvent]:
     ]
 
 
-def test_a_stream_has_them_before_the_end_of_the_text() -> None:
+def test_stream_has_citations_before_the_end_of_the_text() -> None:
     text = f"At noon ([tides]({TIDES})), says {TIDES}."
     body = {"model": "m", "input": "When?", "tools": [{"type": "web_search"}]}
     ask = Responses(["web_search"]).parse(json.dumps(body).encode(), {})

@@ -145,7 +145,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("name", ITEMS)
-def test_every_field_of_an_item_is_told_or_kept(name: str) -> None:
+def test_every_field_of_an_item_reaches_the_prompt_or_the_store(name: str) -> None:
     sampler = Sampler()
     samples = sampler.of(ITEMS[name])
     texts = []
@@ -166,7 +166,7 @@ def _kept(sample: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in sample.items() if not (key == "content" and isinstance(value, str))}
 
 
-def test_the_table_of_items_is_about_fields_that_there_are() -> None:
+def test_table_of_items_has_only_existing_fields() -> None:
     assert KEPT_ONLY.keys() == ITEMS.keys()
     for name, member in ITEMS.items():
         sampler = Sampler()
@@ -180,7 +180,7 @@ _SERVED |= {"FunctionShellToolParam", "ApplyPatchToolParam"}
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_every_field_of_a_tool_is_told_or_echoed(name: str) -> None:
+def test_every_field_of_a_tool_reaches_the_prompt_or_the_echo(name: str) -> None:
     sampler = Sampler()
     texts = []
     for sample in sampler.of(TOOLS[name]):
@@ -248,12 +248,12 @@ def test_every_field_of_a_request_is_in_one_table() -> None:
 
 
 @pytest.mark.parametrize("field", HONOURED)
-def test_honoured_fields_change_the_conversation(field: str) -> None:
+def test_supported_fields_change_the_conversation(field: str) -> None:
     assert told(understood({field: HONOURED[field]})) != told(understood({}))
 
 
 @pytest.mark.parametrize("field", OF_THE_ANSWER)
-def test_fields_of_the_answer_change_what_is_done(field: str) -> None:
+def test_fields_of_the_answer_have_an_effect(field: str) -> None:
     value = OF_THE_ANSWER[field]
     ask, plain = understood({field: value}), understood({})
     assert told(ask) == told(plain)
@@ -289,7 +289,7 @@ ALSO_ECHOED += ["truncation"]
 
 
 @pytest.mark.parametrize("field", ALSO_ECHOED)
-def test_honoured_fields_are_echoed_too(field: str) -> None:
+def test_supported_fields_are_echoed(field: str) -> None:
     value = {**HONOURED, **OF_THE_ANSWER}[field]
     echo = json.loads(msgspec.json.encode(understood({field: value}).request.echo))
     assert echo[field] == value
@@ -303,5 +303,5 @@ def test_refused_fields_are_refused(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", IGNORED)
-def test_ignored_fields_are_accepted_and_change_nothing(field: str) -> None:
+def test_ignored_fields_are_accepted_without_effect(field: str) -> None:
     assert told(understood({field: IGNORED[field]})) == told(understood({}))

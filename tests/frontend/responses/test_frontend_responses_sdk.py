@@ -58,7 +58,7 @@ def request_of(case: Case) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", STREAMED, ids=lambda path: path.stem)
-def test_the_stream_helper_ends_where_the_document_is(path: Path) -> None:
+def test_stream_helper_ends_with_the_document(path: Path) -> None:
     case = load(path)
     snapshot: Any = None
     texts: dict[str, str] = {}
@@ -79,7 +79,7 @@ def test_the_stream_helper_ends_where_the_document_is(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FINISHED, ids=lambda path: path.stem)
-def test_the_strict_client_takes_every_document(path: Path) -> None:
+def test_strict_client_accepts_every_document(path: Path) -> None:
     case = load(path)
     found = client(case, []).responses.create(**request_of(case))
     assert isinstance(found, Response)
@@ -89,7 +89,7 @@ def test_the_strict_client_takes_every_document(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", STREAMED, ids=lambda path: path.stem)
-def test_the_strict_client_takes_every_event(path: Path) -> None:
+def test_strict_client_accepts_every_event(path: Path) -> None:
     case = load(path)
     with client(case, []).responses.create(**request_of(case), stream=True) as stream:
         types = [event.type for event in stream]
@@ -97,7 +97,7 @@ def test_the_strict_client_takes_every_event(path: Path) -> None:
     assert types[-1] in ("response.completed", "response.incomplete")
 
 
-def test_a_failure_is_told_to_whoever_iterates() -> None:
+def test_failure_reaches_the_iterating_client() -> None:
     case = load(next(path for path in CASES if path.stem == "failed_in_mid_stream"))
     with client(case, [], strict=False).responses.create(**request_of(case), stream=True) as stream:
         events = [event for event in stream if event.type != "keepalive"]
@@ -106,7 +106,7 @@ def test_a_failure_is_told_to_whoever_iterates() -> None:
     assert events[-1].response.error.message == "the engine failed"
 
 
-def test_what_came_out_goes_in_again() -> None:
+def test_output_is_accepted_as_input() -> None:
     case = load(next(path for path in CASES if path.stem == "interleaved"))
     asks: list[ResponsesAsk] = []
     sdk = client(case, asks)
@@ -134,7 +134,7 @@ def test_what_came_out_goes_in_again() -> None:
     assert [result.call_id for result in results.parts] == [call.call_id for call in calls]  # type: ignore[union-attr]
 
 
-def test_stored_input_is_listed_in_the_sdks_strict_types() -> None:
+def test_stored_input_fits_the_sdks_strict_types() -> None:
     items: list[dict[str, Any]] = [
         {"role": "user", "content": "Hi."},
         {"role": "assistant", "content": "Ho."},
