@@ -209,16 +209,16 @@ async def test_messages_api_can_be_disabled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "echoed"),
+    ("request_id", "echoed"),
     [("trace-1.2:3@x/y", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("a,b", False), ("", False)],
 )
-async def test_every_answer_has_a_request_id(given: str, echoed: bool) -> None:
+async def test_every_answer_has_a_request_id(request_id: str, echoed: bool) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         for path in ("/live", "/v1/nothing"):
-            response = await http.get(path, headers={"X-Request-Id": given})
+            response = await http.get(path, headers={"X-Request-Id": request_id})
             own = response.headers["request-id"]
             assert re.fullmatch(r"req_[0-9a-f]{24}", own)
-            assert response.headers["x-request-id"] == (given if echoed else own)
+            assert response.headers["x-request-id"] == (request_id if echoed else own)
 
 
 async def test_stream_has_its_headers_and_ids() -> None:

@@ -82,13 +82,13 @@ def of_message(document: dict[str, Any]) -> Seen:
     return document["content"], {name: document[name] for name in ("stop_reason", "stop_sequence")}
 
 
-def input_of(arguments: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The `given` input of a document, if the SDKs would make it of these arguments; they also keep a value that was cut
-    off, if it is a number, an object or a list."""
+def input_of(arguments: str, document_input: dict[str, Any]) -> dict[str, Any]:
+    """Returns a document's input after a check that the SDKs make the same of the arguments. The SDKs also keep a cut value
+    if it is a number, an object or a list."""
     found = jiter.from_json((arguments or "{}").encode(), partial_mode=True)
-    assert list(found)[:-1] == list(given)[: len(found) - 1]
-    assert given.items() <= found.items()
-    return given
+    assert list(found)[:-1] == list(document_input)[: len(found) - 1]
+    assert document_input.items() <= found.items()
+    return document_input
 
 
 def of_chunks(stream: bytes, document: dict[str, Any]) -> Seen:

@@ -33,8 +33,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("api", "body"), APIS, ids=lambda value: getattr(value, "name", None))
 def test_hints_keep_their_values(api: Dialect, body: dict[str, Any]) -> None:
-    given = {"latency_sensitivity": 0.9, "osl": 300, "speculative_prefill": True, "strict_priority": 4}
-    asked = {**body, "model": "m", "nvext": {"agent_hints": given, "annotations": []}, "cache_salt": "s"}
+    agent_hints = {"latency_sensitivity": 0.9, "osl": 300, "speculative_prefill": True, "strict_priority": 4}
+    asked = {**body, "model": "m", "nvext": {"agent_hints": agent_hints, "annotations": []}, "cache_salt": "s"}
     (conversation,) = api.parse(json.dumps(asked).encode(), {}).conversations
     assert conversation.hints == Hints(latency_sensitivity=0.9, osl=300, speculative_prefill=True, cache_salt="s")
 

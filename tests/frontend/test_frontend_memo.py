@@ -121,7 +121,7 @@ def test_lone_surrogate_in_a_tool_is_mended() -> None:
 
 
 def test_least_recently_used_value_is_dropped_first() -> None:
-    known: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
+    cache: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
     made: list[bytes] = []
 
     def make(data: bytes) -> bytes:
@@ -130,27 +130,27 @@ def test_least_recently_used_value_is_dropped_first() -> None:
 
     parts = {letter: letter * MIN_SIZE for letter in (b"a", b"b", b"c", b"d", b"e")}
     for letter in (b"a", b"b", b"c", b"d", b"a", b"e", b"a", b"b"):
-        assert known.get(parts[letter], make) == parts[letter]
+        assert cache.get(parts[letter], make) == parts[letter]
     assert made == [b"a", b"b", b"c", b"d", b"e", b"b"]
-    assert known.size == 4 * MIN_SIZE
+    assert cache.size == 4 * MIN_SIZE
 
 
 def test_too_large_and_too_small_values_are_not_kept() -> None:
-    known: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
+    cache: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
     for data in (b"x" * (MIN_SIZE - 1), b"x" * (MIN_SIZE + 1)):
-        assert known.get(data, bytes) == data
-    assert known.size == 0
+        assert cache.get(data, bytes) == data
+    assert cache.size == 0
 
 
 def test_failed_value_is_made_again() -> None:
-    known: Memo[int] = Memo()
+    cache: Memo[int] = Memo()
 
     def fail(_: bytes) -> int:
         raise Invalid("no")
 
     with pytest.raises(Invalid):
-        known.get(b"1" * MIN_SIZE, fail)
-    assert known.get(b"1" * MIN_SIZE, len) == MIN_SIZE
+        cache.get(b"1" * MIN_SIZE, fail)
+    assert cache.get(b"1" * MIN_SIZE, len) == MIN_SIZE
 
 
 def test_tools_in_the_input_do_not_reach_the_next_request() -> None:
@@ -164,19 +164,19 @@ def test_tools_in_the_input_do_not_reach_the_next_request() -> None:
 
 def test_newest_of_parts_with_one_hash_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "xxh3_64_intdigest", lambda _: 1)
-    known: Memo[bytes] = Memo()
+    cache: Memo[bytes] = Memo()
     for part in (b"a" * MIN_SIZE, b"b" * MIN_SIZE, b"a" * MIN_SIZE):
-        assert known.get(part, bytes.upper) == part.upper()
-    assert known.size == MIN_SIZE
+        assert cache.get(part, bytes.upper) == part.upper()
+    assert cache.size == MIN_SIZE
 
 
 INSTRUCTIONS = "Be brief, be exact, and read a file before you change it. " * 200
 OTHER = INSTRUCTIONS[:3000] + "X" + INSTRUCTIONS[3001:]
 
 
-def shared(known: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
+def shared(cache: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
     conversation = Conversation("m", [Message("user", [Text(said)])], system=[Text("".join(list(t))) for t in system])
-    share_texts(conversation, known)
+    share_texts(conversation, cache)
     return conversation
 
 
@@ -195,8 +195,8 @@ def test_instructions_in_messages_are_shared() -> None:
     api = Chat(Settings())
 
     def ask(said: str) -> Conversation:
-        turns = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": said}]
-        return api.parse(chat([], messages=turns), {}).conversations[0]
+        messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": said}]
+        return api.parse(chat([], messages=messages), {}).conversations[0]
 
     first, second = ask("Hi."), ask("Bye.")
     assert first.messages[0].parts[0] is second.messages[0].parts[0]
@@ -204,25 +204,25 @@ def test_instructions_in_messages_are_shared() -> None:
 
 
 def test_texts_with_equal_ends_stay_different() -> None:
-    known: Memo[Any] = Memo()
+    cache: Memo[Any] = Memo()
     for system in (INSTRUCTIONS, OTHER, INSTRUCTIONS, OTHER):
-        assert shared(known, system).system == [Text(system)]
-    assert known.size == len(INSTRUCTIONS) + len(OTHER)
+        assert shared(cache, system).system == [Text(system)]
+    assert cache.size == len(INSTRUCTIONS) + len(OTHER)
 
 
 def test_short_and_too_large_texts_are_not_shared() -> None:
-    known: Memo[Any] = Memo(4 * MIN_CHARS)
-    shared(known, "x" * (MIN_CHARS - 1), "y" * (MIN_CHARS + 1))
-    assert known.size == 0
-    shared(known, "z" * MIN_CHARS)
-    assert known.size == MIN_CHARS
+    cache: Memo[Any] = Memo(4 * MIN_CHARS)
+    shared(cache, "x" * (MIN_CHARS - 1), "y" * (MIN_CHARS + 1))
+    assert cache.size == 0
+    shared(cache, "z" * MIN_CHARS)
+    assert cache.size == MIN_CHARS
 
 
 def test_least_recently_used_text_is_dropped_first() -> None:
-    known: Memo[Any] = Memo(4 * MIN_CHARS)
-    kept = shared(known, "0" * MIN_CHARS).system[0]
+    cache: Memo[Any] = Memo(4 * MIN_CHARS)
+    kept = shared(cache, "0" * MIN_CHARS).system[0]
     for name in "12345":
-        shared(known, name * MIN_CHARS)
-        assert shared(known, "0" * MIN_CHARS).system[0] is kept
-        assert known.size <= 4 * MIN_CHARS
-    assert shared(known, "5" * MIN_CHARS, said="1" * MIN_CHARS).messages[0].parts == [Text("1" * MIN_CHARS)]
+        shared(cache, name * MIN_CHARS)
+        assert shared(cache, "0" * MIN_CHARS).system[0] is kept
+        assert cache.size <= 4 * MIN_CHARS
+    assert shared(cache, "5" * MIN_CHARS, said="1" * MIN_CHARS).messages[0].parts == [Text("1" * MIN_CHARS)]

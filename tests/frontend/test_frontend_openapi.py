@@ -11,6 +11,7 @@ from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
+from services.frontend.apis.shared.mount import Api
 from services.frontend.apis.shared.openapi import REASONS, document
 from services.frontend.app import APIS, make_app
 from services.runtime.config import FrontendConfig
@@ -128,6 +129,28 @@ REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "/version", None),
     ("GET", "/", None),
 ]
+
+
+def test_answers_have_exact_enumerations_and_required_members() -> None:
+    schemas = EVERYTHING["components"]["schemas"]
+    chat, completion, message = schemas["ChatAnswerChoice"], schemas["CompletionsChoice"], schemas["MessagesAnswer"]
+    assert chat["properties"]["finish_reason"] == {"enum": ["function_call", "length", "stop", "tool_calls"]}
+    assert completion["properties"]["finish_reason"] == {"enum": ["length", "stop"]}
+    assert {"end_turn", "tool_use"} < {*message["properties"]["stop_reason"]["enum"]}
+    assert {"finish_reason", "message", "logprobs"} <= {*chat["required"]}
+    assert {"role", "content", "refusal"} == {*schemas["ChatAnswerMessage"]["required"]}
+    assert {"type", "role", "stop_reason", "stop_sequence", "usage"} <= {*message["required"]}
+    assert all("object" in schemas[f"{api}Answer"]["required"] for api in ("Chat", "Completions", "Responses"))
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_no_type_is_in_requests_and_answers(api: Api) -> None:
+    """Members with a default are optional in a request and required in an answer."""
+    bodies, answers = (
+        msgspec.json.schema_components({kind for kind in kinds if kind})[1]
+        for kinds in zip(*((one.body, one.answer) for one in api.operations), strict=True)
+    )
+    assert not bodies.keys() & answers.keys()
 
 
 @pytest.mark.parametrize(("method", "path", "body"), REQUESTS, ids=[f"{m} {p}" for m, p, _ in REQUESTS])

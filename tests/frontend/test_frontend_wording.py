@@ -177,7 +177,7 @@ def test_wording_survives_invalid_json_after_the_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "mended"),
+    ("source", "mended"),
     [
         (rb'"\ud83d\ude00"', rb'"\ud83d\ude00"'),
         (rb'"\uD83D\uDE00 ok"', rb'"\uD83D\uDE00 ok"'),
@@ -192,11 +192,11 @@ def test_wording_survives_invalid_json_after_the_mistake() -> None:
         (rb'"\\\\ud83d"', rb'"\\\\ud83d"'),
     ],
 )
-def test_lone_surrogate_is_mended(given: bytes, mended: bytes) -> None:
-    assert mend_surrogates(given) == mended
+def test_lone_surrogate_is_mended(source: bytes, mended: bytes) -> None:
+    assert mend_surrogates(source) == mended
 
 
 def test_tool_result_cut_inside_an_emoji_is_served() -> None:
     body = rb'{"max_tokens": 9, "messages": [{"role": "user", "content": "cut \ud83d"}]}'
-    (turn,) = parse(body, {}).conversation.messages
-    assert turn.parts[0].text == "cut \ufffd"  # type: ignore[union-attr]
+    (message,) = parse(body, {}).conversation.messages
+    assert message.parts[0].text == "cut \ufffd"  # type: ignore[union-attr]

@@ -64,11 +64,11 @@ def load(path: Path, api: Api) -> Conversation:
 def story_of(conversation: Conversation) -> Story:
     """The parts in order, with their roles; consecutive turns of a role are one."""
     story: Story = [("system", text.text) for text in conversation.system]
-    for turn in conversation.messages:
-        for part in turn.parts:
+    for message in conversation.messages:
+        for part in message.parts:
             match part:
                 case Text(text):
-                    story.append((turn.role, text))
+                    story.append((message.role, text))
                 case Reasoning():
                     story.append(("reasoning", part.text, part.seal))
                 case Call():
@@ -77,7 +77,7 @@ def story_of(conversation: Conversation) -> Story:
                 case Result():
                     story.append(("result", part.call_id, part.is_error, [_inner(inner) for inner in part.parts]))
                 case _:
-                    story.append((turn.role, part))
+                    story.append((message.role, part))
     return story
 
 

@@ -76,7 +76,7 @@ def together(story: Story) -> dict[str, list[str]]:
 def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
     """The texts of a request, without the ids that differ from play to play."""
     story: list[tuple[str, ...]] = [("system", text.text) for text in conversation.system]
-    for part, role in ((part, turn.role) for turn in conversation.messages for part in turn.parts):
+    for part, role in ((part, message.role) for message in conversation.messages for part in message.parts):
         match part:
             case Text(text):
                 story.append((role, text))

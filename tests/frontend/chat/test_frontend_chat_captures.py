@@ -94,11 +94,11 @@ def told_by_json(body: dict[str, Any]) -> Story:
 
 def told_by_conversation(conversation: Conversation) -> Story:
     story: Story = []
-    for turn in conversation.messages:
-        for part in turn.parts:
+    for message in conversation.messages:
+        for part in message.parts:
             match part:
                 case Text(text):
-                    story.append((turn.role, text))
+                    story.append((message.role, text))
                 case Reasoning(text=thought):
                     story.append(("thinking", thought))
                 case Call():

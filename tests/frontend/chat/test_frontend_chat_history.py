@@ -1,4 +1,4 @@
-"""`messages` of Chat Completions as turns."""
+"""Tests how `messages` of Chat Completions become messages of the conversation."""
 
 import json
 from typing import Any
@@ -16,26 +16,26 @@ CALL_2 = {"id": "call_2", "type": "function", "function": {"name": "look", "argu
 USER = {"role": "user", "content": "hi"}
 
 
-def turns(*messages: dict[str, Any], counting: bool = False) -> list[Message]:
+def read_messages(*messages: dict[str, Any], counting: bool = False) -> list[Message]:
     body = json.dumps({"model": "m", "messages": messages}).encode()
     return parse(body, {}, Settings(), counting=counting).conversation.messages
 
 
 def spoken(**fields: Any) -> list[Part]:
     """Parts of one assistant message."""
-    _, turn = turns(USER, {"role": "assistant", **fields})
-    assert turn.role == "assistant"
-    return turn.parts
+    _, message = read_messages(USER, {"role": "assistant", **fields})
+    assert message.role == "assistant"
+    return message.parts
 
 
 def refusal(*messages: dict[str, Any]) -> Invalid:
     with pytest.raises(Invalid) as caught:
-        turns(*messages)
+        read_messages(*messages)
     return caught.value
 
 
 def test_messages_of_every_role_keep_their_order() -> None:
-    found = turns(
+    found = read_messages(
         {"role": "system", "content": "be brief"},
         {"role": "developer", "content": [{"type": "text", "text": "no emojis"}], "name": "ops"},
         {"role": "user", "content": "hi", "name": "ann"},
@@ -54,9 +54,11 @@ def test_messages_of_every_role_keep_their_order() -> None:
 
 
 def test_string_equals_its_single_part() -> None:
-    assert turns(USER) == turns({"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {}}]})
-    assert turns(USER) == turns({"role": "user", "content": ["hi"]})
-    assert turns(USER) == turns({"role": "user", "content": [{"type": "input_text", "text": "hi"}]})
+    assert read_messages(USER) == read_messages(
+        {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {}}]}
+    )
+    assert read_messages(USER) == read_messages({"role": "user", "content": ["hi"]})
+    assert read_messages(USER) == read_messages({"role": "user", "content": [{"type": "input_text", "text": "hi"}]})
 
 
 @pytest.mark.parametrize(
@@ -84,16 +86,16 @@ def test_string_equals_its_single_part() -> None:
     ],
 )
 def test_media_become_parts(part: dict[str, Any], media: Media) -> None:
-    (turn,) = turns({"role": "user", "content": [{"type": "text", "text": "see"}, part]})
-    assert turn.parts == [Text("see"), media]
-    (_, _, answered) = turns(
+    (message,) = read_messages({"role": "user", "content": [{"type": "text", "text": "see"}, part]})
+    assert message.parts == [Text("see"), media]
+    (_, _, answered) = read_messages(
         USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "call_1", "content": [part]}
     )
     assert answered.parts == [Result("call_1", [media], name="look")]
 
 
 def test_calls_are_paired_with_their_results() -> None:
-    found = turns(
+    found = read_messages(
         USER,
         {"role": "assistant", "content": "Looking.", "tool_calls": [CALL, CALL_2]},
         {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "b"}]},
@@ -125,9 +127,9 @@ def test_freeform_call_is_wrapped_as_the_model_wrote_it() -> None:
 def test_legacy_calls_are_paired_by_name() -> None:
     legacy = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": '{"at": 3}'}}
     answer = {"role": "function", "name": "look", "content": "seen"}
-    found = turns(USER, legacy, answer, legacy, answer)
-    calls = [part for turn in found for part in turn.parts if isinstance(part, Call)]
-    results = [part for turn in found for part in turn.parts if isinstance(part, Result)]
+    found = read_messages(USER, legacy, answer, legacy, answer)
+    calls = [part for message in found for part in message.parts if isinstance(part, Call)]
+    results = [part for message in found for part in message.parts if isinstance(part, Result)]
     assert [call.call_id for call in calls] == [result.call_id for result in results]
     assert len({call.call_id for call in calls}) == 2
     assert results[0] == Result(calls[0].call_id, [Text("seen")], name="look")
@@ -204,7 +206,7 @@ def test_reasoning_in_content_parts_is_read() -> None:
 
 
 def test_empty_assistant_message_is_dropped() -> None:
-    assert len(turns(USER, {"role": "assistant", "content": None}, USER)) == 2
+    assert len(read_messages(USER, {"role": "assistant", "content": None}, USER)) == 2
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_history_with_a_wrong_prompt_is_refused(messages: list[dict[str, Any]], 
 
 
 def test_pairing_is_not_checked_for_counting() -> None:
-    found = turns(USER, {"role": "tool", "tool_call_id": "call_9", "content": "a"}, counting=True)
+    found = read_messages(USER, {"role": "tool", "tool_call_id": "call_9", "content": "a"}, counting=True)
     assert found[1].parts == [Result("call_9", [Text("a")])]
 
 
@@ -253,6 +255,10 @@ def test_results_are_sorted_by_their_calls() -> None:
     def answered(*ids: str) -> list[dict[str, Any]]:
         return [{"role": "tool", "tool_call_id": each, "content": each} for each in ids]
 
-    told = turns(USER, called("b", "a"), *answered("a", "b"), called("c", "b", "d"), *answered("d", "b", "c"))
-    ids = [[part.call_id for part in turn.parts if isinstance(part, Result)] for turn in told if turn.role == "tool"]
+    told = read_messages(USER, called("b", "a"), *answered("a", "b"), called("c", "b", "d"), *answered("d", "b", "c"))
+    ids = [
+        [part.call_id for part in message.parts if isinstance(part, Result)]
+        for message in told
+        if message.role == "tool"
+    ]
     assert ids == [["b", "a"], ["c", "b", "d"]]

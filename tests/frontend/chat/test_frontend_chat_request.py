@@ -112,7 +112,7 @@ def test_legacy_functions_are_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("choice", "wanted"),
     [
         ("none", ToolChoice("none")),
         ("auto", ToolChoice()),
@@ -136,15 +136,15 @@ def test_legacy_functions_are_tools() -> None:
         ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, ToolChoice("none")),
     ],
 )
-def test_tool_choice_is_converted(given: Any, wanted: ToolChoice) -> None:
-    assert ask(tools=[LOOK, PATCH], tool_choice=given).conversation.tool_choice == wanted
-    single = ask(tools=[LOOK, PATCH], tool_choice=given, parallel_tool_calls=False).conversation.tool_choice
+def test_tool_choice_is_converted(choice: Any, wanted: ToolChoice) -> None:
+    assert ask(tools=[LOOK, PATCH], tool_choice=choice).conversation.tool_choice == wanted
+    single = ask(tools=[LOOK, PATCH], tool_choice=choice, parallel_tool_calls=False).conversation.tool_choice
     assert single == msgspec.structs.replace(wanted, parallel=False)
 
 
-@pytest.mark.parametrize("given", ["auto", "none"])
-def test_tool_choice_none_needs_no_tools(given: str) -> None:
-    assert ask(tool_choice=given, parallel_tool_calls=True, tools=[]).conversation.tools == []
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_tool_choice_none_needs_no_tools(choice: str) -> None:
+    assert ask(tool_choice=choice, parallel_tool_calls=True, tools=[]).conversation.tools == []
 
 
 @pytest.mark.parametrize(

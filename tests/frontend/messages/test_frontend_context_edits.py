@@ -54,8 +54,8 @@ def ask(keep: Any = None, *edits: Json) -> MessagesAsk:
     return parse(json.dumps(body).encode(), {})
 
 
-def thoughts(turns: list[Message]) -> list[str | None]:
-    return [part.text for turn in turns for part in turn.parts if isinstance(part, Reasoning)]
+def thoughts(messages: list[Message]) -> list[str | None]:
+    return [part.text for message in messages for part in message.parts if isinstance(part, Reasoning)]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_last_turns_keep_their_thinking(keep: Any, left: list[str]) -> None:
 
 
 def test_message_with_only_thinking_is_dropped() -> None:
-    roles = [turn.role for turn in ask().conversation.messages]
+    roles = [message.role for message in ask().conversation.messages]
     assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant", "user", "user", "assistant", "tool"]
 
 
@@ -151,7 +151,7 @@ async def after(counted: list[Conversation] | None = None, **edit: Any) -> Messa
 
 def story(asked: MessagesAsk) -> dict[str, tuple[str, bool]]:
     """By call: its arguments, and whether its result is there."""
-    parts = [part for turn in asked.conversation.messages for part in turn.parts]
+    parts = [part for message in asked.conversation.messages for part in message.parts]
     whole = {part.call_id: part.parts == [Text(LONG)] for part in parts if isinstance(part, Result)}
     return {part.call_id: (part.arguments, whole[part.call_id]) for part in parts if isinstance(part, Call)}
 
@@ -181,7 +181,9 @@ async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
     assert asked.edits is not None
     assert asked.edits.applied == [applied]
     assert asked.edits.original_tokens == await by_length(plain)
-    errors = [part.is_error for turn in asked.conversation.messages for part in turn.parts if isinstance(part, Result)]
+    errors = [
+        part.is_error for message in asked.conversation.messages for part in message.parts if isinstance(part, Result)
+    ]
     assert errors == [False] * 5
 
 

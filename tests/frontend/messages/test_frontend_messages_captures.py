@@ -61,11 +61,11 @@ def _block(role: str, block: dict[str, Any]) -> Story:
 
 def told_by_conversation(conversation: Conversation) -> Story:
     story: Story = [("top", text.text) for text in conversation.system]
-    for turn in conversation.messages:
-        for part in turn.parts:
+    for message in conversation.messages:
+        for part in message.parts:
             match part:
                 case Text(text):
-                    story.append((turn.role, text))
+                    story.append((message.role, text))
                 case Reasoning(text=thought, seal=seal):
                     story.append(("thinking", thought, seal))
                 case Call():

@@ -35,8 +35,8 @@ class Turns(FakeGateway):
 
 
 def edit(trigger: int | None = 4000, **more: Any) -> Any:
-    given = {} if trigger is None else {"trigger": {"type": "input_tokens", "value": trigger}}
-    return {"edits": [{"type": "compact_20260112", **given, **more}]}
+    members = {} if trigger is None else {"trigger": {"type": "input_tokens", "value": trigger}}
+    return {"edits": [{"type": "compact_20260112", **members, **more}]}
 
 
 TALK: list[Any] = [
@@ -86,7 +86,7 @@ async def test_answer_continues_from_the_summary(stream: bool) -> None:
     # What the client sends back makes the same prompt again.
     assert later.messages[:1] == compacted.messages
     assert (later.tools, later.system) == (compacted.tools, compacted.system)
-    assert [turn.role for turn in later.messages] == ["user", "assistant", "user"]
+    assert [message.role for message in later.messages] == ["user", "assistant", "user"]
 
 
 async def test_pause_ends_the_answer_after_the_compaction(stream: bool) -> None:

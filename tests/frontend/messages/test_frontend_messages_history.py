@@ -19,23 +19,23 @@ HI: Json = {"role": "user", "content": "hi"}
 TOOLS: list[Json] = [{"name": name, "input_schema": {}} for name in ("look", "find")]
 
 
-def turns(*messages: Json, **fields: Any) -> list[Message]:
+def read_messages(*messages: Json, **fields: Any) -> list[Message]:
     return parse(json.dumps({"max_tokens": 9, "messages": messages, **fields}).encode(), {}).conversation.messages
 
 
 def said(*blocks: Json) -> list[Part]:
-    (turn,) = turns({"role": "user", "content": blocks})
-    return turn.parts
+    (message,) = read_messages({"role": "user", "content": blocks})
+    return message.parts
 
 
 def refused(*messages: Json, **fields: Any) -> str:
     with pytest.raises(Invalid) as caught:
-        turns(*messages, **fields)
+        read_messages(*messages, **fields)
     return caught.value.info.message
 
 
 def test_results_precede_the_users_text_in_a_message() -> None:
-    told = turns(
+    told = read_messages(
         HI,
         {"role": "assistant", "content": [USE]},
         {"role": "user", "content": [{"type": "text", "text": "and?"}, RESULT]},
@@ -44,7 +44,7 @@ def test_results_precede_the_users_text_in_a_message() -> None:
 
 
 def test_messages_of_one_role_stay_separate() -> None:
-    assert [turn.role for turn in turns(HI, HI, {"role": "system", "content": "x"}, HI)] == [
+    assert [message.role for message in read_messages(HI, HI, {"role": "system", "content": "x"}, HI)] == [
         "user",
         "user",
         "system",
@@ -55,7 +55,7 @@ def test_messages_of_one_role_stay_separate() -> None:
 @pytest.mark.parametrize("flag", [True, False, None])
 def test_is_error_has_three_states(flag: bool | None) -> None:
     block = RESULT if flag is None else {**RESULT, "is_error": flag}
-    told = turns(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
+    told = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
     (result,) = told[2].parts
     assert isinstance(result, Result)
     assert result.is_error is flag
@@ -91,7 +91,7 @@ def test_arguments_keep_their_spelling(raw: str, kept: str) -> None:
     ],
 )
 def test_reasoning_is_converted(block: Json, part: Reasoning) -> None:
-    assert turns(HI, {"role": "assistant", "content": [block]})[1].parts == [part]
+    assert read_messages(HI, {"role": "assistant", "content": [block]})[1].parts == [part]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_blocks_inside_a_result_are_converted() -> None:
             {"type": "browser_state", "tabs": [{"id": 1}]},
         ],
     }
-    told = turns(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
+    told = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
     assert told[2].parts == [
         Result(
             "t1",
@@ -222,7 +222,7 @@ def test_blocks_of_other_servers_tools_become_text() -> None:
         "content": {"type": "bash_code_execution_result", "stdout": "ok", "stderr": "", "return_code": 0},
     }
     listed = {"type": "mcp_tool_result", "tool_use_id": "s4", "content": [{"type": "text", "text": "from mcp"}]}
-    (_, told) = turns(
+    (_, told) = read_messages(
         HI,
         {
             "role": "assistant",
@@ -248,7 +248,7 @@ def test_blocks_of_other_servers_tools_become_text() -> None:
 
 
 def test_compaction_replaces_everything_before_it() -> None:
-    told = turns(
+    told = read_messages(
         HI,
         {
             "role": "assistant",
@@ -264,8 +264,8 @@ def test_compaction_replaces_everything_before_it() -> None:
 
 
 def test_failed_compaction_is_dropped() -> None:
-    told = turns(HI, {"role": "assistant", "content": [{"type": "compaction", "content": None}]}, HI)
-    assert [turn.role for turn in told] == ["user", "user"]
+    told = read_messages(HI, {"role": "assistant", "content": [{"type": "compaction", "content": None}]}, HI)
+    assert [message.role for message in told] == ["user", "user"]
 
 
 def test_tool_changes_are_described_where_they_happen() -> None:
@@ -318,7 +318,7 @@ def test_returning_tool_keeps_its_place_and_is_described_again() -> None:
     }
     told = parse(json.dumps(body).encode(), {}).conversation
     assert [tool.name for tool in told.tools] == ["look", "find"]
-    gone, back = (turn for turn in told.messages if turn.role == "system")
+    gone, back = (message for message in told.messages if message.role == "system")
     assert gone.parts == [Text("From here on the tool `find` is not available any more.")]
     assert isinstance(back.parts[0], Text)
     assert '"name": "find"' in back.parts[0].text
@@ -328,13 +328,13 @@ def test_known_and_unknown_tools_are_not_described() -> None:
     messages = [HI, changing("tool_addition", "look"), changing("tool_removal", "nope"), HI]
     body = {"max_tokens": 9, "messages": messages, "tools": TOOLS}
     told = parse(json.dumps(body).encode(), {}).conversation
-    assert [turn.role for turn in told.messages] == ["user", "user"]
+    assert [message.role for message in told.messages] == ["user", "user"]
 
 
 def test_change_stays_when_its_message_is_cleared() -> None:
     messages = [HI, changing("tool_removal", "look", clear_at="next_user_message"), HI]
     told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": TOOLS}).encode(), {}).conversation
-    assert [turn.role for turn in told.messages] == ["user", "system", "user"]
+    assert [message.role for message in told.messages] == ["user", "system", "user"]
 
 
 def test_first_added_tools_are_listed_in_the_prompts_head() -> None:
@@ -345,7 +345,7 @@ def test_first_added_tools_are_listed_in_the_prompts_head() -> None:
     }
     told = parse(json.dumps({"max_tokens": 9, "messages": [HI, change]}).encode(), {}).conversation
     assert [(tool.name, tool.deferred) for tool in told.tools] == [("fly", False)]
-    assert [turn.role for turn in told.messages] == ["user"]
+    assert [message.role for message in told.messages] == ["user"]
 
 
 def test_withdrawn_tool_cannot_be_forced() -> None:
@@ -372,7 +372,7 @@ def test_compaction_moves_its_changes_to_the_prompts_head() -> None:
     messages = [HI, changing("tool_removal", "find"), {"role": "assistant", "content": [block]}, HI]
     told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": [*TOOLS, late]}).encode(), {}).conversation
     assert [(tool.name, tool.deferred) for tool in told.tools] == [("find", False), ("late", False)]
-    assert [turn.role for turn in told.messages] == ["user", "user"]
+    assert [message.role for message in told.messages] == ["user", "user"]
 
 
 def test_results_are_sorted_by_their_calls() -> None:
@@ -382,15 +382,19 @@ def test_results_are_sorted_by_their_calls() -> None:
     def answered(*ids: str) -> Json:
         return {"role": "user", "content": [{**RESULT, "tool_use_id": each} for each in ids]}
 
-    told = turns(HI, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c"))
-    ids = [[part.call_id for part in turn.parts if isinstance(part, Result)] for turn in told if turn.role == "tool"]
+    told = read_messages(HI, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c"))
+    ids = [
+        [part.call_id for part in message.parts if isinstance(part, Result)]
+        for message in told
+        if message.role == "tool"
+    ]
     assert ids == [["b", "a"], ["c", "b", "d"]]
 
 
 def test_cleared_system_message_disappears_after_the_next_user_message() -> None:
     note = {"role": "system", "content": "for now", "clear_at": "next_user_message"}
-    assert len(turns(HI, note)) == 2
-    assert turns(HI, note, HI) == [Message("user", [Text("hi")])] * 2
+    assert len(read_messages(HI, note)) == 2
+    assert read_messages(HI, note, HI) == [Message("user", [Text("hi")])] * 2
 
 
 @pytest.mark.parametrize(
@@ -462,11 +466,11 @@ def test_invalid_request_is_refused(messages: list[Json], message: str) -> None:
 
 
 def test_calls_without_results_are_accepted() -> None:
-    told = turns(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": "never mind"})
-    assert [turn.role for turn in told] == ["user", "assistant", "user"]
+    told = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": "never mind"})
+    assert [message.role for message in told] == ["user", "assistant", "user"]
 
 
 def test_id_may_occur_again_in_a_later_message() -> None:
     asked = {"role": "assistant", "content": [USE]}
     answered = {"role": "user", "content": [RESULT]}
-    assert len(turns(HI, asked, answered, asked, answered)) == 5
+    assert len(read_messages(HI, asked, answered, asked, answered)) == 5

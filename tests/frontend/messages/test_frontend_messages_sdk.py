@@ -58,9 +58,9 @@ async def test_sdk_parses_every_transcript_strictly(path: Path) -> None:
 
 
 def _content(message: Message) -> list[dict[str, Any]]:
-    known = {"text": ("type", "text"), "thinking": ("type", "thinking", "signature")}
+    members = {"text": ("type", "text"), "thinking": ("type", "thinking", "signature")}
     tool = ("type", "id", "name", "input", "caller")
-    return [{key: block.to_dict()[key] for key in known.get(block.type, tool)} for block in message.content]
+    return [{key: block.to_dict()[key] for key in members.get(block.type, tool)} for block in message.content]
 
 
 @beta_async_tool
@@ -83,7 +83,7 @@ async def test_tool_runner_sends_the_history_after_a_refused_thread() -> None:
         runner = sdk.beta.messages.tool_runner(model=MODEL, max_tokens=99, messages=HI, tools=[look])
         last = await runner.until_done()
     assert last.content[0].to_dict()["text"] == "All seen."
-    assert [turn.role for turn in gateway.turns[1].conversation.messages] == ["user", "assistant", "tool"]
+    assert [message.role for message in gateway.turns[1].conversation.messages] == ["user", "assistant", "tool"]
     (_, assistant, tool) = gateway.turns[1].conversation.messages
     assert isinstance(assistant.parts[0], Reasoning)
     assert assistant.parts[0] == Reasoning("so", "c2VhbA")

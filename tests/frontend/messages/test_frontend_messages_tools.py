@@ -22,7 +22,7 @@ def told(*tools: dict[str, Any], **fields: Any) -> Conversation:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "name", "required", "has"),
+    ("kind", "declared", "name", "required", "has"),
     [
         ("bash_20250124", "bash", "bash", [], {"command", "restart"}),
         (
@@ -43,9 +43,9 @@ def told(*tools: dict[str, Any], **fields: Any) -> Conversation:
     ],
 )
 def test_typed_client_tools_get_their_schema(
-    kind: str, given: str, name: str, required: list[str], has: set[str]
+    kind: str, declared: str, name: str, required: list[str], has: set[str]
 ) -> None:
-    tool = {"type": kind, "name": given} if given else {"type": kind}
+    tool = {"type": kind, "name": declared} if declared else {"type": kind}
     (spec,) = told(tool).tools
     assert spec.name == name
     assert spec.description

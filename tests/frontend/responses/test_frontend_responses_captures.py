@@ -109,11 +109,11 @@ def _tool(tool: dict[str, Any], namespace: str | None) -> Story:
 
 def told_by_conversation(conversation: Conversation, opened: bool) -> Story:
     story: Story = []
-    for turn in conversation.messages:
-        for part in turn.parts:
+    for message in conversation.messages:
+        for part in message.parts:
             match part:
                 case Text(text):
-                    story.append((turn.role, text))
+                    story.append((message.role, text))
                 case Reasoning(text=thought, seal=seal, summary=summary):
                     story.append(("thinking", "" if opened else thought or "", [] if opened else summary, seal))
                 case Call(kind="custom"):
@@ -204,5 +204,5 @@ def test_captured_websocket_session_continues_its_responses() -> None:
     assert requests[0].body.previous_response_id is None
     assert all(request.body.previous_response_id is not None and not request.prefill for request in requests[1:])
     ask = Responses().understand(requests[1].with_history(requests[0].items), {})
-    assert [turn.role for turn in ask.conversation.messages][:1] == ["developer"]
+    assert [message.role for message in ask.conversation.messages][:1] == ["developer"]
     assert len(ask.conversation.messages) == len(requests[0].items) + len(requests[1].items)

@@ -39,7 +39,7 @@ def ask(*items: Any, **options: Any) -> ResponsesAsk:
     return Responses().understand(request, {}, **options)
 
 
-def turns(*items: Any, **options: Any) -> list[Message]:
+def read_messages(*items: Any, **options: Any) -> list[Message]:
     return ask(*items, **options).conversation.messages
 
 
@@ -68,25 +68,27 @@ def test_all_forms_of_a_user_message_are_equal() -> None:
             }
         ],
     ]
-    assert all(turns(*form) == [Message("user", [Text("Hi.")])] for form in forms)
-    assert Responses().understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.messages == turns(USER)
+    assert all(read_messages(*form) == [Message("user", [Text("Hi.")])] for form in forms)
+    assert Responses().understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.messages == read_messages(
+        USER
+    )
 
 
 def test_assistant_message_has_the_ids_of_its_items() -> None:
     reply = {"type": "message", "role": "assistant", "id": "msg_1", "content": "Hello."}
     empty = {"type": "reasoning", "id": "rs_1", "summary": []}
-    found = turns(USER, empty, reply, USER, {**reply, "id": None})
-    assert [turn.ids for turn in found] == [[], ["rs_1", "msg_1"], [], []]
+    found = read_messages(USER, empty, reply, USER, {**reply, "id": None})
+    assert [message.ids for message in found] == [[], ["rs_1", "msg_1"], [], []]
 
 
 def test_instructions_keep_their_place_and_role() -> None:
-    found = turns({"role": "developer", "content": "A"}, USER, {"role": "system", "content": "B"}, USER)
-    assert [turn.role for turn in found] == ["developer", "user", "system", "user"]
-    assert turns({"role": "developer", "content": ""}, USER) == turns(USER)
+    found = read_messages({"role": "developer", "content": "A"}, USER, {"role": "system", "content": "B"}, USER)
+    assert [message.role for message in found] == ["developer", "user", "system", "user"]
+    assert read_messages({"role": "developer", "content": ""}, USER) == read_messages(USER)
 
 
 def test_consecutive_items_of_the_model_are_one_message() -> None:
-    found = turns(
+    found = read_messages(
         USER,
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "A"}]},
         {
@@ -136,27 +138,29 @@ def test_consecutive_items_of_the_model_are_one_message() -> None:
     ],
 )  # fmt: skip
 def test_thought_is_its_text_else_its_seal_else_its_summary(item: Any, with_key: bool, expected: Any) -> None:
-    found = turns(USER, {"type": "reasoning", **item}, CALL, sealer=Box() if with_key else None)[1].parts[0]
+    found = read_messages(USER, {"type": "reasoning", **item}, CALL, sealer=Box() if with_key else None)[1].parts[0]
     assert isinstance(found, Reasoning)
     assert (found.text, found.seal, found.summary) == expected
 
 
 def test_empty_thought_is_dropped() -> None:
-    assert turns(USER, {"type": "reasoning", "summary": []}) == turns(USER)
+    assert read_messages(USER, {"type": "reasoning", "summary": []}) == read_messages(USER)
 
 
 def test_result_without_its_call_is_refused() -> None:
     output = {"type": "function_call_output", "call_id": "c9", "output": "x"}
     with pytest.raises(Invalid, match="No tool call found for function call output with call_id c9"):
-        turns(USER, output)
-    assert turns(USER, output, counting=True)[1].role == "tool"
-    assert turns(output, history=[raw({**CALL, "call_id": "c9"})])[1].parts == [Result("c9", [Text("x")], name="look")]
+        read_messages(USER, output)
+    assert read_messages(USER, output, counting=True)[1].role == "tool"
+    assert read_messages(output, history=[raw({**CALL, "call_id": "c9"})])[1].parts == [
+        Result("c9", [Text("x")], name="look")
+    ]
     nameless = {"type": "function_call_output", "output": "x", "name": "look", "namespace": "ns"}
-    assert turns(USER, nameless)[1].parts == [Result("", [Text("x")], name="ns__look")]
+    assert read_messages(USER, nameless)[1].parts == [Result("", [Text("x")], name="ns__look")]
 
 
 def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
-    found = turns(
+    found = read_messages(
         USER,
         {"type": "local_shell_call", "id": "lsh_1", "call_id": "a", "status": "completed", "action": {"type": "exec", "command": ["ls"], "env": {}}},
         {"type": "shell_call", "call_id": "b", "action": {"commands": ["ls", "pwd"], "timeout_ms": 5}},
@@ -182,7 +186,7 @@ def test_local_shell_outputs_are_matched_by_item_id() -> None:
     action = {"type": "exec", "command": ["ls"], "env": {}}
     calls = [{"type": "local_shell_call", "id": f"lsh_{at}", "call_id": at, "action": action} for at in "ab"]
     outputs = [{"type": "local_shell_call_output", "id": f"lsh_{at}", "output": at} for at in "ba"]
-    assert turns(USER, *calls, *outputs)[2].parts == [
+    assert read_messages(USER, *calls, *outputs)[2].parts == [
         Result(at, [Text(at)], name="local_shell") for at in "ab"
     ]  # fmt: skip
 
@@ -204,7 +208,7 @@ def test_tools_from_a_search_are_available_after_it() -> None:
         {"type": "tool_search_output", "call_id": "s3", "tools": [found]},
         body={"tools": [{"type": "tool_search", "execution": "client"}]},
     )  # fmt: skip
-    results = [part for turn in spoken.conversation.messages for part in turn.parts if isinstance(part, Result)]
+    results = [part for message in spoken.conversation.messages for part in message.parts if isinstance(part, Result)]
     assert [result.parts for result in results] == [
         [ToolReference("ns__f")],
         [Text("No tools were found.")],
@@ -229,7 +233,7 @@ def test_search_run_by_a_server_adds_only_its_tools() -> None:
         {"type": "tool_search_call", "execution": "server", "call_id": None, "arguments": {"paths": ["f"]}},
         {"type": "tool_search_output", "execution": "server", "call_id": None, "tools": [{"type": "function", "name": "f"}]},
     )  # fmt: skip
-    assert found.conversation.messages == turns(USER)
+    assert found.conversation.messages == read_messages(USER)
     assert [(tool.name, tool.deferred) for tool in found.conversation.tools] == [("f", False)]
 
 
@@ -247,17 +251,17 @@ def test_additional_tools_and_configuration_updates_apply() -> None:
     assert found.format is not None
     assert found.format.kind == "json_object"
     assert found.verbosity == "low"
-    assert found.messages == turns(USER)
+    assert found.messages == read_messages(USER)
 
 
 def test_returned_compaction_becomes_its_summary() -> None:
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": seal_summary(Box(), "All is well.")}
-    found = turns({"role": "developer", "content": "Base."}, item, USER, sealer=Box())
+    found = read_messages({"role": "developer", "content": "Base."}, item, USER, sealer=Box())
     assert found[1] == Message("user", [Text(COMPACTED + "All is well.")])
-    assert [turn.role for turn in found] == ["developer", "user", "user"]
+    assert [message.role for message in found] == ["developer", "user", "user"]
     for sealer, blob in ((Box(), "foreign"), (Box(), Box().seal("a thought")), (None, item["encrypted_content"])):
         with pytest.raises(Invalid) as refused:
-            turns(USER, {"type": "compaction", "encrypted_content": blob}, sealer=sealer)
+            read_messages(USER, {"type": "compaction", "encrypted_content": blob}, sealer=sealer)
         assert refused.value.info.code == "invalid_encrypted_content"
         assert refused.value.info.param == "input[1].encrypted_content"
 
@@ -274,23 +278,23 @@ def test_compaction_trigger_requests_a_summary() -> None:
         ask({"type": "compaction_trigger"}, USER, sealer=Box())
     with pytest.raises(Invalid, match="no key"):
         ask(USER, {"type": "compaction_trigger"})
-    over = turns(USER, history=[raw(USER), raw({"type": "compaction_trigger"})])
-    assert over == [*turns(USER), *turns(USER)]
+    over = read_messages(USER, history=[raw(USER), raw({"type": "compaction_trigger"})])
+    assert over == [*read_messages(USER), *read_messages(USER)]
 
 
 def test_references_are_replaced_by_their_items() -> None:
     stored = {"msg_1": raw({"type": "message", "role": "user", "content": "Stored."}), "fc_1": raw(CALL)}
-    found = turns(
+    found = read_messages(
         {"type": "item_reference", "id": "msg_1"}, {"id": "fc_1"}, {"type": None, "id": "msg_1"}, stored=stored
     )
-    assert [turn.role for turn in found] == ["user", "assistant", "user"]
+    assert [message.role for message in found] == ["user", "assistant", "user"]
     assert found[0].parts == [Text("Stored.")]
     assert decode(b'{"input":[{"type":"item_reference","id":"a"},{"id":"b"}]}').references == ["a", "b"]
-    for known in (stored, None):
+    for items in (stored, None):
         with pytest.raises(NotFound, match=r"Item with id 'x' not found\."):
-            turns(USER, {"type": "item_reference", "id": "x"}, stored=known)
+            read_messages(USER, {"type": "item_reference", "id": "x"}, stored=items)
     with pytest.raises(Invalid) as refused:
-        turns(USER, {"type": "item_reference", "id": None}, stored=stored)
+        read_messages(USER, {"type": "item_reference", "id": None}, stored=stored)
     assert (refused.value.info.param, refused.value.info.code) == ("input[1].id", "missing_required_parameter")
 
 
@@ -316,16 +320,16 @@ def test_images_and_files_become_media() -> None:
         Media("document", "text/plain", 1, title="bad.txt"),
         Media("audio"),
     ]
-    assert turns({"role": "user", "content": content})[0].parts == expected
+    assert read_messages({"role": "user", "content": content})[0].parts == expected
     output = {"type": "function_call_output", "call_id": "c1", "output": content}
-    assert turns(CALL, output)[1].parts == [Result("c1", expected, name="look")]  # type: ignore[arg-type]
+    assert read_messages(CALL, output)[1].parts == [Result("c1", expected, name="look")]  # type: ignore[arg-type]
     for part in (
         {"type": "input_image", "file_id": "f"},
         {"type": "input_file", "file_id": "f"},
         {"type": "input_file"},
     ):
         with pytest.raises(Invalid) as refused:
-            turns({"role": "user", "content": [part]})
+            read_messages({"role": "user", "content": [part]})
         assert str(refused.value.info.param).startswith("input[0].content[0]")
 
 
@@ -343,7 +347,7 @@ def test_images_and_files_become_media() -> None:
     ],
 )  # fmt: skip
 def test_items_of_other_servers_tools_become_text(item: Any, text: str) -> None:
-    assert turns(USER, item) == [*turns(USER), Message("assistant", [Text(text)])]
+    assert read_messages(USER, item) == [*read_messages(USER), Message("assistant", [Text(text)])]
 
 
 def test_screenshot_is_an_image_and_tool_lists_are_dropped() -> None:
@@ -352,15 +356,15 @@ def test_screenshot_is_an_image_and_tool_lists_are_dropped() -> None:
         "call_id": "x",
         "output": {"type": "computer_screenshot", "image_url": "https://x"},
     }
-    assert turns(shot) == [Message("user", [Media("image", url="https://x")])]
+    assert read_messages(shot) == [Message("user", [Media("image", url="https://x")])]
     silent = [{"type": kind, "id": "x"} for kind in ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")]
     found = ask(USER, *silent)
-    assert (found.conversation.messages, found.notes) == (turns(USER), [])
+    assert (found.conversation.messages, found.notes) == (read_messages(USER), [])
 
 
 def test_unknown_item_is_dropped_and_named() -> None:
     found = ask(USER, {"type": "from_the_future", "x": [1]})
-    assert (found.conversation.messages, found.notes) == (turns(USER), ["from_the_future"])
+    assert (found.conversation.messages, found.notes) == (read_messages(USER), ["from_the_future"])
 
 
 def test_assistant_message_is_never_a_prefill() -> None:

@@ -288,7 +288,7 @@ def test_history_precedes_the_input() -> None:
     said = msgspec.Raw(b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two."}]}')
     second = decode(b'{"model":"m","input":"Three.","previous_response_id":"resp_1"}')
     ask = Responses().understand(second.with_history([*first.items, said]), {})
-    assert [(turn.role, turn.parts) for turn in ask.conversation.messages] == [
+    assert [(message.role, message.parts) for message in ask.conversation.messages] == [
         ("user", [Text("One.")]),
         ("assistant", [Text("Two.")]),
         ("user", [Text("Three.")]),

@@ -129,11 +129,11 @@ async def test_turn_that_ends_with_its_time_limit_is_complete() -> None:
     gateway = FakeGateway(lambda: [text(0, "Hello"), Stall(), [finish(1)]])
     log, metrics = structlog.get_logger(), FrontendMetrics(CollectorRegistry())
     runner = Runner(TurnServer(admission(gateway), FrontendConfig(request_timeout_s=0.05), metrics, log))
-    exchange = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
+    context = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
     ask = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
     emitted: list[bytes] = []
     with structlog.testing.capture_logs() as lines:
-        await runner.run(ask, ask.renderer(runner.reply(exchange, MODEL)), exchange, Emitter(emitted.append))
+        await runner.run(ask, ask.renderer(runner.reply(context, MODEL)), context, Emitter(emitted.append))
     assert b"response.completed" in emitted[-1]
     assert [line["outcome"] for line in lines] == ["stop"]
     assert gateway.turns[0].cancelled == []

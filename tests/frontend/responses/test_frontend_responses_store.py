@@ -39,7 +39,7 @@ def item(id: str, text: str = "x") -> Raw:
 
 
 def record(id: str, previous: str | None = None, **changes: Any) -> StoredResponse:
-    given: dict[str, Any] = {
+    members: dict[str, Any] = {
         "id": id,
         "created": 1000.0,
         "response": Raw(json.dumps({"id": id, "status": "completed"}).encode()),
@@ -48,7 +48,7 @@ def record(id: str, previous: str | None = None, **changes: Any) -> StoredRespon
         "input": [item(f"in_{id}")],
         "output": [item(f"out_{id}")],
     }
-    return StoredResponse(**given | changes)
+    return StoredResponse(**members | changes)
 
 
 async def test_record_is_found_until_it_is_deleted() -> None:
