@@ -1,4 +1,4 @@
-"""What surrounds every request: shapes of errors, ids, routes, the log line, the metrics."""
+"""Tests what all requests share: error formats, ids, routes, the log line, the metrics."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the load reads from the streams of each API, in streams that the frontend itself rendered."""
+"""Tests that the benchmark's client reads the streams of each API correctly, with streams rendered by the frontend."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Grammars of freeform tools are checked, and promises that are not enforced are named in a header."""
+"""Tests that grammars of freeform tools are checked, and that a header names formats that are not enforced."""
 
 from typing import Any
 

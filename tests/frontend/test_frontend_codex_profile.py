@@ -1,4 +1,4 @@
-"""Codex' catalogue: what every version requires, the model's own limits, and profiles of Codex' own."""
+"""Tests Codex' catalogue: required fields of every version, the model's limits, and profiles of Codex itself."""
 
 import json
 from pathlib import Path

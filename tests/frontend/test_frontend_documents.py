@@ -1,5 +1,5 @@
-"""A document holds what its stream holds, in every API, for all written turns: those of the vectors, generated ones, and
-every one of them cut off somewhere."""
+"""Tests that a document has the content of its stream, in every API, for the turns of the vectors, generated turns, and
+turns that were cut off."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ REPLY = Reply("0a1b2c", "req_0a1b2c", MODEL, 1700000000, now=lambda: 1700000009.
 QUESTION = [{"role": "user", "content": "Hi."}]
 
 Seen = tuple[list[Any], Any]
-"""The blocks that a client has at the end, and why the turn ended."""
+"""The blocks that a client has at the end, and the reason of the turn's end."""
 
 
 def written() -> Iterator[tuple[Case, Random]]:
@@ -40,7 +40,7 @@ def written() -> Iterator[tuple[Case, Random]]:
 
 
 def turns() -> Iterator[list[TurnEvent]]:
-    """Each turn whole, and cut off by `max_tokens`."""
+    """Each turn complete, and cut off by `max_tokens`."""
     for case, chance in written():
         yield turn(case, case.raw, case.reason)
         yield turn(case, case.raw[: chance.randrange(len(case.raw) + 1)], FinishReason.LENGTH)
@@ -115,7 +115,7 @@ def of_completion(document: dict[str, Any]) -> Seen:
 
 
 def of_events(stream: bytes, document: dict[str, Any]) -> Seen:
-    """The items as their pieces add up; the last event must have the same ones."""
+    """The items assembled from their pieces, after a check that the last event has the same items."""
     items: list[list[str]] = []
     last: dict[str, Any] = {}
     for event in payloads(stream):

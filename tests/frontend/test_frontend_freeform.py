@@ -1,4 +1,4 @@
-"""The raw input of freeform tools, however the model's JSON is cut and spelled."""
+"""Tests the raw input of freeform tools, for every splitting and spelling of the model's JSON."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Scheduling hints in the bodies of every API."""
+"""Tests scheduling hints in the bodies of every API."""
 
 import json
 from typing import Any

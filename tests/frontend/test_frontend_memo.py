@@ -1,4 +1,4 @@
-"""Tools that were read before: the same objects again, and never another answer than that of a fresh look."""
+"""Tests memos: equal tools are read once, and the result equals that of reading them again."""
 
 import json
 from typing import Any
@@ -68,7 +68,7 @@ def test_remembered_tools_equal_fresh_ones() -> None:
 
 
 def test_changes_of_tools_stay_in_their_conversation() -> None:
-    """`tool_addition` and `tool_removal` change one request's tools, not what is known of them."""
+    """`tool_addition` and `tool_removal` change the tools of one request, not those in the memo."""
     dialect = Messages()
     definition = {"type": "tool_definition", "definition": tool("late")}
     removed = {"type": "tool_reference", "name": "read"}

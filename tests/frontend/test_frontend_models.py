@@ -1,4 +1,4 @@
-"""One models document for three families of clients; names with slashes; pages."""
+"""Tests the models document for three families of clients, names with slashes, and pages."""
 
 import asyncio
 import hashlib

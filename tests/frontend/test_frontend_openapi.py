@@ -1,4 +1,4 @@
-"""Our own OpenAPI document: it says what is served, and what is served does what it says (schemathesis)."""
+"""Tests that the OpenAPI document describes what is served, and that answers conform to it (schemathesis)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra `test`)")
 
 EXAMPLES = 25
-"""Of each operation and mode; the whole run takes about half a minute."""
+"""Examples for each operation and mode; the whole run takes about half a minute."""
 OPERATIONS = [operation for api in APIS for operation in api.operations]
 EVERYTHING = document("1.0", APIS)
 
@@ -179,7 +179,7 @@ def operations() -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
 async def test_generated_requests_get_only_documented_answers(operation: Any) -> None:
-    """Status, content type, schema and headers of every answer, to bodies that the document allows and to others."""
+    """Checks status, content type, schema and headers of every answer, to valid and invalid requests."""
     gateway = FakeGateway(everything_said)
     gateway.any_model = True
     async with serving(gateway) as served:

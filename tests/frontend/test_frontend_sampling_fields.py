@@ -1,4 +1,5 @@
-"""The one table of sampling fields: every API takes each of them, and another one is a line in it and one in `Sampling`."""
+"""Tests the table of sampling fields: every API accepts each field, and a new field needs one line in it and one in
+`Sampling`."""
 
 import json
 from typing import Any, get_args, get_type_hints

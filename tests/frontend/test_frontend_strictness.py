@@ -1,4 +1,5 @@
-"""What the vendors' APIs refuse is refused here, in their words; docs/differences.md lists the rest."""
+"""Tests that requests which the vendors' APIs refuse are refused with their wording; docs/differences.md lists the
+exceptions."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Counting, tokenizing and detokenizing over HTTP."""
+"""Tests counting, tokenizing and detokenizing over HTTP."""
 
 from typing import Any
 

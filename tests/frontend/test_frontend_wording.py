@@ -1,4 +1,4 @@
-"""Malformed requests in the words of the native API, and JSON that is none."""
+"""Tests the native wording of errors for malformed requests and invalid JSON."""
 
 import json
 from typing import Any

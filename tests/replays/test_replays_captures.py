@@ -1,4 +1,4 @@
-"""Requests of agents become conversations, and conversations become requests of every API, without loss.
+"""Tests that requests of agents become conversations, and conversations requests of every API, without loss.
 
 Two implementations that share no code agree here: the frontend (request → Conversation) and the clients of `replay`
 (Conversation → request).
@@ -62,7 +62,7 @@ def load(path: Path, api: Api) -> Conversation:
 
 
 def story_of(conversation: Conversation) -> Story:
-    """The parts in order, with their roles; consecutive turns of a role are one."""
+    """The parts in order, with their roles; consecutive messages of one role are joined."""
     story: Story = [("system", text.text) for text in conversation.system]
     for message in conversation.messages:
         for part in message.parts:
@@ -102,7 +102,7 @@ def tools(conversation: Conversation) -> Story:
 
 
 def reduced(story: Story, api: Api) -> Story:
-    """A story without what the API has no field for."""
+    """A story without the content that the API has no fields for."""
     done: Story = []
     for block in story:
         kind = block[0]

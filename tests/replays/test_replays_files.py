@@ -1,4 +1,4 @@
-"""Written turns are played through the whole HTTP stack, over each API: the client receives them in order, in time."""
+"""Tests that written turns, played through the HTTP stack over each API, reach the client in order and in time."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ async def test_streams_equal_their_files(replay: Replay, api: Api) -> None:
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
 async def test_documents_equal_their_files(replay: Replay, api: Api) -> None:
-    """The answer in one piece has the same blocks. In Chat it has no order, and one reasoning text."""
+    """The document has the same blocks. In Chat they have no order, and there is one reasoning text."""
     played, _ = await play(replay, api, stream=False)
     for turn, seen in zip(replay.turns, played, strict=True):
         wanted = turn.expect or []
@@ -68,13 +68,13 @@ async def test_documents_equal_their_files(replay: Replay, api: Api) -> None:
 
 
 def together(story: Story) -> dict[str, list[str]]:
-    """The texts by kind, reasoning and text without their blanks."""
+    """The texts by kind; reasoning and text without white space."""
     texts = {kind: [text for k, text in story if k == kind] for kind in ("reasoning", "text", "call", "cut call")}
     return {kind: ["".join("".join(of).split())] if kind in ("reasoning", "text") else of for kind, of in texts.items()}
 
 
 def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
-    """The texts of a request, without the ids that differ from play to play."""
+    """The texts of a request, without ids, which differ in each play."""
     story: list[tuple[str, ...]] = [("system", text.text) for text in conversation.system]
     for part, role in ((part, message.role) for message in conversation.messages for part in message.parts):
         match part:

@@ -1,4 +1,4 @@
-"""The player detects late ends of blocks, lost text, unexpected errors and malformed files."""
+"""Tests that the player detects late ends of blocks, lost text, unexpected errors and malformed files."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +27,7 @@ GATED = """
 
 
 Delay = Callable[[list[TurnEvent]], list[TurnEvent]]
-"""Takes the events that are held back, and returns those to deliver now."""
+"""Takes the delayed events, and returns those to deliver now."""
 
 
 class FaultyGateway(ReplayGateway):
@@ -61,12 +61,12 @@ async def play(gateway: ReplayGateway, text: str, api: Api = "messages", **optio
 
 
 def all_at_the_end(held: list[TurnEvent]) -> list[TurnEvent]:
-    """All events at the end of the turn."""
+    """Delivers all events at the end of the turn."""
     return list(held) if isinstance(held[-1], Finish) else []
 
 
 def stops_with_the_next_event(held: list[TurnEvent]) -> list[TurnEvent]:
-    """The end of each block with the next event."""
+    """Delivers the end of each block with the next event."""
     now = list(held)
     held.clear()
     if isinstance(now[-1], BlockStop):

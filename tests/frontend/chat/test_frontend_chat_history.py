@@ -22,7 +22,7 @@ def read_messages(*messages: dict[str, Any], counting: bool = False) -> list[Mes
 
 
 def spoken(**fields: Any) -> list[Part]:
-    """Parts of one assistant message."""
+    """The parts of one assistant message."""
     _, message = read_messages(USER, {"role": "assistant", **fields})
     assert message.role == "assistant"
     return message.parts

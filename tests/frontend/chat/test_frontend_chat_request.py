@@ -1,4 +1,4 @@
-"""What the fields of a Chat Completions request do."""
+"""Tests the effect of each field of a Chat Completions request."""
 
 import json
 from typing import Any
@@ -337,7 +337,7 @@ def test_store_has_no_effect_and_is_noted() -> None:
 
 
 def test_every_field_of_the_sdk_is_handled() -> None:
-    """A field that the SDK gains must be decided upon, and is then named here or honoured."""
+    """A new field of the SDK must be supported or named here."""
     honoured = {
         "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens",
         "max_tokens", "messages", "model", "modalities", "n", "parallel_tool_calls", "presence_penalty",

@@ -1,4 +1,4 @@
-"""The OpenAI SDK, strict parsing on, against the application over a real socket: Chat Completions and Completions."""
+"""Tests Chat Completions and Completions with the OpenAI SDK, with strict parsing, over a real socket."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call
 HI: Any = [{"role": "user", "content": "hi"}]
 FUNCTIONS: Any = [{"type": "function", "function": {"name": name}} for name in ("look", "apply_patch")]
 OWN_IDS = ("call_without_an_id", "reasoning_details")
-"""Hold ids that are made of the turn's own, which is another one here."""
+"""Cases with ids derived from the turn's id, which differs here."""
 PATHS = [path for path in CASES if load(path).choices == 1 and not load(path).failed() and path.stem not in OWN_IDS]
 
 
@@ -27,7 +27,7 @@ def client(served: Served, *, strict: bool = True) -> AsyncOpenAI:
 
 
 def request(case: Case) -> dict[str, Any]:
-    """The request that has this case's shape."""
+    """The request for the form of this case."""
     shape = case.shape
     custom = [{"type": "custom", "custom": {"name": name}} for name in sorted(shape.freeform)]
     extra: dict[str, Any] = {"service_tier": shape.service_tier} if shape.service_tier else {}
@@ -82,7 +82,7 @@ async def test_sdk_parses_every_transcript_strictly(path: Path) -> None:
 
 
 def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls as the helper put them together, without what it adds."""
+    """The calls as the helper assembled them, without the members that it adds."""
     found = []
     for made in message.get("tool_calls") or []:
         kept = {key: made[key] for key in ("id", "type", "function", "custom") if made.get(key) is not None}

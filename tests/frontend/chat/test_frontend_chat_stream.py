@@ -1,7 +1,7 @@
-"""Turns as Chat Completions streams and documents, against transcripts in tests/fixtures/chat/turns.
+"""Tests Chat Completions streams and documents against transcripts in tests/fixtures/chat/turns.
 
-`<case>.json` holds the events of a request's turns, `.sse` the stream, `.document.json` the document that must come of
-them. Run this file as a program to write the transcripts anew; read the difference before you keep it.
+`<case>.json` has the events of a request's turns, `.sse` the expected stream, `.document.json` the expected document.
+Run this file as a program to write the transcripts again, and review the difference.
 """
 
 import json
@@ -92,7 +92,7 @@ def frames(stream: str) -> list[tuple[str, Any]]:
 
 
 def accumulate(chunks: list[dict[str, Any]], choices: int) -> list[dict[str, Any]]:
-    """What a client that follows the API makes of the chunks, in the form of a document's choices."""
+    """The choices of a document that a client assembles from the chunks."""
     made: list[dict[str, Any]] = [{"index": index, "message": {}, "logprobs": None} for index in range(choices)]
     for chunk in chunks:
         for choice in chunk["choices"]:

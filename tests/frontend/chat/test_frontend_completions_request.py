@@ -1,4 +1,4 @@
-"""Requests of Completions: prompts in four forms, their choices, and what is refused."""
+"""Tests requests of Completions: the four forms of prompts, choices, and refusals."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Turns as Completions streams and documents."""
+"""Tests Completions streams and documents."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`context_management`: which thinking and which tool results of earlier turns stay."""
+"""Tests `context_management`: which thinking and which tool results of earlier turns stay."""
 
 import json
 from typing import Any
@@ -150,7 +150,7 @@ async def after(counted: list[Conversation] | None = None, **edit: Any) -> Messa
 
 
 def story(asked: MessagesAsk) -> dict[str, tuple[str, bool]]:
-    """By call: its arguments, and whether its result is there."""
+    """The arguments of each call, and whether it has a result, by call id."""
     parts = [part for message in asked.conversation.messages for part in message.parts]
     whole = {part.call_id: part.parts == [Text(LONG)] for part in parts if isinstance(part, Result)}
     return {part.call_id: (part.arguments, whole[part.call_id]) for part in parts if isinstance(part, Call)}

@@ -1,8 +1,8 @@
-"""Requests of real agents, as they were sent, come through without loss.
+"""Tests that captured requests of agents are converted without loss.
 
-Each request is flattened twice, by two programs that know nothing of each other: from its JSON, and from the
-conversation that was made of it. Both must tell the same story in the same order. The captures lie beside the
-repository; without them `agent_turn.json`, written in the same shapes, is what is left to check.
+Each request is flattened twice, by two independent programs: from its JSON, and from its conversation. Both must have
+the same content in the same order. The captures are not part of the repository; without them only `agent_turn.json` is
+checked.
 """
 
 import json

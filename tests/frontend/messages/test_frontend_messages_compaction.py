@@ -1,4 +1,4 @@
-"""`compact_20260112` over HTTP, through the SDK: a summary in place of a long conversation."""
+"""Tests `compact_20260112` over HTTP with the SDK: a summary replaces a long conversation."""
 
 import asyncio
 import base64

@@ -1,4 +1,5 @@
-"""Blocks and messages as turns: media, documents, histories of other servers, changes of tools, impossible ids."""
+"""Tests how blocks and messages are converted: media, documents, blocks of other servers, changes of tools, invalid
+ids."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A Messages request as a conversation: every field that counts."""
+"""Tests how the fields of a Messages request reach the conversation."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The Anthropic SDK, strict parsing on, against the application over a real socket."""
+"""Tests the Messages API with the Anthropic SDK, with strict parsing, over a real socket."""
 
 import json
 from pathlib import Path

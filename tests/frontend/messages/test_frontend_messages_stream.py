@@ -1,7 +1,7 @@
-"""Turns as Messages streams and documents, against transcripts in tests/fixtures/messages/turns.
+"""Tests Messages streams and documents against transcripts in tests/fixtures/messages/turns.
 
-`<case>.json` holds a turn's events, `.sse` the stream, `.message.json` the document that must come of them. Run this
-file as a program to write the transcripts anew; read the difference before you keep it.
+`<case>.json` has a turn's events, `.sse` the expected stream, `.message.json` the expected document. Run this file as a
+program to write the transcripts again, and review the difference.
 """
 
 import json
@@ -79,7 +79,7 @@ def frames(stream: str) -> list[tuple[str, Any]]:
 
 
 def merged(stream: str) -> list[Any]:
-    """Frames with adjacent deltas of one kind joined: what does not depend on how the events were batched."""
+    """Frames with adjacent deltas of one kind joined, so that batching makes no difference."""
     out: list[Any] = []
     for _, data in frames(stream):
         delta = data.get("delta") if data["type"] == "content_block_delta" else None

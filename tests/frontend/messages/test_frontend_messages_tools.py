@@ -1,4 +1,4 @@
-"""Tools of every kind: custom, typed ones of the client's, and those that only Anthropic's servers run."""
+"""Tests tools of every kind: custom, typed tools of the client, and tools that only Anthropic's servers run."""
 
 import json
 from typing import Any

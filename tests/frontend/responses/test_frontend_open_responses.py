@@ -1,7 +1,7 @@
-"""The compliance cases of Open Responses, by the names that its own suite has for them.
+"""Tests the compliance cases of Open Responses, named as in its suite.
 
-The schemas of `open_responses.py` stand for the suite's. Its union has no raw reasoning events, so the model
-under it does not think, or is asked for a summary.
+`open_responses.py` has the suite's schemas. They have no raw reasoning events, so the model does not think, or a
+summary is requested.
 """
 
 import base64
@@ -30,7 +30,7 @@ CALL = '{"location": "San Francisco"}'
 
 
 class Model:
-    """Says one thing after the other."""
+    """Plays one turn after the other."""
 
     def __init__(self, *turns: list[Step]) -> None:
         self._turns = list(turns)
@@ -168,7 +168,7 @@ async def test_previous_response_id_continues_a_response(client: Client, gateway
 
 @pytest.mark.parametrize("kind", ["file_search", "web_search"])
 async def test_hosted_tools_do_not_fail_the_request(client: Client, gateway: FakeGateway, kind: str) -> None:
-    """The suite's optional cases ask for these; here they are accepted and not offered to the model."""
+    """The suite's optional cases request these; they are accepted and not offered to the model."""
     check_response(await client.create(tools=[{"type": kind}]))
     assert gateway.turns[0].conversation.tools == []
 

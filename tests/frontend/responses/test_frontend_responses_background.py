@@ -1,4 +1,4 @@
-"""Background responses run without their client: polled, followed, cancelled, bounded, and ended with the process."""
+"""Tests background responses: polling, following, cancelling, limits, and the end of the process."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ from tests.frontend.responses.responses_client import Client, events_of
 
 
 class Script:
-    """A turn that says something, waits for `go`, and says the rest."""
+    """A turn that writes something, waits for `go`, and writes the rest."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -46,7 +46,7 @@ async def client(served: Served) -> AsyncIterator[Client]:
 
 
 async def until(client: Client, id: str, *statuses: str) -> dict[str, Any]:
-    """Polls as a client does."""
+    """Polls a response until it has one of the statuses."""
     async with asyncio.timeout(60):
         while True:
             found: dict[str, Any] = await client.ask("GET", f"/{id}")
@@ -139,7 +139,7 @@ async def test_cancelling_stops_the_turn(client: Client, served: Served) -> None
     cancelled = await client.ask("POST", f"/{made['id']}/cancel")
     assert (cancelled["id"], cancelled["status"]) == (made["id"], "cancelled")
     assert served.gateway.turns[0].cancelled == ["hangup"]
-    # What it had said stays, and was told to the end.
+    # The output so far stays, and followers receive the end.
     told = [event["item"] for event in await follower if event["type"] == "response.output_item.done"]
     assert told == cancelled["output"]
     assert [item["content"][0]["text"] for item in told] == ["So far"]

@@ -1,8 +1,8 @@
-"""Responses requests of real agents, as they were sent, come through without loss.
+"""Tests that captured Responses requests of agents are converted without loss.
 
-Each request is flattened twice, by two programs that know nothing of each other: from its JSON, and from the
-conversation that was made of it. Both must tell the same story in the same order. The captures lie beside the
-repository; without them a request written in the same shapes is what is left to check.
+Each request is flattened twice, by two independent programs: from its JSON, and from its conversation. Both must have
+the same content in the same order. The captures are not part of the repository; without them only a written request is
+checked.
 """
 
 import json
@@ -48,7 +48,7 @@ def told_by_json(body: dict[str, Any]) -> Story:
 
 
 def _runs(items: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Results that stand together, and every other item alone."""
+    """Groups of consecutive results, and every other item alone."""
     runs: list[list[dict[str, Any]]] = []
     for item in items:
         results = [run and run[0].get("type", "").endswith("_output") for run in runs[-1:]]

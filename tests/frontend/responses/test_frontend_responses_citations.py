@@ -1,4 +1,4 @@
-"""Citations of pages that a search of the same answer found, where the model wrote their URLs."""
+"""Tests citations: URLs in the answer of pages that its searches found."""
 
 import json
 from typing import Any
@@ -90,7 +90,7 @@ def test_stream_has_citations_before_the_end_of_the_text() -> None:
     assert [text[one["start_index"] : one["end_index"]] for one in annotations] == [f"[tides]({TIDES})", TIDES]
     response = Response.model_validate(events[-1]["response"])
     messages = [item for item in events[-1]["response"]["output"] if item["type"] == "message"]
-    # What was written before the search cites nothing.
+    # Text from before the search has no citations.
     assert [item["content"][0]["annotations"] for item in messages] == [[], annotations]
     assert response.output_text.endswith(text)
     # A client that sends the answer back gets the same conversation as without them.

@@ -1,4 +1,4 @@
-"""Requests of `/v1/responses` on their way in: large ones, unnamed models, refusals of the pipeline."""
+"""Tests how `/v1/responses` accepts requests: large requests, missing models, refusals of the pipeline."""
 
 import threading
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ async def client(served: Served) -> AsyncIterator[Client]:
 async def test_large_request_and_long_chain_are_converted_in_a_thread(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """100,000 items keep the frontend's other streams waiting for no time."""
+    """A request with 100,000 items does not delay other streams."""
     on_loop: list[bool] = []
     understand = served.responses.dialect.understand
 

@@ -1,4 +1,4 @@
-"""Input items as turns, each kind of item by itself and together."""
+"""Tests how input items become messages, each kind by itself and together."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Responses requests: what each field decides, what is echoed, what is refused and in which words."""
+"""Tests Responses requests: the effect of each field, the echo, and the refusals."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`/v1/responses` over HTTP: what is kept, how one goes on from it, counted, compacted and cut to fit."""
+"""Tests `/v1/responses` over HTTP: storing, continuing, counting, compacting and truncating."""
 
 import asyncio
 import hashlib
@@ -95,7 +95,7 @@ async def test_store_false_stores_nothing(client: Client) -> None:
 
 
 async def test_response_is_stored_before_its_end_is_sent(served: Served) -> None:
-    """Whoever hears `response.completed` may go on from it at once."""
+    """A client may continue from a response as soon as it receives `response.completed`."""
     found: list[bool] = []
 
     async with (
@@ -252,7 +252,7 @@ async def test_counted_tokens_equal_the_prompts_tokens(served: Served, client: C
 
 
 class Window(FakeGateway):
-    """Has room for so many turns."""
+    """Has a context window for `room` messages."""
 
     room = 4
 
@@ -299,7 +299,7 @@ async def test_truncation_drops_the_oldest_messages_and_keeps_the_question(strea
         result = served.gateway.turns[-1].conversation.messages[-1].parts[0]
         assert isinstance(result, Result)
         assert result.call_id == "call_19"
-        # What is kept is what was sent.
+        # The stored input is as the client sent it.
         listed = await client.ask("GET", f"/{made['id']}/input_items?limit=100")
         assert len(listed["data"]) == 42
 
@@ -402,7 +402,7 @@ async def test_context_over_its_threshold_is_compacted_before_the_answer(
     assert roles == ["developer", "user", "user"]
     assert "They said one." in said(answering)[1][1][0]
     assert said(answering)[2] == ("user", ["two"])
-    # The chain goes on from the summary, and the client may do the same by itself.
+    # The chain continues from the summary, and so may the client.
     output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
     await client.ask("DELETE", f"/{first['id']}")
     await client.create(previous_response_id=made["id"], input=[output])

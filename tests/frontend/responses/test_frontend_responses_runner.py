@@ -1,4 +1,4 @@
-"""What a turn without an HTTP response around it emits: once a tick, its end once, nothing when nobody wants it."""
+"""Tests what a turn without an HTTP response emits: once per tick, one end, nothing after close."""
 
 import asyncio
 import time
@@ -118,7 +118,7 @@ async def test_turn_that_fails_at_once_is_refused(lane: Lane) -> None:
 
 
 class Stall(asyncio.Event):
-    """Holds up the loop until the turn's time is over."""
+    """Blocks the loop until the turn's time limit."""
 
     async def wait(self) -> Literal[True]:
         time.sleep(0.1)  # noqa: ASYNC251 - the loop is to stand still

@@ -1,4 +1,4 @@
-"""The OpenAI SDK reads our streams and documents: its stream helper, its strict client, its own tool runner's types."""
+"""Tests streams and documents with the OpenAI SDK: its stream helper, strict client and item types."""
 
 import json
 from pathlib import Path
@@ -20,8 +20,8 @@ from tests.frontend.responses.test_frontend_responses_stream import CASES, PREPA
 
 
 def client(case: Case, asks: list[ResponsesAsk], *, strict: bool = True) -> openai.OpenAI:
-    """An SDK client whose server is the dialect, with a keep-alive before every event: but for a strict client, to which
-    `keepalive` is unknown though OpenAI sends it."""
+    """An SDK client with the dialect as its server. Except for a strict client, which does not accept `keepalive`,
+    every event follows a keep-alive."""
 
     def serve(request: httpx2.Request) -> httpx2.Response:
         ask = Responses().parse(request.read(), request.headers)
@@ -51,7 +51,7 @@ STREAMED = [path for path in FINISHED if not load(path).dispatch]
 
 
 def request_of(case: Case) -> dict[str, Any]:
-    """The request in the SDK's own words: what it has no parameter for goes into `extra_body`."""
+    """The request as the SDK's parameters; other members are in `extra_body`."""
     extra = {key: value for key, value in case.request.items() if key in ("generate", "stop")}
     rest = {key: value for key, value in case.request.items() if key not in (*extra, "stream")}
     return {**rest, "extra_body": extra}

@@ -1,4 +1,4 @@
-"""Two frontends that share their responses over a real nats-server."""
+"""Tests two frontends that share their responses over a real nats-server."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from tests.frontend.responses.responses_client import Client, said
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, what the other has kept is waited for."""
+    """Waits for the other frontend's responses, however slow the machine is."""
     monkeypatch.setattr(store, "WAITS_S", (0.02,) * 3000)
 
 

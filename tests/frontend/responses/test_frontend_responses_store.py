@@ -1,4 +1,4 @@
-"""Stores are bounded in count, bytes and time, find items by their ids, and show a tenant its own only."""
+"""Tests stores: limits of count, bytes and time, items by id, tenants."""
 
 import json
 import tracemalloc
@@ -243,7 +243,7 @@ def test_lists_have_pages() -> None:
 
 
 def test_repeated_item_is_listed_once() -> None:
-    """Else a client that asks for one page after the other never comes to an end."""
+    """Otherwise a client that reads page after page would never finish."""
     items = [Raw(b'{"id":"%d"}' % number) for number in (1, 2, 1, 3, 2)]
     for newest_first, order in ((False, "123"), (True, "321")):
         found, after = "", None

@@ -1,7 +1,7 @@
-"""Turns as Responses streams and documents, against transcripts in tests/fixtures/responses/turns.
+"""Tests Responses streams and documents against transcripts in tests/fixtures/responses/turns.
 
-`<case>.json` holds a request and a turn's events, `.sse` the stream, `.response.json` the document that must come of
-them. Run this file as a program to write the transcripts anew; read the difference before you keep it.
+`<case>.json` has a request and a turn's events, `.sse` the expected stream, `.response.json` the expected document. Run
+this file as a program to write the transcripts again, and review the difference.
 """
 
 import json
@@ -78,7 +78,7 @@ def frames(stream: str) -> list[dict[str, Any]]:
 
 
 def merged(stream: str) -> list[Any]:
-    """Events with adjacent deltas of one kind joined: what does not depend on how the turn's events were batched."""
+    """Events with adjacent deltas of one kind joined, so that batching makes no difference."""
     out: list[Any] = []
     for data in frames(stream):
         data.pop("sequence_number", None)

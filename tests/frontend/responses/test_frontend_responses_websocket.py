@@ -1,4 +1,4 @@
-"""The Responses WebSocket: lanes, the connection's memory, errors that leave it alive, limits, and its end."""
+"""Tests the Responses WebSocket: lanes, stored responses, errors, limits, and closing."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ async def receive(ws: ClientWebSocketResponse) -> dict[str, Any]:
 
 
 async def refused(ws: ClientWebSocketResponse, frame: str, lane: str | None = None) -> dict[str, Any]:
-    """The error with which a frame is answered."""
+    """The error that answers a frame."""
     await ws.send_str(frame)
     answered = await receive(ws)
     assert answered["type"] == "error"
@@ -75,7 +75,7 @@ async def test_response_is_sent_as_its_events(served: Served, http: ClientSessio
 
 
 async def test_codex_session_is_served(served: Served, http: ClientSession, ws: ClientWebSocketResponse) -> None:
-    """Warm up, ask, bring a result: each frame has only what is new, and nothing is stored."""
+    """Warms up, asks and sends a result: each frame has only new items, and nothing is stored."""
     await ws.send_str(create(generate=False, input=[{"role": "developer", "content": "rules"}]))
     served.gateway.steps = lambda: [[finish(0, FinishReason.LENGTH)]]
     warm = (await frames_of(ws))[-1]
@@ -320,7 +320,7 @@ async def test_old_connection_ends_with_its_last_response(
 
 
 async def refused_eventually(ws: ClientWebSocketResponse) -> dict[str, Any] | None:
-    """Asks in another lane; None where it was taken."""
+    """Sends a request in another lane; returns its error, or None if it was accepted."""
     await ws.send_str(json.dumps({"type": "response.create", "stream_id": "probe", "model": "none", "input": "x"}))
     while True:
         frame = await receive(ws)
