@@ -6,17 +6,20 @@ change.
 """
 
 import hashlib
+from typing import TypeAlias
 
 import xxhash
 
 from schemas.conversation import Conversation, Text
 
+SessionKey: TypeAlias = tuple[str | None, str | None, str]
+"""Tenant, the client's session id, hash of the first question."""
 _DIGEST_BYTES = 8
 
 
 def first_question(conversation: Conversation) -> str:
     """Returns the text of the user's first message; "" where there is none."""
-    question = next((turn for turn in conversation.messages if turn.role == "user"), None)
+    question = next((message for message in conversation.messages if message.role == "user"), None)
     parts = question.parts if question is not None else []
     return "\n".join(part.text for part in parts if isinstance(part, Text))
 
@@ -27,7 +30,7 @@ def placement_key(conversation: Conversation) -> str:
     return _hash(first_question(conversation) if session is None else session)
 
 
-def session_key(conversation: Conversation) -> tuple[str | None, str | None, str]:
+def session_key(conversation: Conversation) -> SessionKey:
     """Returns a key that prompts share which may begin with one another: those of a tenant's session with the same
     first question, since agents send the requests of their helpers under the same session id."""
     return conversation.client.tenant, conversation.client.session, _hash(first_question(conversation))

@@ -1,1 +1,1 @@
-"""The frontend stage: HTTP requests of several APIs in, event streams and documents out."""
+"""The frontend stage: answers HTTP requests of several APIs with event streams and documents."""

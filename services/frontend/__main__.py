@@ -1,4 +1,4 @@
-"""`python -m services.frontend`: one frontend process, as a pod runs it. Flags: `--help`."""
+"""`python -m services.frontend`: runs one frontend process. `--help` shows the flags."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load() -> RunService[FrontendConfig]:
-    """The service, whose import takes most of the start: see `entry.main`."""
+    """Imports and returns the service. The import takes most of the start, so `entry.main` does it late."""
     from services.frontend.service import run
 
     return run

@@ -1,4 +1,4 @@
-"""The HTTP application: the APIs, and the middleware around them."""
+"""Makes the HTTP application: the APIs, and the middleware around them."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from services.runtime.observability.tracing import Tracer
 
 APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS, HEALTH)
-"""All that a frontend serves."""
+"""All APIs of a frontend."""
 CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
-"""The keys of the application, and the requests that each has open."""
+"""The API keys, and the number of open requests of each."""
 HOSTED: web.AppKey[HostedTools] = web.AppKey("hosted", HostedTools)
-"""Set where hosted tools are served."""
+"""Set if hosted tools are served."""
 
 
 def make_app(
@@ -54,8 +54,9 @@ def make_app(
     apis: tuple[Api, ...] = APIS,
     tracer: "Tracer | None" = None,
 ) -> web.Application:
-    """The application over a gateway. Run it with `make_runner`. `sharing`: access to the shared store of Responses;
-    `tracer`: records the requests.
+    """Makes the application for a gateway. `make_runner` runs it.
+
+    `sharing`: access to the shared store of Responses; `tracer`: records the requests.
 
     Raises ValueError for a key file without keys or a missing Codex profile, OSError if a file cannot be read.
     """
@@ -87,9 +88,9 @@ def make_app(
 
 
 def make_runner(app: web.Application, config: FrontendConfig, **options: Any) -> web.AppRunner:
-    """The runner of the application: a handler is cancelled when its client disconnects.
+    """Makes the runner of the application, which cancels a handler when its client disconnects.
 
-    `auto_decompress`: `bodies.read_body` decodes bodies, within the limit. Further `options` are `AppRunner`'s.
+    aiohttp decompresses nothing, because `bodies.read_body` does, within the limit. `options` are `AppRunner`'s.
     """
     return HttpRunner(
         app,

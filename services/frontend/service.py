@@ -1,4 +1,4 @@
-"""Runs the frontend process: HTTP on one side, the bus on the other."""
+"""Runs the frontend process, between HTTP and the bus."""
 
 import asyncio
 
@@ -22,11 +22,11 @@ from services.runtime.storage.kv import Bucket
 
 BACKLOG = 1024
 LAST_BYTES_S = 2.0
-"""For handlers to write their last bytes after the drain."""
+"""Time for handlers to write their last bytes after the drain."""
 
 
 class _Frontend(Service):
-    """HTTP and the turns that it opened."""
+    """The HTTP site and its open turns."""
 
     def __init__(self, gateway: BusGateway, app: web.Application, site: web.TCPSite) -> None:
         self._gateway = gateway
@@ -38,7 +38,7 @@ class _Frontend(Service):
         return Load(running=self._gateway.running)
 
     async def drain(self) -> None:
-        """Takes no connections; returns when no turn is open and no response is being stored."""
+        """Stops accepting connections. Returns when no turn is open and no response is being stored."""
         await self._site.stop()
         hosted, gateway = self._app.get(HOSTED), self._gateway
         turns = gateway.drain() if hosted is None else hosted.drain(gateway.drain)
@@ -46,11 +46,11 @@ class _Frontend(Service):
 
 
 async def run(config: FrontendConfig) -> None:
-    """Serves HTTP until `Process.stop`, then lets open turns end.
+    """Serves HTTP until `Process.stop`, then waits for open turns.
 
     Raises:
         ConfigError: a file or the port that the configuration names cannot be used.
-        TurnwireError: no bus.
+        TurnwireError: the bus cannot be reached.
         EngineFailed: the bus was lost for good.
     """
     process = Process("frontend", config)
@@ -65,11 +65,11 @@ async def run(config: FrontendConfig) -> None:
     await gateway.start()
     responses = app[RESPONSES]
 
-    def noticed(delivery: Delivery) -> None:
+    def on_notice(delivery: Delivery) -> None:
         notice = _notice.decode(delivery.data)
         (gateway.catalog.apply if notice.action == "place" else responses.apply_notice)(notice)
 
-    await process.subscribe(subjects.frontends(), noticed)
+    await process.subscribe(subjects.frontends(), on_notice)
     if tls is not None:
         process.spawn(FileWatch(tls.files, tls.reload, process.log).run(), "watch certificates")
     runner = make_runner(app, config, shutdown_timeout=LAST_BYTES_S)
@@ -96,7 +96,7 @@ async def run(config: FrontendConfig) -> None:
 
 
 def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
-    """Opens what stored Responses are shared by; None where they are not shared."""
+    """Opens the shared store of Responses; None if they are not shared."""
     if config.response_store != "shared":
         return None
     return Sharing(

@@ -8,8 +8,7 @@ import aiohttp
 import pytest
 
 from schemas.events import BlockStop, Delta, Finish, Prepared, TurnEvent
-from services.frontend.turns.admission import Admitted
-from services.frontend.turns.interfaces import TurnSink
+from services.frontend.turns.interfaces import Admitted, TurnSink
 from turnwire_tools.clients.answer import APIS, Api
 from turnwire_tools.clients.shared import SseParser
 from turnwire_tools.replay.gateway import ClientProgress, ReplayGateway, ReplayTurn, serving

@@ -1,4 +1,4 @@
-"""The tools of each harness, and a session of the scripted agent whose output the family's own parser reads back."""
+"""The tools of each harness, and a session of the scripted agent, with output that the family's own parser reads back."""
 
 import json
 from typing import Any

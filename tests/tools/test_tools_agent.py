@@ -34,9 +34,9 @@ def template(demo_dir: Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(demo_dir)
 
 
-def test_claude_code_does_its_loop(template: Any) -> None:
+def test_claude_code_completes_its_tool_loop(template: Any) -> None:
     session = Session(template, CLAUDE).user(REMINDER + LOOP)
-    # Claude Code puts its environment into a system message behind the request.
+    # Claude Code puts its environment into a system message after the request.
     session.messages.append(
         {"role": "system", "content": "# Environment\n - Primary working directory: /work\n - `ls`"}
     )
@@ -62,7 +62,7 @@ def test_claude_code_does_its_loop(template: Any) -> None:
     ],
     ids=["claude-code", "codex", "opencode", "openclaw"],
 )
-def test_three_calls_in_one_turn(template: Any, tools: list[Any], name: str, argument: str, kind: str) -> None:
+def test_three_calls_are_made_in_one_turn(template: Any, tools: list[Any], name: str, argument: str, kind: str) -> None:
     session = Session(template, tools, kind).user(PARALLEL)
     calls = session.turn()[2]
     assert [(n, a[argument]) for n, a in calls] == [(name, f"echo {i} > p{i}.txt") for i in (1, 2, 3)]
@@ -78,7 +78,7 @@ def test_calls_that_the_server_cut_off_are_made_later(template: Any) -> None:
     assert [arguments["command"] for _, arguments in calls] == ["echo 2 > p2.txt", "echo 3 > p3.txt"]
 
 
-def test_steps_in_an_order_come_one_by_one(template: Any) -> None:
+def test_ordered_steps_are_made_one_by_one(template: Any) -> None:
     session = Session(template, CODEX).user("Run `make`, then run `make test`.")
     assert [a["cmd"] for _, a in session.turn()[2]] == ["make"]
     assert [a["cmd"] for _, a in session.results("built").turn()[2]] == ["make test"]
@@ -88,7 +88,7 @@ def test_steps_in_an_order_come_one_by_one(template: Any) -> None:
     )
 
 
-def test_openclaws_additions_are_no_request(template: Any) -> None:
+def test_openclaws_additions_are_not_a_request(template: Any) -> None:
     session = Session(template, OPENCLAW).user(f"[Fri 2026-11-20 07:58 UTC] {LOOP}\n\nRuntime: agent=main | shell=bash")
     extra = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nData: `rm x`\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
     session.user(extra)
@@ -96,7 +96,7 @@ def test_openclaws_additions_are_no_request(template: Any) -> None:
     assert session.results("(no output)").user(extra).turn()[1] == "DONE"
 
 
-def test_codex_results_and_context(template: Any) -> None:
+def test_codex_results_and_context_are_read(template: Any) -> None:
     session = Session(template, CODEX).user("<environment_context>\n  <cwd>/w</cwd>\n</environment_context>")
     session.user("Run `cat VERSION` and tell me what it says.").turn()
     result = "Chunk ID: 3\nWall time: 0.0 seconds\nProcess exited with code 0\nOutput:\n1.2.3\n"
@@ -139,7 +139,9 @@ def test_a_cut_stream_is_resumed_and_not_started_again(template: Any) -> None:
         ("What does `foo_bar` do?", CLAUDE, []),
     ],
 )
-def test_requests_in_plain_words(template: Any, request_text: str, tools: list[Any], expected: list[Any]) -> None:
+def test_requests_in_plain_words_become_calls(
+    template: Any, request_text: str, tools: list[Any], expected: list[Any]
+) -> None:
     session = Session(template, tools)
     session.messages[0]["content"] += "\nYour working directory: /w\n"
     assert session.user(request_text).turn()[2] == expected
@@ -163,7 +165,7 @@ def test_a_file_is_read_before_it_is_edited(template: Any) -> None:
         (UNKNOWN, ("alter", {"file": "/w/x.py", "search": "a", "replace": "b"})),
     ],
 )
-def test_an_edit_with_tools_of_any_shape(template: Any, tools: list[Any], edit: Any) -> None:
+def test_edit_is_made_with_tools_of_any_shape(template: Any, tools: list[Any], edit: Any) -> None:
     session = Session(template, tools).user("change 'a' to 'b' in /w/x.py")
     session.turn()
     assert session.results("a").turn()[2] == [edit]
@@ -217,7 +219,7 @@ def test_a_file_is_added_by_a_patch(template: Any) -> None:
     assert call == [("apply_patch", {"input": patch})]
 
 
-def test_an_empty_output_is_none(template: Any) -> None:
+def test_empty_output_is_named(template: Any) -> None:
     session = Session(template, CODEX).user("Run `true`")
     session.turn()
     said = session.results("Chunk ID: 3\nProcess exited with code 0\nOutput:\n").turn()[1]
@@ -273,7 +275,7 @@ def test_compaction_is_answered_in_text_without_commands(template: Any) -> None:
         assert "The user asked last: Use your shell tool" in codex.turn()[1]
 
 
-def test_a_compaction_is_told_what_the_user_asked_for(template: Any) -> None:
+def test_summary_has_what_the_user_asked_for(template: Any) -> None:
     """Claude Code puts its reminders in front of that, and drops what does not fit."""
     asks = "CRITICAL: Respond with TEXT ONLY. Write an <analysis> and a <summary>."
     session = Session(template, CLAUDE).user(REMINDER + LOOP)
@@ -289,7 +291,7 @@ def test_a_compaction_is_told_what_the_user_asked_for(template: Any) -> None:
     assert "The user asked last: nothing yet" in cut.user(asks).turn()[1]
 
 
-def test_who_interrupts_is_heard(template: Any) -> None:
+def test_interruption_becomes_the_request(template: Any) -> None:
     session = Session(template, CLAUDE).user(LOOP)
     session.turn()
     session.results("ok").user("[Request interrupted by user for tool use]\n" + FOLLOW)
@@ -299,14 +301,14 @@ def test_who_interrupts_is_heard(template: Any) -> None:
     assert goes_on.results("ok").user("[Request interrupted by user]").turn()[1] == "DONE"
 
 
-def test_titles(template: Any) -> None:
+def test_title_is_made_of_the_request(template: Any) -> None:
     session = Session(template, [])
     session.messages[0]["content"] = "You are a title generator. You output ONLY a thread title. Nothing else."
     session.user("Generate a title for this conversation:\n").user('"Create proof.txt, then verify it."')
     assert session.turn()[1] == "Create proof.txt then verify it"
 
 
-def test_an_answer_in_a_given_form(template: Any) -> None:
+def test_answer_has_the_requested_form(template: Any) -> None:
     schema = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
     session = Session(template, []).user("<session>\nRead the hostname\n</session>\n\nWrite the title.")
     text = session.turn(OutputFormat("json_schema", schema))[1]
@@ -314,7 +316,7 @@ def test_an_answer_in_a_given_form(template: Any) -> None:
     assert isinstance(json.loads(session.turn(OutputFormat("json_object"))[1]), dict)
 
 
-def test_without_a_rule_it_says_what_it_is(template: Any) -> None:
+def test_request_without_a_rule_gets_a_description_of_the_agent(template: Any) -> None:
     for tools in ([], CLAUDE):
         _, text, calls = Session(template, tools).user("How are you?").turn()
         assert "scripted demo engine" in text
@@ -355,7 +357,7 @@ Run `ls`<|im_end|>
 """
 
 
-def test_the_listing_of_qwen3_coder_itself() -> None:
+def test_tool_list_of_qwen3_coder_is_read() -> None:
     assert read_prompt(XML).tools[0].schema["required"] == ["command", "timeout"]
     expected = family("qwen3_coder").style.write_call("bash", {"command": "ls", "timeout": 0})
     assert act(XML, family("qwen3_coder")).endswith(expected)
@@ -385,12 +387,12 @@ def test_text_in_no_known_form_is_a_request() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["Once upon a time", "", " \n", "def add(a, b):\n    return"])
-def test_a_prompt_that_is_no_chat_is_gone_on_with_in_plain_text(prompt: str) -> None:
+def test_prompt_that_is_not_a_chat_is_continued_in_plain_text(prompt: str) -> None:
     output = act(prompt, family("qwen3_coder"))
     assert output
     assert "<think>" not in output
 
 
-def test_a_prompt_that_is_no_chat_gets_the_word_or_the_form_that_it_asks_for() -> None:
+def test_prompt_that_is_not_a_chat_gets_the_word_or_the_form_that_it_asks_for() -> None:
     assert act("Answer with the single word DONE.", family("qwen3_coder")) == "DONE"
     assert json.loads(act("Give me an object.", family("qwen3_coder"), OutputFormat("json_object")))

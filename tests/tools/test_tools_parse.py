@@ -45,12 +45,12 @@ def test_events_are_printed_in_order(
     assert events[-1].get("complete", True)
 
 
-def test_text_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_are_printed_as_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(monkeypatch, "Hello.", "--family", "hermes") == 0
     assert capsys.readouterr().out.splitlines() == ["[0] text", '[0]     0 "Hello."', "[0] end after 6 characters"]
 
 
-def test_bytes_that_are_no_text_are_replaced(
+def test_bytes_that_are_not_text_are_replaced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert parse(monkeypatch, b"a\xff", "--family", "hermes") == 0
@@ -89,7 +89,7 @@ def test_wrong_usage_has_status_2(
     ],
     ids=["messages", "responses", "chat", "own"],
 )
-def test_tools_of_every_api(form: dict[str, object]) -> None:
+def test_tools_of_every_api_are_read(form: dict[str, object]) -> None:
     (tool,) = read_tools(json.dumps([form]).encode())
     assert (tool.name, tool.schema) == ("Bash", SCHEMA)
 

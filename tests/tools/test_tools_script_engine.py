@@ -85,7 +85,7 @@ async def test_a_request_brings_its_own_output(stage: Any) -> None:
     assert deltas[-1].stop_id == trial.info.eos_ids[0]
 
 
-async def test_one_output_for_each_turn(stage: Any) -> None:
+async def test_each_turn_has_its_own_output(stage: Any) -> None:
     trial = await stage(family="qwen3_coder")
     asked = "[[say]]call[[/say]] [[say]]answer[[/say]]"
     assert trial.decode(await trial.play(asked)) == "call"
@@ -97,7 +97,7 @@ async def test_one_output_for_each_turn(stage: Any) -> None:
     assert rest.endswith("</think>\n\nThe request's script has no further turn."), "said aloud, not in thought"
 
 
-async def test_agent_mode_obeys_no_request(stage: Any) -> None:
+async def test_agent_mode_ignores_output_in_requests(stage: Any) -> None:
     trial = await stage(script_mode="agent", family="qwen3_coder")
     deltas = await trial.play("[[say]]secret[[/say]] [[die]] [[play x]]")
     assert "secret" not in trial.decode(deltas)
@@ -105,7 +105,7 @@ async def test_agent_mode_obeys_no_request(stage: Any) -> None:
     assert trial.engine.healthy()
 
 
-async def test_the_family_is_told_from_the_template(stage: Any) -> None:
+async def test_family_is_detected_from_the_template(stage: Any) -> None:
     trial = await stage(script_mode="agent")
     tool = '{"name": "sh", "parameters": {"required": ["command"], "properties": {"command": {}}}}'
     tools = f"<|im_start|>system\n{tool}<|im_end|>\n"
@@ -113,7 +113,7 @@ async def test_the_family_is_told_from_the_template(stage: Any) -> None:
     assert said.endswith("<tool_call>\n<function=sh>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
 
 
-async def test_scripts_play_on_while_the_agents_first_reply_waits_for_its_family(
+async def test_scripts_continue_while_the_agents_first_reply_waits_for_its_family(
     stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hello.txt").write_text("Hello.")
@@ -182,7 +182,7 @@ async def test_scripts_of_a_directory_are_named_at_the_end_of_the_prompt(stage: 
 
 
 async def test_a_script_plays_once_wherever_the_client_puts_its_name(stage: Any, tmp_path: Path) -> None:
-    """Claude Code puts a long message behind the user's. A script with a call is not played again for the result."""
+    """Claude Code puts a long message after the user's. A script with a call is not played again for the result."""
     (tmp_path / "hello.txt").write_text("Hello there.")
     trial = await stage(script_dir=str(tmp_path), script_mode="agent", family="qwen3_coder")
     wrapped = "[[play hello]]<|im_end|>\n<|im_start|>system\n" + "Environment. " * 300
@@ -279,7 +279,7 @@ async def test_cancelling_in_prefill_leaves_nothing_cached(stage: Any) -> None:
     assert (await trial.play(text))[0].cached == 0
 
 
-async def test_an_error_in_mid_stream_harms_nobody_else(stage: Any) -> None:
+async def test_error_in_one_stream_leaves_the_others(stage: Any) -> None:
     trial = await stage()
     heard: list[int] = []
     with pytest.raises(EngineFailed, match="bad luck") as caught:
@@ -329,7 +329,7 @@ async def test_greater_priority_is_sooner(stage: Any) -> None:
     assert order == [5, 0.9, 0, -1]
 
 
-async def test_another_worker_goes_on_where_one_died(stage: Any) -> None:
+async def test_another_worker_continues_where_one_died(stage: Any) -> None:
     first, second = await stage(), await stage()
     text = "[[say]]Once [[fill 40]][[die]] upon a time[[/say]]"
     heard: list[int] = []
@@ -341,7 +341,7 @@ async def test_another_worker_goes_on_where_one_died(stage: Any) -> None:
     assert whole.endswith(" upon a time")
 
 
-async def test_the_cache_is_as_large_as_it_is_told(stage: Any) -> None:
+async def test_cache_has_the_configured_size(stage: Any) -> None:
     trial = await stage(kv_tokens=640)
     text = "word " * 300 + "[[say]]yes[[/say]]"
     await trial.play(text, max_tokens=8)
@@ -351,7 +351,7 @@ async def test_the_cache_is_as_large_as_it_is_told(stage: Any) -> None:
     assert 0 < ((await trial.play(text, max_tokens=8))[0].cached or 0) < 300 // 2
 
 
-async def test_kv_use_is_told_and_given_back(stage: Any) -> None:
+async def test_kv_use_is_reported_and_freed(stage: Any) -> None:
     trial = await stage(kv_tokens=1000)
     deltas = listen(trial.engine, trial.request("word " * 400 + "[[say]]a[[silence]][[/say]]"))
     await asyncio.wait_for(anext(deltas), WAIT_S)
@@ -362,7 +362,7 @@ async def test_kv_use_is_told_and_given_back(stage: Any) -> None:
     assert trial.engine.load().kv_used == 0.0
 
 
-async def test_a_bad_directive_is_the_requests_fault(stage: Any) -> None:
+async def test_bad_directive_is_an_invalid_request(stage: Any) -> None:
     trial = await stage()
     with pytest.raises(Invalid, match="needs a number"):
         await trial.play("[[say]][[pause soon]][[/say]]")
@@ -370,7 +370,7 @@ async def test_a_bad_directive_is_the_requests_fault(stage: Any) -> None:
     assert trial.decode(await trial.play("[[say]]on[[/say]]")) == "on"
 
 
-def test_made_up_log_probabilities_could_be_a_models() -> None:
+def test_made_up_log_probabilities_are_plausible() -> None:
     for token in range(0, 4000, 37):
         pairs = synthetic_logprobs(token, token % 11, 20, 4096)
         assert pairs[0][0] == token

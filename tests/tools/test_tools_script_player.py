@@ -43,7 +43,7 @@ def test_the_last_directive_counts() -> None:
         find_directive("[[play one n=many]]")
 
 
-def test_raw_files_and_json_files() -> None:
+def test_raw_and_json_files_are_read() -> None:
     assert parse_file("hello.txt", '<think>\n"x"') == {"hello": ['<think>\n"x"']}
     parts = ["a", {"fill": 3}, {"fill": "n"}, {"pause_ms": 20}, {"mark": "m"}, {"delay_ms": 2}]
     script = ["a", Fill(3), Fill(), Action("pause", 20.0), Action("mark", text="m"), Action("delay", 2.0)]
@@ -57,7 +57,7 @@ def test_a_broken_file_is_named(text: str) -> None:
         parse_file("bad.json", text)
 
 
-def test_directives_in_a_request() -> None:
+def test_directives_in_a_request_become_actions() -> None:
     text = "Hi[[pause 200]] you[[fill 5]][[delay 1.5]][[burst 2]][[mark m]]x[[fail no luck]][[die]][[silence]]"
     assert parse_inline(text) == [
         "Hi",
@@ -77,7 +77,7 @@ def test_directives_in_a_request() -> None:
         parse_inline("[[pause soon]]")
 
 
-def test_compiling_puts_cues_between_tokens() -> None:
+def test_actions_are_placed_between_tokens() -> None:
     compiled = compile_script(["ab", Action("mark", text="m"), Fill(4), Fill()], encode, PROSE, n=2)
     assert compiled == Playback([97, 98, 100, 101, 102, 100, 100, 101], [(2, Action("mark", text="m"))])
 
@@ -87,7 +87,7 @@ def test_the_script_ends_with_an_end_token() -> None:
     assert play(Playback([7, 8], []), stop_ids=[OTHER_EOS]).stop_id == OTHER_EOS
 
 
-def test_limits_and_stop_ids_inside() -> None:
+def test_limits_and_stop_ids_end_the_output() -> None:
     script = Playback([7, 8, 9], [])
     assert play(script, max_tokens=2) == Playback([7, 8], [], FinishReason.LENGTH)
     assert play(script, max_tokens=3).finish is FinishReason.LENGTH
@@ -99,7 +99,7 @@ def test_without_end_tokens_prose_follows_up_to_the_limit() -> None:
     assert play(Playback([7], []), stop_ids=[], max_tokens=5).ids == [7, 100, 101, 102, 100]
 
 
-def test_min_tokens_puts_the_end_off() -> None:
+def test_min_tokens_postpones_the_end() -> None:
     short = play(Playback([7], []), min_tokens=4, max_tokens=9)
     assert short.ids[:1] == [7]
     assert len(short.ids) == 9
@@ -111,7 +111,7 @@ def test_prose_never_stops_a_turn() -> None:
     assert play(Playback([7], []), stop_ids=[101], max_tokens=4).ids == [7, 100, 102, 100]
 
 
-def test_resuming_goes_on_behind_what_was_said() -> None:
+def test_resumed_script_continues_after_the_tokens_that_were_sent() -> None:
     cues = [
         (0, Action("pause", 9.0)),
         (1, Action("delay", 3.0)),
@@ -126,5 +126,5 @@ def test_resuming_goes_on_behind_what_was_said() -> None:
     assert resumed.actions == [(0, Action("delay", 3.0)), (1, Action("mark", text="m")), (2, Action("fail"))]
 
 
-def test_cues_behind_the_limit_do_not_happen() -> None:
+def test_actions_after_the_limit_are_dropped() -> None:
     assert play(Playback([7, 8, 9], [(3, Action("fail"))]), max_tokens=2).actions == []

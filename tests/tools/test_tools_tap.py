@@ -77,7 +77,7 @@ async def test_heartbeats_are_shown_where_their_subject_is_named(
         assert (await line(process)).split()[1:4] == ["beat", "parser", "p1"]
 
 
-async def test_one_turn(nats: NatsServer, publish: Callable[..., bool]) -> None:
+async def test_one_turn_is_shown(nats: NatsServer, publish: Callable[..., bool]) -> None:
     async with tap(nats.url, "--request", "bbbb") as process:
         publish(subjects.events("f"), EVENTS)
         publish(subjects.cancel("m"), Cancel("turn-aaaa", 1, "hangup"))
@@ -90,7 +90,7 @@ async def test_one_turn(nats: NatsServer, publish: Callable[..., bool]) -> None:
     ]
 
 
-async def test_whole_messages_as_json(nats: NatsServer, publish: Callable[..., bool]) -> None:
+async def test_whole_messages_are_printed_as_json(nats: NatsServer, publish: Callable[..., bool]) -> None:
     async with tap(nats.url, "--json") as process:
         publish(subjects.events("f"), EVENTS)
         shown = msgspec.json.decode(await line(process), type=MessageLine)
@@ -154,7 +154,7 @@ async def test_no_bus_is_one_line_and_status_1() -> None:
         ("turn-abcdef", "abce", False),
     ],
 )
-def test_which_turn_is_meant(turn: str, wanted: str, expected: bool) -> None:
+def test_query_matches_an_id_and_parts_of_it(turn: str, wanted: str, expected: bool) -> None:
     assert concerns(turn, wanted) is expected
 
 

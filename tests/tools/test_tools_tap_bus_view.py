@@ -108,7 +108,7 @@ def lines_of(subject: str, message: Struct) -> list[Line]:
         ),
     ],
 )
-def test_one_line_messages(subject: str, message: Struct, line: Line) -> None:
+def test_message_is_described_in_one_line(subject: str, message: Struct, line: Line) -> None:
     assert lines_of(subject, message) == [line]
 
 
@@ -151,7 +151,7 @@ def test_a_token_frame_has_a_line_for_each_turn() -> None:
         ),
     ],
 )
-def test_events(event: TurnEvent, text: str) -> None:
+def test_event_is_described(event: TurnEvent, text: str) -> None:
     frame = EventFrame("p1", 1, [EventEntry("t1", 1, [event])])
     assert lines_of(subjects.events("f1"), frame) == [Line("evt", "f1", "t1", text)]
 
@@ -171,7 +171,7 @@ def test_subjects_without_a_type_show_their_json() -> None:
     assert messages.kind_of("elsewhere.tw.v2") == ""
 
 
-def test_blocks_and_the_ledger() -> None:
+def test_kv_updates_and_ledger_entries_are_described() -> None:
     update = KvUpdate("w1", 3, stored=bytes(16), removed=bytes(8))
     assert lines_of(subjects.kv("m", "w1"), update) == [
         Line("kv", "m w1", "", "#3 of w1: 16 bytes of keys stored, 8 removed")
@@ -186,7 +186,7 @@ def test_bytes_that_do_not_fit_are_refused(data: bytes) -> None:
         messages.decode(subjects.turn("m", "pre"), data)
 
 
-def test_every_subject_word_is_known() -> None:
+def test_every_subject_word_is_decoded() -> None:
     words = {
         messages.kind_of(line.split()[0]) for line in (subjects.__doc__ or "").splitlines() if line.startswith("tw.")
     }

@@ -10,11 +10,11 @@ from turnwire_tools.script.ticker import NOW, Ticker, aligned
 
 
 @pytest.mark.parametrize(("after", "period", "expected"), [(0, 10, 10), (9, 10, 10), (10, 10, 20), (37, 0, 37)])
-def test_paces_fall_into_step(after: int, period: int, expected: int) -> None:
+def test_streams_of_one_pace_are_aligned(after: int, period: int, expected: int) -> None:
     assert aligned(after, period) == expected
 
 
-async def test_flat_out_is_once_per_turn_of_the_loop() -> None:
+async def test_item_without_delay_is_stepped_once_per_turn_of_the_loop() -> None:
     steps: list[str] = []
 
     def step(item: str, now: int) -> int | None:
@@ -31,7 +31,7 @@ async def test_flat_out_is_once_per_turn_of_the_loop() -> None:
     assert steps == ["a", "b"] * 3 + ["a"] * (len(steps) - 6)
 
 
-async def test_what_is_due_together_is_stepped_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_items_due_together_are_stepped_together(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000_000
     monkeypatch.setattr(ticker, "now_us", lambda: now)
     ticks: list[list[str]] = [[]]

@@ -1,4 +1,4 @@
-"""Samples of turns whose ids are made up, and turns of messages that are lost, repeated and in pieces."""
+"""Samples of turns with made-up ids, and turns of messages that are lost, repeated and in pieces."""
 
 import json
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def test_prompts_that_extend_are_one_sample() -> None:
     assert (sample.departs, sample.logprobs) == (None, None)
 
 
-def test_interleaved_sessions_stay_apart() -> None:
+def test_interleaved_sessions_stay_separate() -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3])
     rollout.turn([1, 9], [3])
@@ -126,7 +126,7 @@ def test_a_sub_agent_is_a_conversation_of_its_own() -> None:
     assert [(len(sample.turns), sample.departs) for sample in rollout.samples()] == [(2, None), (1, None)]
 
 
-def test_a_retry_and_a_fork() -> None:
+def test_retry_and_fork_are_distinguished() -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3])
     rollout.turn([1, 2, 3, 4], [5], ("Q", "text 1", "Q2"))
@@ -136,14 +136,14 @@ def test_a_retry_and_a_fork() -> None:
     assert rollout.causes() == [None, ("retry", "t2"), ("fork", "t1"), ("retry", "t1")]
 
 
-def test_a_fork_under_another_session_id() -> None:
+def test_fork_under_another_session_id_is_found() -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3], session="a")
     rollout.turn([1, 2, 3, 4], [5], ("Q", "text 1", "Q2"), session="b")
     assert rollout.causes() == [None, ("fork", "t1")]
 
 
-def test_another_session_that_begins_alike_is_not_departed_from() -> None:
+def test_another_session_that_begins_alike_is_not_a_departure() -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3, 4], session="a")
     rollout.turn([1, 2, 3, 8, 5], [6], ("Q", "other", "Q2"), session="b")
@@ -151,7 +151,7 @@ def test_another_session_that_begins_alike_is_not_departed_from() -> None:
 
 
 @pytest.mark.parametrize(("sent", "cause"), [("text  1", "template"), ("text 0", "client")])
-def test_who_changed_what_the_model_wrote(sent: str, cause: str) -> None:
+def test_changes_by_client_and_template_are_distinguished(sent: str, cause: str) -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3, 4, 5])
     rollout.turn([1, 2, 3, 9, 6], [7], ("Q", sent, "Q2"))
@@ -161,7 +161,7 @@ def test_who_changed_what_the_model_wrote(sent: str, cause: str) -> None:
     assert (samples[1].departs.cause, samples[1].departs.at, samples[1].departs.turn) == (cause, 3, "t1")
 
 
-def test_calls_count_by_their_values() -> None:
+def test_calls_are_compared_by_value() -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3], calls=(Call("c", "ls", '{"a": 1.0, "b": 2}'),))
     parts: list[Part] = [Text("text 1"), Call("c", "ls", '{"b":2,"a":1}')]
@@ -178,7 +178,7 @@ def test_reasoning_that_the_template_drops_is_found_before_its_opening() -> None
     assert rollout.causes() == [None, ("template", "t1")]
 
 
-def test_a_changed_head_and_a_history_that_nobody_saw() -> None:
+def test_changed_head_and_unseen_history_are_distinguished() -> None:
     rollout = Rollout()
     rollout.turn([1, 2], [3])
     rollout.turn([8, 2, 3, 4], [5], ("Q", "text 1", "Q2"))
@@ -227,7 +227,7 @@ def follow(*messages: object) -> tuple[list[FollowedTurn], int, int]:
     return turns, len(ended) - len(turns) + follower.cancelled, follower.unfinished
 
 
-def test_a_turn_with_repeats_and_an_end_token() -> None:
+def test_repeats_are_dropped_and_the_end_token_is_kept() -> None:
     (turn,), _, _ = follow(
         request(), generate(), tokens(0, 3, 4), tokens(1, 4, 5), tokens(0, 3), tokens(3, stop=9), finish(4)
     )
@@ -235,7 +235,7 @@ def test_a_turn_with_repeats_and_an_end_token() -> None:
     assert (turn.written, turn.time) == ([Text("hi")], 5.0)
 
 
-def test_tokens_behind_a_cut_are_left_out() -> None:
+def test_tokens_after_a_cut_are_left_out() -> None:
     (turn,), _, _ = follow(
         request(), generate(), tokens(0, 3, 4, 5, stop=9), finish(2, reason=FinishReason.STOP_STRING)
     )
@@ -247,12 +247,12 @@ def test_tokens_that_come_after_the_end_are_waited_for() -> None:
     assert list(turn.output) == [3, 4, 9]
 
 
-def test_log_probabilities() -> None:
+def test_log_probabilities_are_written() -> None:
     (turn,), _, _ = follow(request(), generate(), tokens(0, 3), tokens(1, 4, logprob=-0.5, stop=9), finish(3))
     assert turn.logprobs == [None, -0.5, -9.0]
 
 
-def test_a_resumed_turn_and_one_that_starts_again() -> None:
+def test_resumed_turn_keeps_its_tokens_and_restarted_turn_drops_them() -> None:
     again = tokens(0, 3, 4, 5, attempt=2, stop=9)
     (turn,), _, _ = follow(
         request(), generate(), tokens(0, 3, 4), request(2), generate(2, resume=(3, 4)), again, finish(4, 2)
@@ -274,7 +274,7 @@ def test_every_call_is_written() -> None:
     assert turn.written == [Call("c0", "ls", "{}"), Call("c1", "pwd", "{}")]
 
 
-def test_what_is_not_one_sequence_is_left_out() -> None:
+def test_turns_that_are_not_one_sequence_are_left_out() -> None:
     failed = EventFrame("p", 1, [EventEntry("t", 1, [Failed(ErrorInfo(ErrorKind.ENGINE, "x"))])])
     for messages in (
         (request(), generate(), tokens(0, 3), failed),
@@ -305,6 +305,13 @@ def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (sample,) = map(json.loads, out.splitlines())
     assert (sample["ids"], sample["loss_mask"], sample["turns"][0]["blocks"]) == ([1, 2, 3, 9], [0, 0, 1, 1], None)
     assert "1 have not ended" in err
+
+
+def test_a_recording_of_another_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tap.jsonl"
+    path.write_text('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}\n')
+    assert main(["trajectories", str(path)]) == 2
+    assert f"{path}:1: tw.v1.turn.m.p is from another release" in capsys.readouterr().err
 
 
 def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

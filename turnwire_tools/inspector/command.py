@@ -116,7 +116,10 @@ async def _follow(config: BusConfig, fold: Fold) -> int:
 
 
 def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
-    """The served model's. Without a named one, a tokenizer that cannot be read is left out. Raises TurnwireError."""
+    """Loads the vocabulary of the served model; None where no model is named and no tokenizer can be read.
+
+    Raises TurnwireError, OSError or ValueError for a named model without a readable tokenizer.
+    """
     instance = newest(env)
     name = model or (instance.model_dir if instance is not None else "") or env.get("TURNWIRE_MODEL")
     if not name:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from schemas.conversation import Call, Part, Reasoning, Text
-from services.tokenization.segments import common_prefix
-from turnwire_tools.inspector.changes import changes_of
-from turnwire_tools.inspector.turns import Change, Difference, InspectedTurn, KnownPrompt
+from services.ledger.difference import Change, ComparedPrompt, difference, system_changes
+from services.preprocessor.strip import strip_preamble
+from turnwire_tools.inspector.turns import Departure, InspectedTurn, StoredPrompt
 
 OPENING_TOKENS = 12
 """A prompt's last tokens open the answer. Templates write them differently once the answer is history."""
@@ -32,47 +32,51 @@ RECALL = {
 
 def compare(
     turn: InspectedTurn,
-    now: KnownPrompt,
+    now: StoredPrompt,
     previous: InspectedTurn,
-    before: KnownPrompt | None,
+    before: StoredPrompt | None,
     *,
     ancestors: Iterable[InspectedTurn] = (),
     decode: Decode | None = None,
-) -> Difference:
+) -> Departure:
     """Compares a prompt with the previous one and its answer.
 
-    `before`: what is known of the previous prompt; None: nothing any more. `ancestors`: the previous turn and those
-    before it, newest first. `decode` makes text of tokens, where a tokenizer is at hand.
+    `before`: the previous prompt; None: it is no longer known. `ancestors`: the previous turn and those before it,
+    newest first. `decode` makes text of tokens, where a tokenizer is at hand.
     """
+    departure = partial(Departure, previous=previous.id)
     if before is None:
         reason = "the previous prompt is no longer known"
-        return Difference(previous=previous.id, extends=False, cause="unknown", reason=reason)
-    changes = changes_of(before.conversation, answer_parts(previous), now.conversation)
-    difference = partial(Difference, previous=previous.id, changes=changes)
-    if not before.ids or not now.ids:
+        return departure(None, 0, [], extends=False, cause="unknown", reason=reason)
+    found = difference(_compared(before), _compared(now), answer_parts(previous), previous.ids)
+    at, again = found.at, found.again
+    # Billing headers, which the preprocessor removes, are shown where nothing else has changed.
+    changes = found.changes or system_changes(before.conversation, now.conversation)
+    if at is None:
         # Where the tokens are unknown, as in a redacted recording, the messages alone decide.
         first = next((change for change in changes if change.kind != "reasoning"), None)
         cause, reason = ("none", "the history is extended") if first is None else (first.kind, in_words(first))
-        return difference(extends=first is None, cause=cause, reason=f"{reason} (tokens unknown)")
-    sequence = before.ids + previous.ids
-    at = len(common_prefix(sequence, now.ids))
-    if at == len(sequence):
+        return departure(at, 0, changes, extends=first is None, cause=cause, reason=f"{reason} (tokens unknown)")
+    if not again:
         reason = "the prompt begins with all tokens of the previous prompt and its answer"
-        return difference(extends=True, at=at, cause="none", reason=reason)
+        return departure(at, 0, changes, extends=True, cause="none", reason=reason)
     if at == len(now.ids):
         reason = "the same prompt again: another try, or another choice of one request"
-        return difference(extends=False, at=at, cause="none", reason=reason)
+        return departure(at, 0, changes, extends=False, cause="none", reason=reason)
     cause, reason = _cause(turn, at, before, changes, ancestors)
     was = now_text = ""
     if decode is not None:
         start, end = max(0, at - AHEAD), at + AROUND
-        was, now_text = decode(sequence[start:end]), decode(now.ids[start:end])
-    again = len(sequence) - at
-    return difference(extends=False, at=at, again=again, cause=cause, reason=reason, was=was, now=now_text)
+        was, now_text = decode((before.ids + previous.ids)[start:end]), decode(now.ids[start:end])
+    return departure(at, again, changes, extends=False, cause=cause, reason=reason, was=was, now=now_text)
+
+
+def _compared(prompt: StoredPrompt) -> ComparedPrompt:
+    return ComparedPrompt(ids=prompt.ids, conversation=strip_preamble(prompt.conversation)[0])
 
 
 def answer_parts(turn: InspectedTurn) -> list[Part]:
-    """A turn's answer, as a client would send it back."""
+    """Returns a turn's answer as a client would send it back."""
     parts: list[Part] = []
     for block in turn.blocks:
         if block.kind == "reasoning":
@@ -85,28 +89,24 @@ def answer_parts(turn: InspectedTurn) -> list[Part]:
 
 
 def computed_again(turn: InspectedTurn) -> tuple[int, int]:
-    """Prompt tokens that a previous turn had and this one computed: those after the difference, unless the worker had
-    the new prompt from another session, and those of the common beginning."""
-    difference = turn.difference
-    if difference is None:
+    """Returns the numbers of prompt tokens that a previous turn had and this one computed: those after the difference,
+    unless the worker had the new prompt from another session, and those of the common beginning."""
+    departure = turn.difference
+    if departure is None:
         return 0, 0
-    if difference.at is None or turn.cached is None:
-        return difference.again, 0
+    if departure.at is None or turn.cached is None:
+        return departure.again, 0
     computed = max(0, turn.prompt - turn.cached)
-    lost = max(0, min(difference.at, turn.prompt) - turn.cached)
-    return min(difference.again, computed - lost), lost if lost >= MIN_LOST else 0
+    lost = max(0, min(departure.at, turn.prompt) - turn.cached)
+    return min(departure.again, computed - lost), lost if lost >= MIN_LOST else 0
 
 
 def in_words(change: Change) -> str:
-    """What a change did, as the end of a sentence."""
+    """Says what a change did."""
     match change.kind:
-        case "tools":
-            return f"{change.where} changed"
-        case "system":
-            kinds = {"date": " (a date or time)", "id": " (an identifier)", "number": " (a number)"}
-            return f"{change.where} changed{kinds.get(change.varies, '')}"
-        case "settings":
-            return f"{change.where} changed"
+        case "tools" | "system" | "settings":
+            varies = {"date": " (a date or time)", "id": " (an identifier)", "number": " (a number)"}
+            return f"{change.where} changed{varies.get(change.varies, '')}"
         case "reasoning":
             return f"the reasoning of {change.where} was {'added' if 'no reasoning' in change.was else 'left out'}"
         case "answer":
@@ -120,16 +120,16 @@ def in_words(change: Change) -> str:
 def _cause(
     turn: InspectedTurn,
     at: int,
-    before: KnownPrompt,
+    before: StoredPrompt,
     changes: Sequence[Change],
     ancestors: Iterable[InspectedTurn],
 ) -> tuple[str, str]:
-    """The cause and its description. A change of the conversation explains a departure only where that can be its
-    place: one after the previous prompt's last message is due to the answer."""
-    behind_prompt = at >= len(before.ids) - OPENING_TOKENS
+    """Returns the cause and its description. A change of the conversation explains a departure only where that can be
+    its place: one after the previous prompt's last message is due to the answer."""
+    in_answer = at >= len(before.ids) - OPENING_TOKENS
     answered = [change for change in changes if change.kind in ("answer", "reasoning", "history")]
     others = [change for change in changes if change.kind != "reasoning"]
-    possible = answered if behind_prompt else others
+    possible = answered if in_answer else others
     if possible and possible[0].kind != "reasoning":
         return possible[0].kind, in_words(possible[0])
     for earlier in ancestors:
@@ -142,7 +142,7 @@ def _cause(
 
 
 def _in_answer(turn: InspectedTurn, earlier: InspectedTurn, at: int, changes: Sequence[Change]) -> tuple[str, str]:
-    """The cause of a departure in the answer of an earlier turn."""
+    """Returns cause and description of a departure in the answer of an earlier turn."""
     which = f"the answer of turn {earlier.number}"
     reasoning = any(block.kind == "reasoning" for block in earlier.blocks)
     dropped = next((change for change in changes if change.kind == "reasoning"), None)

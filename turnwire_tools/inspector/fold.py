@@ -15,13 +15,14 @@ from cachetools import LRUCache
 
 from schemas import events, frames
 from schemas.control import Cancel, Replay
-from schemas.conversation import Conversation, Part, Text
+from schemas.conversation import Conversation
 from schemas.events import Failed, Finish
+from schemas.session import first_question
+from services.ledger.difference import answers_in, content_of
 from services.runtime.streams.turn_log import LoggedEvent, Verdict
 from turnwire_tools.inspector.difference import Decode, answer_parts, compare, computed_again
 from turnwire_tools.inspector.prefill import PrefillRate
-from turnwire_tools.inspector.turns import MAX_TEXT, Block, InspectedTurn, KnownPrompt
-from turnwire_tools.tap.answers import answers_in, content_of
+from turnwire_tools.inspector.turns import MAX_TEXT, Block, InspectedTurn, StoredPrompt
 from turnwire_tools.tap.turns import CONTINUED
 
 MAX_ALIKE = 16
@@ -49,7 +50,7 @@ class Fold:
         self._max_bytes = max_bytes
         self._characters = 0
         """Characters of all blocks."""
-        self._prompts: LRUCache[str, KnownPrompt] = LRUCache(max_bytes, lambda known: known.size)
+        self._prompts: LRUCache[str, StoredPrompt] = LRUCache(max_bytes, lambda prompt: prompt.size)
         self._histories: LRUCache[int, list[str]] = LRUCache(8 * max_turns)
         """Turns by the history that the next request of their session has."""
         self._latest: LRUCache[int, str] = LRUCache(max_turns)
@@ -101,8 +102,8 @@ class Fold:
 
     def context(self, turn: InspectedTurn) -> frames.ParseContext | None:
         """How the turn's output is parsed, where that is still known."""
-        known = self._prompts.get(turn.id)
-        return None if known is None or not known.context else _decode_context(known.context)
+        prompt = self._prompts.get(turn.id)
+        return None if prompt is None or not prompt.context else _decode_context(prompt.context)
 
     def _changed(self, turn: InspectedTurn) -> None:
         turn.again = sum(computed_again(turn))
@@ -123,7 +124,7 @@ class Fold:
         self._place_in_session(turn, conversation)
         self.turns[turn.id] = turn
         self._changed(turn)
-        self._prompts[turn.id] = KnownPrompt(conversation, frames.unpack_array(b""))
+        self._prompts[turn.id] = StoredPrompt(conversation, frames.unpack_array(b""))
         while len(self.turns) > 1 and (len(self.turns) > self._max_turns or self._characters > self._max_bytes):
             self._forget()
 
@@ -133,7 +134,7 @@ class Fold:
         turn.attempt = request.attempt
         if turn.has_ended:
             turn.state, turn.ms, turn.cursor.ended = "received", None, False
-        resume = f", continues behind {len(request.resume) // 4} tokens" if request.resume else ""
+        resume = f", continues after {len(request.resume) // 4} tokens" if request.resume else ""
         avoid = f", avoids {', '.join(request.avoid)}" if request.avoid else ""
         turn.mark(now, "attempt", f"attempt {request.attempt}{resume}{avoid}", trouble=True)
         self._changed(turn)
@@ -159,20 +160,18 @@ class Fold:
         self._latest[keys[0]] = turn.id
 
     def _keys(self, conversation: Conversation, *more: int) -> list[int]:
-        """A key for the history up to each answer; the first one for none. `more`: hashes of later answers.
+        """Returns a key for the history after each answer; the first one for none. `more`: hashes of further answers.
 
         Requests with a session id and the same tools and first question are of one session. Agents send the requests of
         their helpers under the same id. Without an id, the answers and the first question have to be the same:
         sessions may have answers that are alike.
         """
-        client, turns = conversation.client, conversation.messages
-        question = next((turn for turn in turns if turn.role == "user"), None)
-        first = "".join(part.text for part in question.parts if isinstance(part, Text)) if question is not None else ""
-        start = hash((conversation.model, client.tenant, client.session or first))
+        client, question = conversation.client, first_question(conversation)
         tools = tuple(tool.name for tool in conversation.tools)
-        hashes = [*map(_hash, answers_in(turns)), *more]
+        start = hash((conversation.model, client.tenant, client.session or question))
+        hashes = [*(hash(content_of(answer)) for answer in answers_in(conversation.messages)), *more]
         keys = list(accumulate(hashes, lambda state, answer: hash((state, answer)), initial=start))
-        return [hash((start, first, tools)), *keys[1:]]
+        return [hash((start, question, tools)), *keys[1:]]
 
     def _best(self, names: Sequence[str]) -> InspectedTurn | None:
         """The newest turn that has an answer, else the newest."""
@@ -196,20 +195,20 @@ class Fold:
         turn.prompt = len(ids) or turn.prompt
         refused = ", after a refusal" if again else ""
         turn.mark(now, "placed", f"{turn.prompt} tokens, on {worker}{refused}", trouble=again)
-        known = self._prompts.get(turn.id)
-        if known is not None and (not ids or known.ids != ids):
-            known = KnownPrompt(known.conversation, ids, bytes(request.context))
-            if known.size <= self._prompts.maxsize:
-                self._prompts[turn.id] = known
-            self._compare(turn, known)
+        prompt = self._prompts.get(turn.id)
+        if prompt is not None and (not ids or prompt.ids != ids):
+            prompt = StoredPrompt(prompt.conversation, ids, bytes(request.context))
+            if prompt.size <= self._prompts.maxsize:
+                self._prompts[turn.id] = prompt
+            self._compare(turn, prompt)
         self._changed(turn)
 
-    def _compare(self, turn: InspectedTurn, known: KnownPrompt) -> None:
+    def _compare(self, turn: InspectedTurn, prompt: StoredPrompt) -> None:
         previous = self.turns.get(turn.previous)
         if previous is not None:
             before = self._prompts.get(previous.id)
             turn.difference = compare(
-                turn, known, previous, before, ancestors=self.ancestors(turn), decode=self._decode
+                turn, prompt, previous, before, ancestors=self.ancestors(turn), decode=self._decode
             )
 
     def _cancel(self, turn: InspectedTurn, cancel: Cancel, now: float) -> None:
@@ -312,11 +311,11 @@ class Fold:
         del turn.ids[usage.output :]
         if turn.placed_ms is not None and turn.ttft_ms is not None and turn.attempt == 1:
             self.rates[turn.model].add(turn.prompt - turn.cached, (turn.ttft_ms - turn.placed_ms) / 1000)
-        known = self._prompts.get(turn.id)
-        if known is not None:
+        prompt = self._prompts.get(turn.id)
+        if prompt is not None:
             # The next request of the session has this answer after this history.
-            answer = _hash(answer_parts(turn))
-            self._remember(self._keys(known.conversation, answer)[-1], turn.id)
+            answer = hash(content_of(answer_parts(turn)))
+            self._remember(self._keys(prompt.conversation, answer)[-1], turn.id)
 
     # -- memory -----------------------------------------------------------------------------------------------------
 
@@ -331,9 +330,3 @@ class Fold:
         names.remove(name)
         if not names:
             del self.sessions[turn.session]
-
-
-def _hash(answer: Sequence[Part]) -> int:
-    """Is the same in whatever form a client sends the answer back."""
-    text, calls = content_of(answer)
-    return hash((text, tuple(calls)))

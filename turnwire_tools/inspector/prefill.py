@@ -26,7 +26,7 @@ class PrefillRate:
 
     @property
     def ms_per_token(self) -> float | None:
-        """Milliseconds for one more token; None as long as no turn was seen.
+        """Milliseconds for one more token; None until a turn was seen.
 
         The slope over the turns, which leaves out what every turn pays. Few turns, or turns of one size, have no slope:
         then it is all their time by all their tokens, which is an upper bound.

@@ -1,7 +1,7 @@
 """Serves the inspector's page, its data as JSON, and changes as server-sent events.
 
-The page has no content of its own: all comes from `/api`. Each connection gets at most `ROWS_PER_TICK` rows a tick,
-however many turns change; rows that wait are sent once, as they are by then.
+The page has no content of its own: everything comes from `/api`. Each connection gets at most `ROWS_PER_TICK`
+rows a tick; a row that waits is sent once, in its latest state.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The turns that the inspector keeps, and the parts of them that its page shows. Pure."""
+"""The types of the turns that the inspector keeps, and of their parts that its page shows. Pure."""
 
 from array import array
 from typing import Literal, TypeAlias
@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from schemas.conversation import Conversation
 from schemas.events import BlockKind
+from services.ledger.difference import Difference
 from services.runtime.streams.turn_log import Cursor
 from services.tokenization.segments import TokenIds
 
@@ -32,7 +33,6 @@ opened: a parser has the worker's stream.  takeover: another parser has it.  fir
 block: a block is complete.  dispatch: a call is complete and was sent to the client.
 replay: a receiver requested frames again.  interrupted: the worker died.  cancel: the turn was cancelled.
 """
-ChangeKind: TypeAlias = Literal["tools", "system", "settings", "message", "reasoning", "answer", "history"]
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 MAX_MARKS = 400
 MAX_TEXT = 256 * 1024
@@ -64,35 +64,17 @@ class Block(Struct):
     text: str = ""
 
 
-class Change(Struct, frozen=True, omit_defaults=True):
-    """One change of a conversation, as compared with the one before it."""
-
-    kind: ChangeKind
-    where: str
-    """What changed: `the tool Bash`, `system text 2`, `message 3 (user)`."""
-    was: str = ""
-    now: str = ""
-    varies: str = ""
-    """In instructions: what kind of text varies (`prompt_drift.Cause`)."""
-
-
-class Difference(Struct, frozen=True, kw_only=True):
-    """How a prompt departs from the session's previous one with its answer."""
+class Departure(Difference, frozen=True, kw_only=True):
+    """How a prompt departs from the session's previous one with its answer, and why."""
 
     previous: str
     """The previous turn."""
     extends: bool
     """The prompt begins with all previous tokens."""
-    at: int | None = None
-    """The first token that differs; None: the previous tokens are no longer known."""
-    again: int = 0
-    """Previous tokens after that place: what a worker computes again."""
     cause: str
     """`Change.kind`, or `none`, `template`, `tokenization`, `unknown`."""
     reason: str
     """The cause in words."""
-    changes: list[Change] = []
-    """All changes of the conversation, in the order of the prompt."""
     was: str = ""
     """The text of the previous tokens around the place, where a tokenizer is at hand …"""
     now: str = ""
@@ -146,11 +128,11 @@ class TurnDetails(Row):
     """Output tokens."""
     marks: list[Mark] = []
     blocks: list[Block] = []
-    difference: Difference | None = None
+    difference: Departure | None = None
 
 
 class InspectedTurn(TurnDetails):
-    """One turn, with what following it requires."""
+    """One turn, with the state of following it."""
 
     previous: str = ""
     """The previous turn of its session."""
@@ -179,8 +161,8 @@ class InspectedTurn(TurnDetails):
             self.marks.append(Mark(self.ms_at(time), kind, text, trouble))
 
 
-class KnownPrompt(Struct, frozen=True, eq=False):
-    """What comparing the next prompt needs. Kept for the turns that were used last."""
+class StoredPrompt(Struct, frozen=True, eq=False):
+    """A prompt with which the next one is compared. Kept for the turns that were used last."""
 
     conversation: Conversation
     ids: TokenIds

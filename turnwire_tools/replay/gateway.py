@@ -22,8 +22,7 @@ from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
 from services.frontend.app import make_app, make_runner
-from services.frontend.turns.admission import Admitted
-from services.frontend.turns.interfaces import CancelReason, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
 from services.parser.turn_parse import TurnParse
 from services.runtime.config import FrontendConfig
 from services.runtime.storage.seal import Sealer

@@ -28,7 +28,7 @@ class Tool(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """A prompt, read."""
+    """The parts of a rendered prompt."""
 
     messages: list[PromptMessage]
     tools: list[Tool]

@@ -47,7 +47,7 @@ DEFAULT_WINDOW = 131_072
 DEFAULT_KV_TOKENS = 4_194_304
 """Capacity of the prefix cache where none is set: 100 bytes a block, so some 26 MB."""
 _FALL = 0.7
-"""Each alternative's log probability is so much lower than the one before it."""
+"""Each alternative's log probability is lower than the one before it by this."""
 
 _NOTHING = Playback([], [])
 
@@ -152,7 +152,7 @@ class ScriptEngine:
         keys = request.block_keys
         if keys is None:
             keys = list(block_keys(pack_ids(request.token_ids), BLOCK_TOKENS, salt=request.cache_salt))
-        named = self._source.named(request)
+        named = self._source.find_script(request)
         turn = self._turns.open(request.id, sink, lambda: self._release(stream))
         stream = _Stream(
             prompt_tokens=len(request.token_ids),
@@ -174,7 +174,7 @@ class ScriptEngine:
     async def _write(self, stream: _Stream, request: EngineRequest) -> None:
         """On a thread: the agent reads the whole prompt."""
         try:
-            written = await self._loop.run_in_executor(None, self._source.written, request)
+            written = await self._loop.run_in_executor(None, self._source.output, request)
         except TurnwireError as error:
             stream.turn.fail(error)
         except Exception as error:

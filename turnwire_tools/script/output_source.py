@@ -1,4 +1,4 @@
-"""Decides what the script engine writes for a request: a script that the prompt names, output that the prompt brings,
+"""Decides what the script engine writes for a request: a script that the prompt names, output that the prompt contains,
 or the scripted agent's reply. Holds the tokenizer; no IO of its own."""
 
 import re
@@ -24,7 +24,7 @@ _OVER = Reply("The request's output is complete.", "The request's script has no 
 
 
 class OutputSource:
-    """The output for each request. Thread-safe: `written` is slow on long prompts and belongs in a thread."""
+    """The output for each request. Thread-safe: `output` is slow on long prompts and belongs in a thread."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class OutputSource:
         *,
         request_mode: bool,
     ) -> None:
-        """`family`: the agent writes in its form; called on the thread of `written`, when it is first needed."""
+        """`family`: the agent writes in its form; called on the thread of `output`, when it is first needed."""
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._scripts = scripts
@@ -48,9 +48,11 @@ class OutputSource:
         compiled = lru_cache(_COMPILED)
         self._compiled = compiled(lambda name, n: player.compile_script(scripts[name], self._encode, self._prose, n))
 
-    def named(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback] | None:
-        """The script that the prompt's tail names; None if it names none. Quick. Raises Invalid for an unknown
-        script."""
+    def find_script(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback] | None:
+        """Returns the script that the prompt's tail names; None if it names none. Quick.
+
+        Raises Invalid for an unknown script.
+        """
         if not self._scripts:
             return None
         end = len(request.token_ids) - request.resumed
@@ -58,9 +60,9 @@ class OutputSource:
         directive = next(filter(None, map(self._directive, tails)), None)
         return None if directive is None else self._played(directive, request)
 
-    def written(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback]:
-        """The script that the user's request names anywhere, the output that the prompt brings, in request mode, or the
-        agent's reply. Milliseconds on long prompts.
+    def output(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback]:
+        """Returns the script that the user's request names anywhere, the output that the prompt contains (in request
+        mode), or the agent's reply. Takes milliseconds on long prompts.
 
         Raises Invalid for a malformed directive.
         """
@@ -72,7 +74,7 @@ class OutputSource:
             if directive is not None:
                 return self._played(directive, request)
         script: player.Script
-        if self._request_mode and (text := self._brought(prompt)) is not None:
+        if self._request_mode and (text := self._output_in_request(prompt)) is not None:
             # Equal requests may have different outputs.
             script = player.parse_inline(text.replace("[[turn]]", request.id.partition(".")[0]))
         else:
@@ -84,8 +86,8 @@ class OutputSource:
         self, directive: player.PlayDirective, request: EngineRequest
     ) -> tuple[player.PlayDirective, player.Playback]:
         if directive.name not in self._scripts:
-            known = ", ".join(sorted(self._scripts))
-            raise Invalid(f"there is no script {directive.name!r}; there are: {known}", param="prompt")
+            names = ", ".join(sorted(self._scripts))
+            raise Invalid(f"there is no script {directive.name!r}; there are: {names}", param="prompt")
         return directive, self._perform(self._compiled(directive.name, directive.n), request)
 
     def _perform(self, script: player.Playback, request: EngineRequest) -> player.Playback:
@@ -98,7 +100,7 @@ class OutputSource:
         # One that has been played already must not be played again when its calls' results come.
         return None if directive is None or answered(text.rpartition("[[play ")[2]) else directive
 
-    def _brought(self, prompt: str) -> str | None:
+    def _output_in_request(self, prompt: str) -> str | None:
         """The n-th `[[say]]` of the last request, where n counts the assistant's turns since it."""
         view = read_prompt(prompt)
         turns = _SAY.findall(view.request)

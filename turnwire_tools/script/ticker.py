@@ -10,7 +10,7 @@ T = TypeVar("T")
 NOW = 0
 """As the time of the next step: in the loop's next turn."""
 _LATE_US = 1000
-"""uvloop's timers count whole milliseconds from the beginning of the loop's turn, and may fire so much too early."""
+"""uvloop's timers count whole milliseconds from the beginning of the loop's turn, and may fire too early by this."""
 
 
 def now_us() -> int:

@@ -113,7 +113,7 @@ def describe(event: events.TurnEvent) -> str:
 
 
 def ids(numbers: list[int]) -> str:
-    """Token ids; of a long list only the ends."""
+    """Formats token ids; a long list by its ends only."""
     if len(numbers) <= MANY:
         return "[" + " ".join(map(str, numbers)) + "]"
     half = MANY // 2

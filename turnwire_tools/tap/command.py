@@ -79,7 +79,7 @@ class Tap:
         self.recorder = Recorder(redact=flags.redact)
 
     def take(self, message: Delivery) -> None:
-        """One message of the bus."""
+        """Shows and records one message of the bus."""
         now = datetime.now(UTC)
         kind = messages.kind_of(message.subject)
         try:
@@ -116,7 +116,7 @@ class Tap:
 
 
 def rendered(time: datetime, line: Line) -> Text:
-    """A line for people."""
+    """Formats a line for a terminal."""
     colour = COLOURS.get(line.kind, "dim")
     text = Text(f"{time:%H:%M:%S}.{time.microsecond // 1000:03} ", style="dim")
     text.append(f"{line.kind:<10}", style=colour)

@@ -19,7 +19,7 @@ PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Callable[[Delivery], None]) -> int:
     """Passes messages to `take` until it is cancelled or stdout's reader ends (status 0), or the bus is lost (1).
 
-    Raises UsageError for a pattern that is none, else as `observing`.
+    Raises UsageError for a pattern that is not a subject, else as `observing`.
     """
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -58,12 +58,12 @@ def _redact_events(events: list[Any]) -> None:
 
 
 def mask(text: str) -> str:
-    """Letters as x, digits as 0."""
+    """Replaces letters by x and digits by 0."""
     return "".join("x" if c.isalpha() else "0" if c.isdigit() else c for c in text)
 
 
 def mask_json(text: str) -> str:
-    """JSON, perhaps cut off, with its strings masked, but not its keys. The length stays."""
+    """Masks the strings of JSON that may be cut off, but not its keys. The length stays."""
 
     def string(found: re.Match[str]) -> str:
         return found[0] if found[2] else _CHARACTER.sub(character, found[0])
@@ -75,10 +75,10 @@ def mask_json(text: str) -> str:
 
 
 def _conversation(conversation: dict[str, Any]) -> dict[str, Any]:
-    """Without names of users, stop strings and template variables, which no player needs."""
+    """Masks a conversation; leaves out users' names, stop strings and template variables, which no player needs."""
     kept = {key: value for key, value in conversation.items() if key != "template_kwargs"}
     kept["messages"] = [
-        {key: value for key, value in turn.items() if key != "name"} for turn in conversation["messages"]
+        {key: value for key, value in message.items() if key != "name"} for message in conversation["messages"]
     ]
     kept["sampling"] = {key: value for key, value in conversation.get("sampling", {}).items() if key != "stop"}
     walked: dict[str, Any] = _walk(kept)
@@ -86,7 +86,7 @@ def _conversation(conversation: dict[str, Any]) -> dict[str, Any]:
 
 
 def _walk(value: Any, key: str = "", *, everything: bool = False) -> Any:
-    """`value` with the strings under keys of texts masked, or every string."""
+    """Masks the strings under keys of texts, or every string."""
     if isinstance(value, list):
         return [_walk(item, key, everything=everything) for item in value]
     if isinstance(value, dict):

@@ -94,10 +94,10 @@ class FollowedTurn(Struct, dict=True):
     @property
     def logprobs(self) -> list[float | None]:
         """One for each output token; empty where the client did not ask for them."""
-        known = self.logprob_at
+        logprob_at = self.logprob_at
         if self.stop is not None and self.stop_id is not None and self.stop.logprobs:
-            known = known | {self.count - 1: self.stop.logprobs[0][1]}
-        return [known.get(at) for at in range(self.count)] if known else []
+            logprob_at = logprob_at | {self.count - 1: self.stop.logprobs[0][1]}
+        return [logprob_at.get(at) for at in range(self.count)] if logprob_at else []
 
     @property
     def written(self) -> list[Text | Call]:

@@ -36,7 +36,7 @@ class Flags:
     model: str | None = None
     """Directory or hub id of the served model: its tokenizer gives the boundaries of blocks."""
     idle_s: Seconds = 600.0
-    """A session is written when it has been quiet for so long, and at the end."""
+    """Seconds without a turn after which a session is written; all are written at the end."""
 
 
 def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Parameter(name="*")] = Flags()) -> int:

@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Part, Text
+from services.ledger.difference import answers_in, content_of
 from services.tokenization.segments import common_prefix
-from turnwire_tools.tap.answers import answers_in, content_of
 from turnwire_tools.tap.turns import FollowedTurn
 from turnwire_tools.trajectories.blocks import Block
 
@@ -79,8 +79,8 @@ class Sample(Struct, frozen=True):
     """Null: the beginning of a conversation."""
 
 
-class _KnownTurn(Struct, frozen=True):
-    """What comparing requires of a turn that is in a sample."""
+class _SampleTurn(Struct, frozen=True):
+    """A turn of an open sample, with which later prompts are compared."""
 
     span: TurnSpan
     head: int
@@ -98,7 +98,7 @@ class _OpenSample:
         self.departs = departs
         self.ids = array("I")
         self.logprobs: dict[int, float] = {}
-        self.turns: list[_KnownTurn] = []
+        self.turns: list[_SampleTurn] = []
         self.last = 0.0
         """When its last turn ended."""
 
@@ -109,7 +109,7 @@ class _OpenSample:
         self.logprobs |= {start + at: value for at, value in enumerate(turn.logprobs) if value is not None}
         placed = blocks and [replace(block, start=block.start + start, end=block.end + start) for block in blocks]
         span = TurnSpan(turn.id, turn.time, start, len(self.ids), str(turn.reason), turn.stop_id, placed)
-        self.turns.append(_KnownTurn(span, _head(turn), turn.written))
+        self.turns.append(_SampleTurn(span, _head(turn), turn.written))
 
     def is_of(self, conversation: Conversation) -> bool:
         """Whether a request may be of this session: no two session ids contradict it."""
@@ -127,7 +127,7 @@ class _OpenSample:
     def sample(self) -> Sample:
         """The sample as it stands."""
         mask = [0] * len(self.ids)
-        spans = [known.span for known in self.turns]
+        spans = [turn.span for turn in self.turns]
         for span in spans:
             mask[span.start : span.end] = [1] * (span.end - span.start)
         logprobs = [self.logprobs.get(at) for at in range(len(self.ids))] if self.logprobs else None
@@ -180,14 +180,14 @@ class Sampler:
 def _departure(other: _OpenSample, turn: FollowedTurn, at: int) -> Break:
     """The break of a prompt that has the first `at` ids of another sample, its first prompt among them."""
     last = other.turns[0].span.turn
-    for known in other.turns:
-        if at == len(turn.prompt) == known.span.start:
-            return Break("retry", other.id, at, known.span.turn)
-        if at < known.head:
+    for earlier in other.turns:
+        if at == len(turn.prompt) == earlier.span.start:
+            return Break("retry", other.id, at, earlier.span.turn)
+        if at < earlier.head:
             break
-        last = known.span.turn
-        if at < known.span.end:
-            cause: Cause = "template" if _returned(known.written, turn.conversation) else "client"
+        last = earlier.span.turn
+        if at < earlier.span.end:
+            cause: Cause = "template" if _returned(earlier.written, turn.conversation) else "client"
             return Break(cause, other.id, at, last)
     return Break("fork", other.id, at, last)
 

@@ -1,1 +1,1 @@
-"""HTTP independent of any API: connections, authentication, limits, TLS, event streams."""
+"""Serves HTTP independently of any API: connections, authentication, limits, TLS, event streams."""

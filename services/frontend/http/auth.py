@@ -1,7 +1,8 @@
 """Authenticates requests by API key and holds each key's limits.
 
-The key file holds hashes only; a presented key is hashed and compared in constant time. The file may change while the
-frontend runs: removed keys are refused from then on, the last one too, and a holder's use of this minute stays counted.
+The key file holds hashes only; a request's key is hashed and compared in constant time. The file may change while the
+frontend runs: removed keys are refused from then on, also the last one, and what a holder used this minute stays
+counted.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from services.frontend.http.rate_limits import RateLimiter
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 OPEN_PATHS = frozenset({"/", "/live", "/ready", "/health", "/metrics", "/api/hello", "/openapi.json"})
-"""Paths that need no key: for probes, scrapers and the first request of clients."""
+"""Paths that need no key, for probes, scrapers and the first request of clients."""
 
 
 def load_keys(path: str, defaults: Limits) -> list[Key]:
@@ -27,14 +28,14 @@ def load_keys(path: str, defaults: Limits) -> list[Key]:
     return parse_keys(Path(path).read_text(encoding="utf-8"), path, defaults)
 
 
-def find_key(keys: Sequence[Key], presented: str) -> Key | None:
+def find_key(keys: Sequence[Key], text: str) -> Key | None:
     """Returns the key with this text, if there is one. Takes equally long for every text."""
-    digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
-    found = None
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+    match = None
     for key in keys:
         if hmac.compare_digest(key.digest, digest):
-            found = key
-    return found
+            match = key
+    return match
 
 
 class Caller:
@@ -50,24 +51,24 @@ class Caller:
         """The priority of all its turns, if the key has one."""
 
     def sees(self, card: ModelCard) -> bool:
-        """Returns whether the caller may use a model, and so whether it is listed."""
+        """Returns whether the caller may use a model. Only such models are listed."""
         return self._key is None or self._key.allows(card)
 
     def permit(self, card: ModelCard, name: str) -> None:
-        """Raises Forbidden for a model that the caller may not use; `name` is how the request spelled it."""
+        """Raises Forbidden for a model that the caller may not use. `name`: the model's name in the request."""
         if not self.sees(card):
             raise Forbidden(f"Your API key may not use the model {name or card.name}.", param="model")
 
 
 class Callers:
-    """All callers of this frontend. `defaults` are the limits of every key; without keys, of all callers together."""
+    """All callers of this frontend. `defaults`: the limits of every key; without keys, of all callers together."""
 
     def __init__(
         self, path: str | None, defaults: Limits, clock: Callable[[], float], now: Callable[[], float] = time.time
     ) -> None:
-        """Raises as `load_keys`, and ValueError for a file without keys: that is a mistake at the start.
+        """Raises as `load_keys`, and ValueError for a file without keys, which is a mistake at the start.
 
-        `clock` is monotonic, `now` the Unix time.
+        `clock` is monotonic; `now` returns Unix time.
         """
         self.path = path
         self._defaults = defaults
@@ -80,7 +81,7 @@ class Callers:
 
     @property
     def open_to_all(self) -> bool:
-        """Whether there are no keys: everyone who reaches the port may use it."""
+        """Whether the frontend has no keys, so that everyone who reaches the port may use it."""
         return self._keys is None
 
     @property
@@ -89,9 +90,9 @@ class Callers:
         return {name: limiter.open for name, limiter in self._limiters.items()}
 
     def reload(self, log: FilteringBoundLogger) -> None:
-        """Reads the key file again. Without the file, or keys in it, no key is valid.
+        """Reads the key file again. If it is missing or has no keys, no key is valid.
 
-        Raises as `load_keys` for a file that is there, and then changes nothing.
+        Raises as `load_keys` for an existing file, and then changes nothing.
         """
         if not self.path:
             return
@@ -103,19 +104,19 @@ class Callers:
             log.warning("keys.none_valid", file=self.path)
 
     def identify(self, request: web.Request, *, openai: bool = False) -> Caller:
-        """Returns the caller of a request. Raises Unauthorized, with OpenAI's texts where `openai`.
+        """Returns the caller of a request. Raises Unauthorized, with OpenAI's texts if `openai`.
 
-        SDKs send `Authorization: Bearer` or `x-api-key`, depending on their version. Either is accepted; of two, one
-        valid key suffices.
+        SDKs send `Authorization: Bearer` or `x-api-key`, depending on their version. Either is accepted; of two keys,
+        one must be valid.
         """
         if request.path in OPEN_PATHS:
             return Caller(RateLimiter(Limits(), self._clock))
         if self._keys is None:
             return self._caller("", self._defaults, None)
-        presented = [key for key in (request.headers.get("x-api-key"), _bearer(request)) if key]
-        if not presented:
+        texts = [key for key in (request.headers.get("x-api-key"), _bearer(request)) if key]
+        if not texts:
             raise Unauthorized(_NO_KEY if openai else "x-api-key header is required")
-        key = next((found for text in presented if (found := find_key(self._keys, text))), None)
+        key = next((match for text in texts if (match := find_key(self._keys, text))), None)
         if key is None:
             raise Unauthorized("Incorrect API key provided." if openai else "invalid x-api-key")
         if key.expires is not None and self._now() >= key.expires:

@@ -1,7 +1,7 @@
-"""Reads a request's body whole and decodes it, never beyond the limit, before decoding or after.
+"""Reads and decodes the body of a request. The size limit holds before and after decoding.
 
-aiohttp decodes gzip and deflate, but not zstd or brotli everywhere; `app.make_runner` turns that off, so that all
-encodings are handled, and bounded, in one place.
+aiohttp decodes gzip and deflate, but not zstd or brotli everywhere. `app.make_runner` turns that off, so that all
+encodings are handled and limited in one place.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from schemas.errors import Invalid, TooLarge
 from services.frontend.http.middleware import REQUEST_CONTEXT
 
 THREAD_FROM_BYTES = 32 * 1024
-"""Compressed bodies from this size on are decoded in a thread."""
+"""Compressed bodies of this size or more are decoded in a thread."""
 PARSE_IN_THREAD_FROM_BYTES = 512 * 1024
-"""Bodies from this size on are parsed in a thread: 100,000 messages take 2 s, in which no stream would move. A prompt
-of 100,000 tokens is smaller, and takes less than the thread would."""
+"""Bodies of this size or more are parsed in a thread: 100,000 messages take 2 s, which would stop all streams. A prompt
+of 100,000 tokens is smaller, and takes less time than the thread would."""
 _PIECE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 4096
-"""Of a gzip body; parallel compressors write one for each 64 KiB or more."""
+"""Limit of a gzip body's members. Parallel compressors write one for each 64 KiB or more."""
 T = TypeVar("T")
 
 _INVALID = "request_body_encoding_invalid"
@@ -40,7 +40,7 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         raise TooLarge(f"The request body is {request.content_length} bytes; the limit is {limit}.")
     context = request.get(REQUEST_CONTEXT)
     try:
-        # `request.read` would copy the body twice more and keep it as long as the answer takes: minutes, for a stream.
+        # `request.read` would copy the body twice more and keep it until the answer ends: minutes, for a stream.
         async with asyncio.timeout(context.body_timeout_s if context else None):
             pieces: list[bytes] = []
             size = 0
@@ -61,19 +61,19 @@ async def read_body(request: web.Request, limit: int) -> bytes:
 
 
 async def run_in_thread_if_large(size_bytes: int, work: Callable[[], T]) -> T:
-    """Returns or raises what `work` does; runs it in a thread for a large request."""
+    """Runs `work`, for a large request in a thread. Returns its result or raises its error."""
     return work() if size_bytes < PARSE_IN_THREAD_FROM_BYTES else await asyncio.to_thread(work)
 
 
 def decode(body: bytes, encoding: str, limit: int) -> bytes:
-    """Decodes a body. Stops at `limit` bytes: a decompression bomb costs no more than that.
+    """Decodes a body. Stops at `limit` bytes, so that a decompression bomb costs no more.
 
-    Raises Invalid for an unknown encoding and a body that is not in it, TooLarge beyond the limit.
+    Raises Invalid for an unknown encoding or a malformed body, TooLarge beyond the limit.
     """
     decoder = _DECODERS.get(encoding)
     if decoder is None:
-        known = ", ".join(sorted(_DECODERS))
-        raise Invalid(f"Content-Encoding '{encoding}' is not supported; use one of {known}.", code=_UNSUPPORTED)
+        supported = ", ".join(sorted(_DECODERS))
+        raise Invalid(f"Content-Encoding '{encoding}' is not supported; use one of {supported}.", code=_UNSUPPORTED)
     try:
         plain = decoder(body, limit + 1)
     except (zlib.error, zstandard.ZstdError, brotli.error, EOFError) as error:
@@ -104,15 +104,15 @@ def _deflate(body: bytes, limit: int) -> bytes:
 
 
 def _inflate(body: bytes, at: int, limit: int, window_bits: int) -> tuple[bytes, int]:
-    """Decompresses from `at` on, at most `limit` bytes. Returns them and where the compressed data ends."""
+    """Decompresses from `at`, at most `limit` bytes. Returns them and the end of the compressed data."""
     inflater = zlib.decompressobj(window_bits)
     plain, source, piece = bytearray(), memoryview(body), b""
     while len(plain) < limit and not inflater.eof:
         if not piece:
             if at == len(body):
                 raise EOFError("unexpected end of data")
-            # In pieces: zlib copies what follows a member's end, which for many small members would be everything, each
-            # time.
+            # In pieces, because zlib copies all input after the end of a member: with many small members, the whole
+            # rest each time.
             piece = bytes(source[at : at + THREAD_FROM_BYTES])
             at += len(piece)
         plain += inflater.decompress(piece, limit - len(plain))
@@ -121,12 +121,12 @@ def _inflate(body: bytes, at: int, limit: int, window_bits: int) -> tuple[bytes,
 
 
 def _zstd(body: bytes, limit: int) -> bytes:
-    promised = zstandard.frame_content_size(body)
+    content_size = zstandard.frame_content_size(body)
     plain = bytearray()
     with zstandard.ZstdDecompressor().stream_reader(body) as reader:
         while len(plain) < limit and (piece := reader.read(min(_PIECE_BYTES, limit - len(plain)))):
             plain += piece
-    if len(plain) < min(limit, promised):
+    if len(plain) < min(limit, content_size):
         raise EOFError("unexpected end of data")
     return bytes(plain)
 

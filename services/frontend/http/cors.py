@@ -2,8 +2,8 @@
 
 A page of an origin that is not listed gets no CORS headers, so its browser withholds the answer. On a server without
 API keys that is not enough: any page could make a browser in this network send turns (a POST of text/plain needs no
-preflight, a WebSocket has none), so such requests are refused. `AllowedHosts` refuses pages whose own name was made to
-resolve to this server's address (DNS rebinding): their requests are of the same origin for the browser.
+preflight, a WebSocket has none), so such requests are refused. `AllowedHosts` refuses pages with a host name that was
+made to resolve to this server's address (DNS rebinding): for the browser, their requests have the same origin.
 """
 
 import re
@@ -16,7 +16,7 @@ from services.frontend.http.rate_limits import HEADER_NAMES
 
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 MAX_AGE_S = 600
-"""How long a browser may keep a preflight's answer."""
+"""Time for which a browser may cache the answer to a preflight."""
 _RATE_HEADERS = [
     name.format(rate=rate, field=field)
     for name in HEADER_NAMES.values()
@@ -30,26 +30,26 @@ EXPOSED = ", ".join(
         *_RATE_HEADERS,
     ]
 )
-"""Response headers that a page may read beside those that are always readable."""
+"""Response headers that a page may read, besides those that every page may read."""
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 class AllowedHosts:
-    """The host names of this server, compared with the `Host` of requests.
+    """The host names of this server, which the `Host` header of requests must match.
 
-    localhost and IP addresses are always allowed: browsers do not look them up, so no page can claim them.
+    localhost and IP addresses are always allowed: browsers do not look them up, so no page can use them for its name.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        """`names`: without port; `*`: all."""
+        """`names`: host names without port; `*` for all."""
         self._all = "*" in names
         self._names = {"localhost", *(name.strip("[]").rstrip(".").lower() for name in names)}
 
     @classmethod
     def of(cls, configured: Sequence[str], listening: str, *, guarded: bool) -> "AllowedHosts":
-        """The configured names, or else the default: `listening`, the address of the listener, where that is this
-        machine only and there are no keys; all names elsewhere."""
+        """Returns the configured names. The default is `listening`, the address of the listener, if only this machine
+        reaches it and there are no keys; otherwise all names."""
         if configured:
             return cls(configured)
         return cls([listening] if is_loopback(listening) and not guarded else ["*"])
@@ -67,7 +67,7 @@ class AllowedHosts:
 
 
 class Cors:
-    """`origins`: whose pages may use the server, `*` for all. `guarded`: the server has API keys."""
+    """The origins of pages that may use this server. `origins`: `*` for all; `guarded`: the server has API keys."""
 
     def __init__(self, origins: Sequence[str], *, guarded: bool) -> None:
         self._all = "*" in origins
@@ -75,7 +75,7 @@ class Cors:
         self._guarded = guarded
 
     def check(self, method: str, headers: Mapping[str, str], scheme: str) -> None:
-        """Raises Forbidden for a request that a page of a foreign origin must not send to a server without keys."""
+        """Raises Forbidden for a request that pages of a foreign origin must not send to a server without keys."""
         origin = headers.get("origin")
         if origin is None or self._guarded or self._allows(origin):
             return
@@ -86,7 +86,7 @@ class Cors:
         raise Forbidden(f"Pages of {origin[:200]} may not use this server; it can be allowed with --cors-origins.")
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> dict[str, str] | None:
-        """Returns the headers that answer a preflight; None for other requests and for origins that are not allowed."""
+        """Returns the headers for the answer to a preflight; None for other requests and for origins not allowed."""
         origin = headers.get("origin")
         if method != "OPTIONS" or "access-control-request-method" not in headers:
             return None
@@ -101,7 +101,7 @@ class Cors:
         return answer
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Returns the CORS headers of every answer to this request."""
+        """Returns the CORS headers for the answer to a request, also for an error."""
         origin = headers.get("origin")
         if origin is None or not self._allows(origin):
             return {"vary": "origin"} if self._origins and not self._all else {}
@@ -121,5 +121,5 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host name, or an address, is of this machine only."""
+    """Returns whether a host name or address can be reached from this machine only."""
     return name.lower() == "localhost" or (_is_address(name) and ip_address(name).is_loopback)

@@ -1,4 +1,4 @@
-"""The HTTP form of errors: each API has one, and so have requests outside all APIs."""
+"""Defines the HTTP form of errors. Each API has one, and so have paths outside all APIs."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from schemas.errors import ErrorInfo
 
 
 class ErrorReply(Struct, frozen=True):
-    """An error as an HTTP response of the dialect."""
+    """The HTTP response for an error."""
 
     status: int
     headers: dict[str, str]
@@ -19,7 +19,7 @@ class ErrorReply(Struct, frozen=True):
 
 
 def json_error(info: ErrorInfo, status: int, document: object) -> ErrorReply:
-    """An error as a JSON document, with the time to wait in a header."""
+    """Makes the response with a JSON document, and with the time to wait in a header."""
     headers = {"content-type": "application/json"}
     if info.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
@@ -27,11 +27,11 @@ def json_error(info: ErrorInfo, status: int, document: object) -> ErrorReply:
 
 
 ErrorShape: TypeAlias = Callable[[ErrorInfo, str, int | None], ErrorReply]
-"""Makes the response of an error. Arguments: the error, the request id, a status that overrides the error's own."""
+"""Makes the response for an error. Arguments: the error, the request id, a status that overrides the error's own."""
 
 
 class ErrorFormat(Struct, frozen=True):
-    """How the clients of an API read errors."""
+    """The form of errors that the clients of an API read."""
 
     name: Literal["anthropic", "openai", "shared"]
     schema: type

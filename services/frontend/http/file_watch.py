@@ -13,9 +13,9 @@ INTERVAL_S = 1.0
 class FileWatch:
     """Calls `reload` when one of the files has changed.
 
-    Polls, because notifications do not work on mounted secrets. A file that is missing or empty must be so twice, since
-    an editor may replace a file in two steps. A reload that raises ValueError or OSError is logged and tried again at
-    the next change.
+    It polls, because notifications do not work on mounted secrets. A missing or empty file counts only at the second
+    poll, because an editor may replace a file in two steps. If a reload raises ValueError or OSError, the error is
+    logged, and the next change is another try.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class FileWatch:
             self.check()
 
     async def context(self, _app: Any) -> AsyncIterator[None]:
-        """Polls while an application runs (`Application.cleanup_ctx`)."""
+        """Polls while an application runs. For `Application.cleanup_ctx`."""
         task = asyncio.create_task(self.run(), name="file_watch")
         yield
         task.cancel()
@@ -60,7 +60,7 @@ class FileWatch:
 
 
 class _State(NamedTuple):
-    """What changes with a file."""
+    """The attributes that change with a file."""
 
     inode: int
     size: int
@@ -68,9 +68,9 @@ class _State(NamedTuple):
 
 
 def _stat(path: str) -> _State | None:
-    """Returns None for no such file. A Kubernetes secret is a link that is replaced; `stat` follows it."""
+    """Returns None if there is no file. A Kubernetes secret is a symbolic link that is replaced; `stat` follows it."""
     try:
-        found = Path(path).stat()
+        stat = Path(path).stat()
     except OSError:
         return None
-    return _State(found.st_ino, found.st_size, found.st_mtime_ns)
+    return _State(stat.st_ino, stat.st_size, stat.st_mtime_ns)

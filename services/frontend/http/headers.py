@@ -1,4 +1,4 @@
-"""Reads request headers, and holds those that every response has."""
+"""Reads request headers, and defines headers of every response."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,17 +12,17 @@ SECURITY_HEADERS = {
 
 
 def first_header(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """The first of these headers that is not empty; the session, where clients send it in one of several."""
+    """Returns the first of these headers that is not empty, for values that clients send under different names."""
     return next((headers[name] for name in names if headers.get(name)), None)
 
 
 def header_flag(headers: Mapping[str, str], name: str, default: bool) -> bool:
-    """The switch in a header."""
+    """Returns the boolean in a header."""
     return default if name not in headers else headers[name].lower() in ("1", "true")
 
 
 def with_valid_headers(request: web.Request) -> web.Request:
-    """Replaces header bytes that are not UTF-8. They are surrogates here, which neither JSON nor the bus takes."""
+    """Replaces header bytes that are not UTF-8. aiohttp reads them as surrogates, which JSON cannot encode."""
     if all(map(str.isascii, request.headers.values())):
         return request
     headers = [(name, value.encode(errors="replace").decode()) for name, value in request.headers.items()]

@@ -9,11 +9,11 @@ One key a line: its name and the SHA-256 of its text, then its options:
     rpm=N           requests per minute
     tpm=N           tokens per minute: of prompts without their cached part, and of answers
     models=A,B*     the models that the key may use, by any of their names; `*` and `?` as in file names
-    expires=DATE    the key is refused from then on: 2027-01-31 (its first moment) or 2027-01-31T18:00Z, UTC
-    priority=N      of all turns of the key, whatever their requests ask for
+    expires=DATE    from when on the key is refused: 2027-01-31 (the start of the day) or 2027-01-31T18:00Z, UTC
+    priority=N      priority of all turns of the key, whatever their requests set
 
-`none` for a number lifts a limit that is set for all keys. The name may be left out; empty lines and lines that begin
-with `#` are skipped. Several lines of one name are keys of one holder and share its limits.
+`none` in place of a number lifts a limit that is set for all keys. The name may be left out. Empty lines and lines that
+begin with `#` are skipped. Several lines with one name are keys of one holder and share its limits.
 """
 
 import re
@@ -39,7 +39,7 @@ class Limits(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True):
-    """An accepted key: its holder, its SHA-256 and its rights."""
+    """An API key: its holder, its SHA-256 and its rights."""
 
     name: str
     digest: bytes
@@ -51,15 +51,15 @@ class Key(Struct, frozen=True):
     priority: int | None = None
 
     def allows(self, card: ModelCard) -> bool:
-        """Returns whether the key may use a model. One matching name is enough: the right is to the model."""
+        """Returns whether the key may use a model. One matching name is enough."""
         names = (card.name, *card.aliases)
         return not self.models or any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
 
 
 def parse_keys(text: str, source: str, defaults: Limits) -> list[Key]:
-    """Parses a key file's text; `defaults` are the limits of lines without their own.
+    """Parses a key file's text. `defaults`: the limits of lines without limits.
 
-    Raises ValueError, naming source and line, for a malformed line and for keys of one name whose limits differ.
+    Raises ValueError, with source and line, for a malformed line, and if keys of one name have different limits.
     """
     keys: list[Key] = []
     limits: dict[str, Limits] = {}
@@ -87,8 +87,8 @@ def _key(name: str, digest: bytes, options: list[str], defaults: Limits) -> Key:
     for option in options:
         word, _, value = option.partition("=")
         if not value or (word not in _LIMITS and word not in _RIGHTS):
-            known = ", ".join((*_LIMITS, *_RIGHTS))
-            raise ValueError(f"{option!r} is no option of a key; there are {known}, each with = and a value")
+            names = ", ".join((*_LIMITS, *_RIGHTS))
+            raise ValueError(f"{option!r} is no option of a key; there are {names}, each with = and a value")
         if word in _RIGHTS:
             rights[word] = _RIGHTS[word](value)
         elif value == "none":

@@ -1,4 +1,4 @@
-"""Checks that the frames of a WebSocket client are masked (RFC 6455, 5.1), which aiohttp does not."""
+"""Checks that the frames of a WebSocket client are masked (RFC 6455, 5.1). aiohttp does not check it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,31 +6,31 @@ from typing import Any
 _MASKED = 0x80
 _LENGTH = 0x7F
 _EXTRA = {126: 2, 127: 8}
-"""Bytes of a longer length, by what stands in its place."""
+"""Bytes of the extended length field, by the value of the short one."""
 _MASK_BYTES = 4
 
 
 class MaskedFrames:
-    """Stands in front of aiohttp's frame reader, which gets no bytes from the first frame without a mask on."""
+    """Passes bytes on to aiohttp's frame reader, up to the first frame without a mask."""
 
     def __init__(self, reader: Any, on_unmasked: Callable[[], None]) -> None:
         self._reader = reader
         self._on_unmasked = on_unmasked
         self._head = b""
-        """The beginning of a frame whose length is not known yet."""
+        """The first bytes of a frame, until its length is known."""
         self._left = 0
-        """Bytes of the current frame that are still to come."""
+        """Bytes of the current frame that have not arrived yet."""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Takes the next bytes. Returns whether no more are accepted, and those that were not used."""
+        """Reads the next bytes. Returns whether no more are accepted, and the unused ones."""
         if self._is_masked(data):
-            used: tuple[bool, bytes] = self._reader.feed_data(data)
-            return used
+            result: tuple[bool, bytes] = self._reader.feed_data(data)
+            return result
         self._on_unmasked()
         return True, b""
 
     def feed_eof(self) -> None:
-        """Takes the end of the connection."""
+        """Reports the end of the connection to the reader."""
         self._reader.feed_eof()
 
     def _is_masked(self, data: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""The middleware of all requests: ids, CORS, authentication, errors in each API's form, and the access log."""
+"""The middleware that handles every request: ids, CORS, authentication, errors in each API's form, the access log."""
 
 import asyncio
 import re
@@ -44,7 +44,7 @@ class RequestContext:
 
     def __init__(self, id: str, client_id: str | None, started: float) -> None:
         self.id = id
-        """Of [0-9a-f]. The turn has the same id, and object ids are made of it."""
+        """Hexadecimal. The turn has the same id, and ids of objects contain it."""
         self.request_id = f"req_{id}"
         self.client_id = client_id
         self.started = started
@@ -54,14 +54,14 @@ class RequestContext:
         self.body_timeout_s: float | None = None
         self.outcome = ""
         self.notes: list[str] = []
-        """What was left out of the request, fit for a header; set by `note`."""
+        """Parts of the request that were left out, safe for a header. Set by `note`."""
         self.not_enforced: Sequence[str] = ()
-        """The request's promises that the engine is not held to (`guides.promises`)."""
+        """Promises of the request that the engine does not enforce (`guides.promises`)."""
         self.fields: dict[str, object] = {}
         """Further fields of the log line."""
         self.cors: dict[str, str] = {}
         self.trace_id: str | None = None
-        """Of a request that is traced."""
+        """Set if the request is traced."""
 
     @property
     def tenant(self) -> str | None:
@@ -69,15 +69,15 @@ class RequestContext:
         return self.caller.tenant if self.caller else None
 
     def open_request(self) -> AbstractContextManager[None]:
-        """Counts a request that decodes as open. Raises RateLimited on entering."""
+        """Counts a request that decodes tokens as open while entered. Raises RateLimited on entering."""
         return nullcontext() if self.caller is None else self.caller.limiter.request()
 
     def note(self, left_out: Sequence[str]) -> None:
-        """Reports to the client what was left out of its request. The client may have chosen the names."""
+        """Records for the client what was left out of its request. The client may have chosen the names."""
         self.notes = [_UNSAFE.sub("", name)[:64] for name in left_out[:MAX_NOTES]]
 
     def headers(self) -> dict[str, str]:
-        """Returns the headers of every response to this request."""
+        """Returns the headers that every response to this request has."""
         headers = {
             "server": "turnwire",
             "request-id": self.request_id,
@@ -97,13 +97,13 @@ class RequestContext:
 
 REQUEST_CONTEXT: web.RequestKey[RequestContext] = web.RequestKey("request_context", RequestContext)
 TRACE_ID: web.RequestKey[str] = web.RequestKey("trace_id", str)
-"""Set where the request is traced."""
+"""Set if the request is traced."""
 OVER_LIMIT: web.RequestKey[bool] = web.RequestKey("over_limit", bool)
-"""The connection is over its address's limit; set by the server."""
+"""Whether the connection exceeds the limit of its address. Set by the server."""
 
 
 class RequestMiddleware:
-    """Admits requests, and answers what handlers raise."""
+    """Admits requests, and answers errors of handlers."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class RequestMiddleware:
         callers: Callers,
         log: FilteringBoundLogger,
     ) -> None:
-        """`formats`: the error formats of the paths under a prefix; `shared`: that of all other paths."""
+        """`formats`: error formats by prefix of the path; `shared`: the error format of all other paths."""
         guarded = not callers.open_to_all
         self._config = config
         self._formats = formats
@@ -125,7 +125,7 @@ class RequestMiddleware:
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The middleware."""
+        """Handles one request."""
         loop = asyncio.get_running_loop()
         client_id = request.headers.get("x-request-id", "")
         context = RequestContext(
@@ -151,11 +151,11 @@ class RequestMiddleware:
         except (asyncio.CancelledError, ConnectionError):
             context.outcome = context.outcome or "hangup"
             raise
-        except Exception as error:  # a bug in a handler, or no memory: the client gets an error of its API
+        except Exception as error:  # a bug in a handler, or out of memory: the client gets an error of its API
             self._log.exception("request.failed", request=context.request_id, path=request.path)
             context.outcome = "internal"
             if request.writer.output_size:
-                raise  # the response has begun: aiohttp closes the connection
+                raise  # the response has started: aiohttp closes the connection
             response = _response(shape(unexpected(error), context.request_id, None))
         finally:
             status = response.status if response is not None else None
@@ -163,7 +163,7 @@ class RequestMiddleware:
         return response
 
     def _format_of(self, path: str) -> ErrorFormat:
-        """Returns the error format of a path: that of the longest prefix."""
+        """Returns the error format of a path, by the longest matching prefix."""
         prefixes = [prefix for prefix in self._formats if path == prefix or path.startswith(prefix + "/")]
         return self._formats[max(prefixes, key=len)] if prefixes else self._shared
 
@@ -172,7 +172,7 @@ class RequestMiddleware:
         if request.path not in OPEN_PATHS:
             if request.get(OVER_LIMIT):
                 raise RateLimited("Your address has too many connections to this server.", retry_after_s=RETRY_AFTER_S)
-            if (host := request.headers.get("host")) is not None:  # HTTP/1.0 may lack it, no browser leaves it out
+            if (host := request.headers.get("host")) is not None:  # clients of HTTP/1.0 may omit it, browsers never do
                 self._hosts.check(host)
             if self._config.tls_client_ca_file is not None and not request.get_extra_info("peercert"):
                 raise Unauthorized("This server asks for a client certificate.")
@@ -181,7 +181,7 @@ class RequestMiddleware:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds the common headers to every response, streams included (a handler of `on_response_prepare`)."""
+    """Adds the common headers to every response, also to streams. For `on_response_prepare`."""
     if request.get(OVER_LIMIT):
         response.force_close()
         response.headers["connection"] = "close"
@@ -196,7 +196,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 
 def refuse_malformed(message: str, shape: ErrorShape, status: int = 400) -> web.Response:
-    """Answers what is no HTTP request, and so reaches no middleware. The connection is closed after the answer."""
+    """Answers bytes that are not an HTTP request, and so never reach a middleware. Then the connection is closed."""
     id = secrets.token_hex(12)
     reply = shape(Invalid(message).info, f"req_{id}", status)
     response = _response(reply)
@@ -215,7 +215,7 @@ def _error_reply(error: TurnwireError | web.HTTPException, context: RequestConte
         reply = shape(error.info, context.request_id, None)
         if reply.status == 401:
             reply.headers["www-authenticate"] = "Bearer"
-            # Else Claude Code tries ten times, for three minutes, before it reports the wrong key.
+            # Without it, Claude Code retries for three minutes before it reports the wrong key.
             reply.headers["x-should-retry"] = "false"
         return reply
     context.outcome = str(error.status)

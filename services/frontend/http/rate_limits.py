@@ -1,7 +1,7 @@
 """Limits each API key: concurrent requests, requests and tokens per minute. Pure: the clock is passed in.
 
-Rates are token buckets, as in the native APIs: a minute's worth can be used at once and refills evenly. The tokens of a
-request are charged when it has ended, so a bucket may be in debt; further requests wait until the debt is refilled.
+Rates are token buckets, as in the native APIs: the tokens of a minute can be used at once, and refill evenly. A
+request's tokens are charged when it has ended, so a bucket may be in debt. Requests are refused until it is paid.
 """
 
 import math
@@ -19,11 +19,11 @@ RateApi: TypeAlias = Literal["anthropic", "openai"]
 
 _MINUTE_S = 60.0
 CONCURRENCY_RETRY_S = 1.0
-"""When a concurrent request will end is unknown."""
+"""The `Retry-After` of a request over the concurrency limit: when another one will end is unknown."""
 
 
 class TokenBucket:
-    """Holds `size` tokens, full at first; an empty one refills in a minute. A negative level is a debt."""
+    """Holds `size` tokens, and is full at first. An empty bucket refills in a minute. A negative level is a debt."""
 
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
         self.size = size
@@ -32,19 +32,19 @@ class TokenBucket:
         self._updated = clock()
 
     def resize(self, size: int) -> None:
-        """Changes the size; what was used stays used."""
+        """Changes the size. Tokens that were used stay used."""
         self._level, self._updated, self.size = self.level() + size - self.size, self._clock(), size
 
     def level(self) -> float:
-        """Returns the tokens that are left."""
+        """Returns the remaining tokens."""
         return min(float(self.size), self._level + (self._clock() - self._updated) * self.size / _MINUTE_S)
 
     def take(self, amount: float) -> None:
-        """Takes tokens, into debt if need be."""
+        """Takes tokens. The level may become negative."""
         self._level, self._updated = self.level() - amount, self._clock()
 
     def wait_s(self, amount: float) -> float:
-        """Returns the seconds until `amount` tokens are there."""
+        """Returns the seconds until the bucket holds `amount` tokens."""
         return max(0.0, (amount - self.level()) * _MINUTE_S / self.size)
 
 
@@ -58,7 +58,7 @@ class Rate(Struct, frozen=True):
 
 
 class RateLimiter:
-    """The limits of one key holder, and what is used of them."""
+    """The limits of one key holder, and what they have used."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         """`clock` is monotonic."""
@@ -70,12 +70,12 @@ class RateLimiter:
         self.change(limits)
 
     def change(self, limits: Limits) -> None:
-        """Applies other limits. Requests may be open."""
+        """Changes the limits. Requests may be open."""
         if limits == self._limits:
             return
         self._limits = limits
         requests = limits.requests_per_minute
-        # Counting and tokenizing have a rate of the same size of their own: agents send dozens of them at once.
+        # Counting and tokenizing have their own rate of the same size: agents send dozens of these requests at once.
         sizes = {"requests": requests, "counting requests": requests, "tokens": limits.tokens_per_minute}
         for name, size in sizes.items():
             if size is None:
@@ -87,10 +87,10 @@ class RateLimiter:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Counts a request that decodes as open. Raises RateLimited on entering, and then charges nothing."""
+        """Counts a request that decodes tokens as open. Raises RateLimited on entering, and then charges nothing."""
         if self._limits.concurrency is not None and self.open >= self._limits.concurrency:
-            raise _limited(f"{self._limits.concurrency} concurrent requests", CONCURRENCY_RETRY_S)
-        # One whole token must be there: else many requests would enter the moment that a debt is paid.
+            raise _limit_error(f"{self._limits.concurrency} concurrent requests", CONCURRENCY_RETRY_S)
+        # One whole token is required: otherwise many requests would enter at the moment that a debt is paid.
         self._require("tokens")
         self._require("requests", take=1)
         self.open += 1
@@ -121,12 +121,12 @@ class RateLimiter:
         if bucket is None:
             return
         if (wait := bucket.wait_s(1)) > 0:
-            raise _limited(f"{bucket.size} {name} per minute", wait)
+            raise _limit_error(f"{bucket.size} {name} per minute", wait)
         bucket.take(take)
 
 
-def _limited(limit: str, wait_s: float) -> RateLimited:
-    # Codex reads the time from the text where it has no header.
+def _limit_error(limit: str, wait_s: float) -> RateLimited:
+    # Codex reads the time from the text if there is no header.
     return RateLimited(
         f"This request would exceed the limit of {limit} of your API key. Please try again in {max(wait_s, 0.1):.1f}s.",
         retry_after_s=wait_s,
@@ -134,7 +134,7 @@ def _limited(limit: str, wait_s: float) -> RateLimited:
 
 
 def rate_headers(rates: Mapping[str, Rate], api: RateApi, now: float) -> dict[str, str]:
-    """Returns each rate's limit, remainder and reset as headers of an API. `now`: Unix time."""
+    """Returns the limit, remainder and reset of each rate, as an API's headers. `now`: Unix time."""
     headers: dict[str, str] = {}
     for name, rate in rates.items():
         if api == "anthropic":

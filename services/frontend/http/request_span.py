@@ -1,4 +1,4 @@
-"""Records the span of each HTTP request, where tracing is on."""
+"""Records the span of each HTTP request, if tracing is on."""
 
 from functools import partial
 from time import time_ns
@@ -19,9 +19,9 @@ _FAILURES = {ErrorKind.ENGINE, ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE, Erro
 
 
 def tracing_middleware(tracer: "Tracer") -> Middleware:
-    """Makes the middleware, which has to be the outermost one.
+    """Makes the middleware, which must be the outermost one.
 
-    Probes have no span. A WebSocket has none either: each of its turns is a trace of its own, or part of the client's.
+    Probes have no span. Neither has a WebSocket: each of its turns is a trace of its own, or part of the client's.
     """
 
     @web.middleware
@@ -35,7 +35,7 @@ def tracing_middleware(tracer: "Tracer") -> Middleware:
         if scope is None:
             with tracer.within(lambda: None):
                 return await handler(request)
-        span = scope.open(*_named(request), server=True)
+        span = scope.open(*_describe(request), server=True)
         request[TRACE_ID] = span.trace_id
         response: web.StreamResponse | None = None
         try:
@@ -60,8 +60,8 @@ def tracing_middleware(tracer: "Tracer") -> Middleware:
     return middleware
 
 
-def _named(request: web.Request) -> tuple[str, int, "Attributes"]:
-    """The name, the start and the first attributes of a request's span."""
+def _describe(request: web.Request) -> tuple[str, int, "Attributes"]:
+    """Returns the name, the start and the first attributes of a request's span."""
     method = request.method if request.method in hdrs.METH_ALL else "_OTHER"
     resource = request.match_info.route.resource
     route = resource.canonical if resource is not None else None
@@ -75,5 +75,5 @@ def _named(request: web.Request) -> tuple[str, int, "Attributes"]:
 
 
 def _error(outcome: str, status: int | None) -> str | None:
-    """The `error.type` of a request that this server failed, if only in mid-stream; a client's error is none."""
+    """Returns the `error.type` if this server failed the request, even in mid-stream; None for a client's error."""
     return outcome if outcome in _FAILURES or (status or 0) >= _SERVER_ERROR else None

@@ -1,9 +1,9 @@
-"""The HTTP server around an application. Adds to aiohttp's: a time limit for a connection's first request, a limit of
-connections for each address, errors in our form for what is no HTTP, one log line instead of a traceback for it, and
-the check that WebSocket clients mask their frames.
+"""Serves an application over HTTP. It adds to aiohttp's server: a time limit for a connection's first request, a limit
+of connections for each address, errors in our form and one log line (no traceback) for malformed HTTP, and the check
+that WebSocket clients mask their frames.
 
-Without the time limit, anyone who reaches the port can hold connections open by sending a header line now and then.
-Between requests a connection may be idle for aiohttp's keep-alive time, which half a head does not prolong.
+Without the time limit, anyone who reaches the port could hold connections open by sending a header line now and then.
+Between requests a connection may be idle for aiohttp's keep-alive time, which an incomplete head does not prolong.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from services.frontend.http.sse import keep_buffers_small
 from services.runtime.config import FrontendConfig
 
 MAX_URL_BYTES = 32 * 1024
-"""Not the same as `MAX_HEADER_BYTES`: aiohttp reports only the limit that a line exceeds."""
+"""Must differ from `MAX_HEADER_BYTES`: aiohttp reports only the limit that a line exceeds."""
 MAX_HEADER_BYTES = 64 * 1024
 """Agents send their state in headers; aiohttp's own limit is 8 KiB."""
 IPV6_CLIENT_BITS = 64
-"""One client of IPv6 has a network of at least this many bits for itself."""
+"""The network prefix of one client of IPv6, in bits."""
 REFUSED_TIMEOUT_S = 2.0
-"""For the request of a connection over the limit."""
+"""Time for the request of a connection over the limit."""
 _UNMASKED = b"\x88\x02" + WSCloseCode.PROTOCOL_ERROR.to_bytes(2)
 
 
 class Connection(web.RequestHandler):
-    """A connection that is closed unless the head of its first request arrives in time."""
+    """A connection, which is closed unless the head of its first request arrives in time."""
 
     __slots__ = ("_address", "_config", "_head_timer", "_open", "_shape", "over_limit")
 
     def __init__(
         self, server: web.Server, *, config: FrontendConfig, open: Counter[str], shape: ErrorShape, **options: Any
     ) -> None:
-        """`open`: the connections of all addresses."""
+        """`open`: the number of open connections of each address."""
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._config = config
         self._open = open
@@ -49,16 +49,16 @@ class Connection(web.RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._shape = shape
         self.over_limit = False
-        """The address has too many connections: this one is for a refusal."""
+        """The address has too many connections: this one only gets a refusal."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Counts the connection and starts the timer."""
+        """Counts the connection, and starts the timer."""
         super().connection_made(transport)
         keep_buffers_small(cast(asyncio.Transport, transport))
         timeout_s = self._config.head_timeout_s
-        if (most := self._config.max_connections_per_address) is not None:
+        if (limit := self._config.max_connections_per_address) is not None:
             address = client_of(transport.get_extra_info("peername"))
-            self.over_limit = self._open[address] >= most
+            self.over_limit = self._open[address] >= limit
             if self.over_limit:
                 timeout_s = min(timeout_s, REFUSED_TIMEOUT_S)
             else:
@@ -67,7 +67,7 @@ class Connection(web.RequestHandler):
         self._head_timer = asyncio.get_running_loop().call_later(timeout_s, self.force_close)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Stops the timer."""
+        """Stops the timer, and uncounts the connection."""
         self.head_arrived()
         if self._address is not None:
             self._open[self._address] -= 1
@@ -77,7 +77,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def head_arrived(self) -> None:
-        """Stops the timer: the first request has begun."""
+        """Stops the timer, because the first request has arrived."""
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -89,22 +89,22 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """As aiohttp's, which logs, and raises where the response has begun; its 400 becomes an error of our form, with
-        the status for a URL or header that is too long."""
+        """Answers an error as aiohttp does, which logs it, and raises if the response has started. A 400 gets our form,
+        and another status for a URL or header that is too long."""
         response = super().handle_error(request, status, exc, message)
         if status != 400:
             return response
         if isinstance(exc, LineTooLong):
             long_url = exc.args[1] == MAX_URL_BYTES
-            what, limit, status = ("URL", MAX_URL_BYTES, 414) if long_url else ("header", MAX_HEADER_BYTES, 431)
-            return refuse_malformed(f"A {what} may have at most {limit} bytes.", self._shape, status)
+            name, limit, status = ("URL", MAX_URL_BYTES, 414) if long_url else ("header", MAX_HEADER_BYTES, 431)
+            return refuse_malformed(f"A {name} may have at most {limit} bytes.", self._shape, status)
         reason = _reason(message)
         if reason == "Too many headers received":
             return refuse_malformed("The request has too many headers.", self._shape, 431)
         return refuse_malformed(f"Malformed HTTP request: {reason}", self._shape)
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        """As aiohttp's, which accepts frames without a mask: a WebSocket begins."""
+        """Starts a WebSocket with a check that frames are masked, which aiohttp lacks."""
         super().set_parser(cast(Any, MaskedFrames(parser, self._refuse_unmasked)), data_received_cb)
 
     def _refuse_unmasked(self) -> None:
@@ -115,14 +115,14 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """As aiohttp's, which refuses an unknown `Expect` itself, before any middleware, in plain text."""
+        """Finishes a response. An unknown `Expect`, which aiohttp refuses in plain text, gets an error in our form."""
         if isinstance(resp, web.HTTPException):
             resp = refuse_malformed(resp.text or resp.reason, self._shape, resp.status)
         return await super().finish_response(request, resp, start_time)
 
 
 class HttpRunner(web.AppRunner):
-    """Runs an application over `Connection`s. `options` are those of `web.RequestHandler`."""
+    """Runs an application over `Connection`s. `options`: of `web.RequestHandler`."""
 
     __slots__ = ("_connection",)
 
@@ -140,7 +140,7 @@ class HttpRunner(web.AppRunner):
         self._connection = {"config": config, "open": Counter[str](), "shape": shape, **options}
 
     async def setup(self) -> None:
-        """As aiohttp's; then has every request stop its connection's timer."""
+        """Sets the runner up, so that every request stops the timer of its connection."""
         await super().setup()
         server = super().server
         assert server is not None
@@ -156,19 +156,19 @@ class HttpRunner(web.AppRunner):
 
     @property
     def server(self) -> Any:
-        """What sites call for each new connection; None before `setup`."""
+        """The factory that sites call for each new connection; None before `setup`."""
         server = super().server
         return None if server is None else lambda: Connection(server, **self._connection)
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger for `HttpRunner`: anyone can send what is no HTTP, so that is one line of level `info`, not an error."""
+    """A logger for `HttpRunner`. Anyone can send malformed HTTP, so that is one line of level `info`, not an error."""
 
     def __init__(self) -> None:
         super().__init__(logging.getLogger("aiohttp.server"))
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
-        """As `Logger.exception`, but for broken HTTP of a client."""
+        """Logs an error; for malformed HTTP of a client, one line of level `info`."""
         if isinstance(exc_info, HttpProcessingError):
             self.info("malformed HTTP from %s: %s", args[0] if args else "?", _reason(exc_info.message))
         else:
@@ -176,21 +176,21 @@ class ServerLog(logging.LoggerAdapter[logging.Logger]):
 
 
 def client_of(peername: object) -> str:
-    """Returns the address of a socket's peer: of IPv6 its /64 network, of a Unix socket "".
+    """Returns the address of a socket's peer: for IPv6 its /64 network, for a Unix socket "".
 
-    `peername` is that of asyncio's `get_extra_info`.
+    `peername`: from asyncio's `get_extra_info`.
     """
     if not isinstance(peername, tuple):
         return ""
     address = ip_address(str(peername[0]))
     if isinstance(address, IPv4Address):
         return str(address)
-    if address.ipv4_mapped is not None:  # a client of IPv4 at a listener for both
+    if address.ipv4_mapped is not None:  # a client of IPv4 at a listener for both protocols
         return str(address.ipv4_mapped)
     return str(ip_network((address.packed, IPV6_CLIENT_BITS), strict=False))
 
 
 def _reason(message: str | None) -> str:
-    """The parser's reason without the bytes at fault, which may contain a key."""
+    """Returns the parser's reason without the malformed bytes, which may contain a key."""
     reason, _, _ = (message or "").strip().partition("\n")
     return reason.partition(": b")[0].rstrip(":")[:200] or "cannot be read"

@@ -7,10 +7,10 @@ from services.runtime.config import FrontendConfig
 
 
 class Tls:
-    """The TLS side of a listener.
+    """The TLS contexts of a listener.
 
-    The listener keeps `context`; each connection gets the newest of the contexts that `reload` made. (Reading new files
-    into one context would add authorities and never remove one.)
+    The listener keeps `context`; each connection gets the newest context that `reload` made. (Loading new files into
+    one context would add authorities, but never remove one.)
     """
 
     def __init__(self, cert_file: str, key_file: str | None, client_ca_file: str | None) -> None:
@@ -23,7 +23,7 @@ class Tls:
 
     @classmethod
     def of(cls, config: FrontendConfig) -> "Tls | None":
-        """Returns the configured TLS; None for plain HTTP. Raises as `reload`."""
+        """Makes the configured contexts. Returns None for plain HTTP. Raises as `reload`."""
         if config.tls_cert_file is None:
             return None
         return cls(config.tls_cert_file, config.tls_key_file, config.tls_client_ca_file)
@@ -36,8 +36,8 @@ class Tls:
     def reload(self) -> None:
         """Reads the files again; open connections keep their certificates.
 
-        Raises ValueError, naming the files, for a certificate and key that do not match, OSError for a file that cannot
-        be read. Then nothing changes.
+        Raises ValueError, with the files' names, for a certificate and key that do not match, OSError for a file that
+        cannot be read. Then nothing changes.
         """
         self._current = self._make()
 
@@ -45,13 +45,13 @@ class Tls:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.set_alpn_protocols(["http/1.1"])
         for path in self.files:
-            Path(path).open("rb").close()  # OpenSSL's error has no name
+            Path(path).open("rb").close()  # raises the error with the file's name, which OpenSSL's lacks
         try:
-            # Without a password OpenSSL would prompt on the terminal.
+            # Without this, OpenSSL would prompt for a password on the terminal.
             context.load_cert_chain(self._cert_file, self._key_file, password=lambda: "")
             if self._client_ca_file:
                 context.load_verify_locations(self._client_ca_file)
-                # Optional here, because probes have none; the middleware requires one for all other paths.
+                # Optional here, because probes have no certificate; the middleware requires one for all other paths.
                 context.verify_mode = ssl.CERT_OPTIONAL
         except ssl.SSLError as error:
             raise ValueError(f"TLS files {', '.join(self.files)}: {error.reason or error}") from error

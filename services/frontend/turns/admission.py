@@ -1,11 +1,11 @@
 """Admits requests to the models: checks the caller's rights and the limits of conversations, and reads documents.
 
-The gateway takes only what is `Admitted`, and only this module makes that, so no route can forget a check. The model is
-looked up once for each request.
+The gateway takes only an `Admitted` request, and only this module makes one, so no route can forget a check. The model
+is looked up once for each request.
 """
 
 from collections.abc import Awaitable, Sequence
-from typing import TypeVar, final
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -16,42 +16,16 @@ from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedTools
-from services.frontend.turns.interfaces import OpenTurn, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import _ADMISSION, Admitted, OpenTurn, TurnGateway, TurnSink
 from services.frontend.turns.media.notice import NoticeSink, media_of, notice, wants_notice, without_notices
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
 
-_ADMISSION = object()
 T = TypeVar("T")
 
 
-@final
-class Admitted:
-    """A request that may reach the gateway. `Admission` makes it; nothing else can."""
-
-    __slots__ = ("card", "continues", "conversation", "notice")
-
-    def __init__(self, maker: object, card: ModelCard, conversation: Conversation, notice: str = "") -> None:
-        if maker is not _ADMISSION:
-            raise TypeError("only Admission admits requests")
-        self.card = card
-        self.conversation = conversation
-        """As the pipeline gets it: with the served model's name, the caller's tenant, and the text of documents. Empty
-        for a request about text alone."""
-        self.notice = notice
-        """The note that the answer ends with; "" for none."""
-        self.continues = False
-        """The answer has begun: its next turn is accepted while the process drains."""
-
-    def then(self, conversation: Conversation, *, continues: bool = False) -> "Admitted":
-        """Returns the same request with a conversation that this server made of the admitted one."""
-        admitted = Admitted(_ADMISSION, self.card, conversation, self.notice)
-        admitted.continues = continues
-        return admitted
-
-
 class Admission:
-    """Admits requests, and passes them to the gateway. A caller of None has every right and no limits of its own."""
+    """Admits requests, and passes them to the gateway. A caller of None has all rights and no limits."""
 
     def __init__(
         self,
@@ -62,7 +36,7 @@ class Admission:
         notices: bool,
         hosted: HostedTools | None = None,
     ) -> None:
-        """`notices`: answers end with a note about media that the model does not receive, once in a session."""
+        """`notices`: add a note to the answer about media that the model does not receive, once in a session."""
         self._gateway = gateway
         self._limits = limits
         self._pdfs = pdfs
@@ -74,7 +48,10 @@ class Admission:
         return [card for card in self._gateway.models() if caller is None or caller.sees(card)]
 
     def resolve(self, model: str, caller: Caller | None, conversation: Conversation | None = None) -> ModelCard:
-        """Returns a model as `TurnGateway.resolve`. Raises NotFound, Forbidden, and Invalid for an empty name."""
+        """Returns the model with this name, as `TurnGateway.resolve`.
+
+        Raises NotFound, Forbidden, and Invalid for an empty name.
+        """
         try:
             card = self._gateway.resolve(model, conversation)
         except NotFound:
@@ -92,7 +69,7 @@ class Admission:
 
         Args:
             card: the model, if this request has already looked it up.
-            charge: counts the request against the caller's rate. Turns are counted by `RequestContext.open_request`.
+            charge: count the request against the caller's rate. Turns are counted by `RequestContext.open_request`.
 
         Raises as `resolve`; Invalid for a conversation over a limit, and RateLimited.
         """
@@ -103,33 +80,33 @@ class Admission:
         media = self._limits.check(conversation)
         if charge:
             _charge(caller)
-        return await self._read(_named(conversation, caller, card), card, media)
+        return await self._read(_with_names(conversation, caller, card), card, media)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
-        """Starts a turn, or the first one of an answer with hosted tools, as `TurnGateway.open`."""
+        """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""
         if admitted.notice:
             sink = NoticeSink(sink, admitted.notice)
         gateway = self._gateway if self._hosted is None else self._hosted
-        return await _worded(gateway.open(admitted, sink, turn_id=turn_id))
+        return await _describe_sizes(gateway.open(admitted, sink, turn_id=turn_id))
 
     async def count(self, conversation: Conversation, caller: Caller | None) -> int:
         """Returns the exact number of a conversation's prompt tokens. Raises as `admit`, and TurnwireError."""
-        return await _worded(self._gateway.count(await self.admit(conversation, caller, charge=True)))
+        return await _describe_sizes(self._gateway.count(await self.admit(conversation, caller, charge=True)))
 
     async def tokenize(self, conversation: Conversation, caller: Caller | None, add_special_tokens: bool) -> TextReply:
         """Returns the token ids of a conversation's prompt. Raises as `count`."""
         admitted = await self.admit(conversation, caller, charge=True)
-        return await _worded(self._gateway.tokenize(admitted, None, add_special_tokens))
+        return await _describe_sizes(self._gateway.tokenize(admitted, None, add_special_tokens))
 
     async def tokenize_text(self, model: str, text: str, caller: Caller | None, add_special_tokens: bool) -> TextReply:
         """Returns the token ids of a text. Raises as `resolve`, RateLimited and TurnwireError."""
-        return await _worded(
+        return await _describe_sizes(
             self._gateway.tokenize(self._without_conversation(model, caller), text, add_special_tokens)
         )
 
     async def detokenize(self, model: str, token_ids: list[int], caller: Caller | None) -> TextReply:
         """Returns the text of token ids. Raises as `tokenize_text`."""
-        return await _worded(self._gateway.detokenize(self._without_conversation(model, caller), token_ids))
+        return await _describe_sizes(self._gateway.detokenize(self._without_conversation(model, caller), token_ids))
 
     def _without_conversation(self, model: str, caller: Caller | None) -> Admitted:
         card = self.resolve(model, caller)
@@ -137,24 +114,24 @@ class Admission:
         return Admitted(_ADMISSION, card, Conversation(card.name, []))
 
     async def _read(self, conversation: Conversation, card: ModelCard, media: Sequence[Media]) -> Admitted:
-        """Puts text in the place of PDFs, and removes notes of this server from earlier answers."""
-        if any(isinstance(one, PdfDocument) for one in media):
+        """Replaces PDFs by their text, and removes this server's notes from earlier answers."""
+        if any(isinstance(item, PdfDocument) for item in media):
             conversation = await self._pdfs.read(conversation)
-        conversation, known = without_notices(conversation)
+        conversation, noted = without_notices(conversation)
         text = ""
         if media and self._notices and wants_notice(conversation):
-            new = {one.kind for one in media_of(conversation)} - known
+            new = {item.kind for item in media_of(conversation)} - noted
             text = notice(new) if new else ""
         return Admitted(_ADMISSION, card, conversation, text)
 
 
-def _named(conversation: Conversation, caller: Caller | None, card: ModelCard) -> Conversation:
-    """The conversation with the names of the model and its caller."""
-    asked, hints = conversation.model, conversation.hints
+def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCard) -> Conversation:
+    """Returns the conversation with the names of the model and of its caller."""
+    name, hints = conversation.model, conversation.hints
     client = replace(
         conversation.client,
         tenant=caller.tenant if caller is not None else None,
-        alias=asked if asked in card.aliases else None,
+        alias=name if name in card.aliases else None,
     )
     if caller is not None and caller.priority is not None:
         hints = replace(hints, priority=caller.priority)
@@ -166,9 +143,9 @@ def _charge(caller: Caller | None) -> None:
         caller.limiter.count()
 
 
-async def _worded(call: Awaitable[T]) -> T:
-    """Returns the result of `call`. A refusal of the bus becomes one of the request, which is all that the client
-    has."""
+async def _describe_sizes(call: Awaitable[T]) -> T:
+    """Returns the result of `call`. A message too large for the bus is reported as a request too large: clients do not
+    know the bus."""
     try:
         return await call
     except TooLarge as error:

@@ -12,9 +12,9 @@ from services.frontend.turns.interfaces import CancelReason, Collector, OpenTurn
 from services.frontend.turns.metrics import FrontendMetrics, TokenTimes
 
 OnEnd: TypeAlias = Callable[[Renderer | Collector], None]
-"""Called when every turn has ended, before the client gets the end; not for an answer that was given up."""
+"""Called when every turn has ended, before the client gets the end. Not called for an abandoned answer."""
 Shorten: TypeAlias = Callable[[Conversation, ContextOverflow], Awaitable[Conversation]]
-"""Shortens a conversation that does not fit the context window. Raises that error again where it may not or cannot."""
+"""Shortens a conversation that does not fit the context window. Raises the same error where it may not or cannot."""
 
 
 class TurnRecord:
@@ -34,7 +34,7 @@ class TurnRecord:
         self._clock = clock
         self._open = False
         self._times: dict[int, TokenTimes] = {}
-        """By choice."""
+        """The times of each choice's tokens."""
 
     def opened(self, model: str) -> None:
         """Records that the model is known and the turn begins."""
@@ -44,19 +44,19 @@ class TurnRecord:
         self._metrics.receive(model).observe(self._clock() - self._started)
 
     def batch(self, tokens: int, now: float, choice: int = 0) -> None:
-        """Records the arrival of events of a choice, which has `tokens` output tokens now. `now`: the loop's time."""
+        """Records that events of a choice arrived. `tokens`: its output tokens so far; `now`: the loop's time."""
         times = self._times.get(choice)
         if times is not None:
-            times.arrived(tokens, now)
+            times.record(tokens, now)
             return
         if self.first_s is None:
             self.first_s = now - self._started
             self._metrics.first_token(self.model).observe(self.first_s)
         times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
-        times.arrived(tokens, now)
+        times.record(tokens, now)
 
     def ends(self, last: TurnEvent) -> bool:
-        """Records a choice's event. Returns whether it ends its turn."""
+        """Records the last of a choice's events. Returns whether it ends the turn."""
         if not isinstance(last, Finish | Failed):
             return False
         failure = failure_of(last)
@@ -65,7 +65,7 @@ class TurnRecord:
         if isinstance(last, Finish):
             self.outcome = self.outcome or str(last.reason)
             self.usage = last.usage if self.usage is None else self.usage + last.usage
-            self._metrics.used(self.model, last.usage)
+            self._metrics.count_tokens(self.model, last.usage)
         return True
 
     def close(self, dialect: str) -> None:
@@ -74,18 +74,18 @@ class TurnRecord:
         if self._open:
             self._open = False
             metrics.running(self.model).dec()
-        metrics.answered(self.model, dialect, self.outcome, self._clock() - self._started)
+        metrics.count_answer(self.model, dialect, self.outcome, self._clock() - self._started)
 
     @property
     def tokens(self) -> int:
-        """What the request cost: tokens of the prompt without its cached part, and of the answer. For a turn that was
-        given up, the whole prompt: its answer and cached part are unknown."""
+        """Tokens to charge for: of the prompt without its cached part, and of the answer. Of an abandoned turn only the
+        whole prompt is known."""
         if self.usage is None:
             return self.prompt_tokens or 0
         return self.usage.prompt - self.usage.cached + self.usage.output
 
     def fields(self) -> dict[str, object]:
-        """Returns the turn's fields of the log line."""
+        """Returns fields for the log line."""
         fields: dict[str, object] = {"model": self.model, "stream": self.stream, "prompt_tokens": self.prompt_tokens}
         if self.first_s is not None:
             fields["ttft"] = round(self.first_s, 4)
@@ -98,11 +98,11 @@ class TurnRecord:
 
 @dataclass(slots=True)
 class Answer:
-    """One answer: of an HTTP request, a background response, a WebSocket lane, or for this server itself."""
+    """One answer: to an HTTP request, a background response, a WebSocket lane, or this server itself."""
 
     context: RequestContext
     dialect: str
-    """For metrics."""
+    """The API's name in metrics."""
     record: TurnRecord
     deadline: float
     """The loop's time at which the answer times out."""
@@ -110,7 +110,7 @@ class Answer:
     on_end: OnEnd | None = None
     shorten: Shorten | None = None
     turns: Sequence[OpenTurn] = ()
-    """One for each choice; none before all are open, and after `cancel`."""
+    """One for each choice. Empty until all are open, and after `cancel`."""
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancels the open turns."""

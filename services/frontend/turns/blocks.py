@@ -1,4 +1,4 @@
-"""Puts the blocks of a turn together from its events. Pure."""
+"""Assembles the blocks of a turn from its events. Pure."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from schemas.events import BlockStart, BlockStop, Delta, TurnEvent
 
 
 class Block(NamedTuple):
-    """A block with all its text. `stop` is None where the block is still open."""
+    """A block with its text so far. `stop`: None if the block is still open."""
 
     start: BlockStart
     text: str
@@ -15,7 +15,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(events: Iterable[TurnEvent]) -> Iterator[Block]:
-    """The blocks of a turn, in order."""
+    """Yields the blocks of a turn, in order."""
     start: BlockStart | None = None
     texts: list[str] = []
     for event in events:

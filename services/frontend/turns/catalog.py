@@ -16,7 +16,7 @@ from services.runtime.registry import Registry
 
 
 class ModelCatalog:
-    """The models of a frontend. The list is made once for each heartbeat, not for each request."""
+    """The models of a frontend. The list is made again after each heartbeat, not for each request."""
 
     def __init__(
         self,
@@ -32,28 +32,28 @@ class ModelCatalog:
         self._default_model = default_model
         self._accept_any_model = accept_any_model
         self._served: list[ModelCard] | None = None
-        registry.on_heartbeat(self._changed)
-        registry.on_leave(self._changed)
-        registry.on_forget(self._changed)
+        registry.on_heartbeat(self._on_change)
+        registry.on_leave(self._on_change)
+        registry.on_forget(self._on_change)
 
     def models(self) -> list[ModelCard]:
-        """Returns what a preprocessor describes and a worker can decode. Not to be changed."""
+        """Returns the models that a preprocessor describes and a worker can decode. Do not change the list."""
         if self._served is None:
-            cards, workers = self._by_name("preprocessor"), self._by_name("worker")
-            self._served = [_merged(cards[name], workers[name]) for name in sorted(cards) if name in workers]
+            cards, workers = self._cards_of("preprocessor"), self._cards_of("worker")
+            self._served = [_merge(cards[name], workers[name]) for name in sorted(cards) if name in workers]
         return self._served
 
-    def _by_name(self, stage: Stage) -> dict[str, list[ModelCard]]:
-        """The descriptions of each model: by the living processes; where none is left, by those that left lately."""
-        former = _by_name(self._registry.former(stage))
-        return former | _by_name(self._registry.living(stage))
+    def _cards_of(self, stage: Stage) -> dict[str, list[ModelCard]]:
+        """Descriptions of each model, by living processes; where none is left, by processes that left recently."""
+        former = _group_by_name(self._registry.former(stage))
+        return former | _group_by_name(self._registry.living(stage))
 
-    def _changed(self, heartbeat: Heartbeat) -> None:
+    def _on_change(self, heartbeat: Heartbeat) -> None:
         if heartbeat.stage in ("preprocessor", "worker"):
             self._served = None
 
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """Returns the model with this name or alias. Where models share an alias, the one of the conversation's
+        """Returns the model with this name or alias; of models that share an alias, the one of the conversation's
         session.
 
         Raises:
@@ -68,17 +68,17 @@ class ModelCatalog:
             for card in cards:
                 if name == card.name:
                     return card
-            if found := [card for card in cards if name in card.aliases]:
-                # A single one, too: its sessions must stay where another one joins.
-                able = [card for card in found if self.takes_turns(card.name)]
-                return self._shared.choose(name, able or found, conversation)
+            if matches := [card for card in cards if name in card.aliases]:
+                # Also with a single match: its sessions must stay when another model with this alias starts.
+                able = [card for card in matches if self.takes_turns(card.name)]
+                return self._shared.choose(name, able or matches, conversation)
         if not cards:
             message = "no model is being served at the moment: the pipeline is starting, or a stage is down"
             raise Unavailable(message, retry_after_s=RETRY_AFTER_S)
         raise NotFound(f"model: {model}")
 
     def apply(self, notice: FrontendNotice) -> None:
-        """Takes another frontend's notice of a session's model."""
+        """Applies another frontend's notice of a session's model."""
         self._shared.apply(notice)
 
     def ready(self) -> list[str]:
@@ -96,7 +96,7 @@ class ModelCatalog:
                 yield card.name, stage, len(self._registry.able(stage, card.name))
 
     def stages(self) -> dict[str, list[dict[str, object]]]:
-        """Returns every process behind this frontend, for /health."""
+        """Returns all processes of the pipeline, for /health."""
         return {
             stage: [
                 {"id": peer.id, "draining": peer.draining, "running": peer.load.running, "slots": peer.load.slots}
@@ -106,15 +106,15 @@ class ModelCatalog:
         }
 
 
-def _by_name(heartbeats: Iterator[Heartbeat]) -> dict[str, list[ModelCard]]:
-    found: dict[str, list[ModelCard]] = {}
+def _group_by_name(heartbeats: Iterator[Heartbeat]) -> dict[str, list[ModelCard]]:
+    cards: dict[str, list[ModelCard]] = {}
     for heartbeat in heartbeats:
         for card in heartbeat.models:
-            found.setdefault(card.name, []).append(card)
-    return found
+            cards.setdefault(card.name, []).append(card)
+    return cards
 
 
-def _merged(cards: list[ModelCard], workers: list[ModelCard]) -> ModelCard:
+def _merge(cards: list[ModelCard], workers: list[ModelCard]) -> ModelCard:
     """Merges the preprocessors' descriptions of a model with its workers' abilities."""
     card = cards[0]
     lengths = [length for length in (card.max_model_len, max(own.max_model_len for own in workers)) if length]

@@ -1,7 +1,7 @@
 """Limits the number of a conversation's messages, tools and media, and the nesting of its JSON. Pure, for all APIs.
 
-A deep value is a hazard by itself: whatever decodes, renders or prints it recurses. Arguments of calls are text here;
-the preprocessor, which parses them, refuses those that are too deep.
+Deep values are dangerous, because code that decodes, renders or prints them recurses. Arguments of calls are text here;
+the preprocessor parses them and refuses those that are too deep.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from services.frontend.turns.media.notice import media_of
 
 
 class ConversationLimits(Struct, frozen=True):
-    """The maximum of each."""
+    """Maximum numbers of messages, tools and media, and levels of nesting."""
 
     messages: int
     tools: int
@@ -22,34 +22,36 @@ class ConversationLimits(Struct, frozen=True):
     nesting: int
 
     def check(self, conversation: Conversation) -> list[Media]:
-        """Returns the media of a conversation. Raises Invalid for one over a limit."""
-        found = media_of(conversation)
-        turns, tools, media = len(conversation.messages), len(conversation.tools), len(found)
-        if turns > self.messages:
-            raise Invalid(f"The conversation has {turns} messages; the maximum is {self.messages}.", param="messages")
+        """Returns the media of a conversation. Raises Invalid if it exceeds a limit."""
+        media = media_of(conversation)
+        messages, tools = len(conversation.messages), len(conversation.tools)
+        if messages > self.messages:
+            raise Invalid(
+                f"The conversation has {messages} messages; the maximum is {self.messages}.", param="messages"
+            )
         if tools > self.tools:
             raise Invalid(
                 f"The request has {tools} tools; the maximum is {self.tools}.",
                 param="tools",
                 code="available_tools_limit_exceeded",
             )
-        if media > self.media:
+        if len(media) > self.media:
             raise Invalid(
-                f"The request has {media} images and documents; the maximum is {self.media}.", param="messages"
+                f"The request has {len(media)} images and documents; the maximum is {self.media}.", param="messages"
             )
         for tool in conversation.tools:
             self._check_depth(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
         if conversation.format is not None:
             self._check_depth(conversation.format.schema, "The schema of the output format", "format")
         self._check_depth(conversation.template_kwargs, "chat_template_kwargs", "chat_template_kwargs")
-        return found
+        return media
 
     def _check_depth(self, value: Any, name: str, param: str) -> None:
-        if deeper(value, self.nesting):
+        if is_deeper(value, self.nesting):
             raise Invalid(f"{name} is nested too deeply; the maximum is {self.nesting} levels.", param=param)
 
 
-def deeper(value: Any, limit: int) -> bool:
+def is_deeper(value: Any, limit: int) -> bool:
     """Returns whether objects and lists are nested deeper than `limit`, without recursion."""
     level = [value] if isinstance(value, dict | list) else []
     depth = 0
@@ -57,7 +59,7 @@ def deeper(value: Any, limit: int) -> bool:
         depth += 1
         if depth > limit:
             return True
-        # By level, not by branch: one comprehension makes the list of a level for all its members.
+        # Level by level, so that one comprehension handles all values of a level.
         level = [
             inner
             for outer in level

@@ -1,16 +1,16 @@
-"""Opens turns over the bus and puts their events together again.
+"""Opens turns over the bus, and joins the events of their attempts into one stream.
 
-One turn may take several attempts (`turn_state`). A preprocessor that does not accept it, or dies with it, is replaced
-by another. A worker that dies in mid-turn hands back its tokens, and another worker continues after them. The client
-gets one stream: the turn's cursor drops what an earlier attempt has sent. A superseded attempt is cancelled, and events
-with its number are ignored. Where no process can take a turn over, it waits for one: a turn in progress for
-`recovery_s`, a new one for `wait_s`.
+One turn may take several attempts (`turn_state`). If a preprocessor refuses it or dies, another one gets it. If a
+worker dies in mid-turn, its parser hands back the tokens, and another worker continues after them. The turn's cursor
+drops what an earlier attempt has sent. A superseded attempt is cancelled, and events with its number are ignored. Where
+no process can take a turn, it waits for one: up to `recovery_s` if it is in progress, up to `wait_s` if it is new.
 """
 
 import asyncio
 from typing import Any, Literal
 
 import msgspec
+from typing_extensions import override
 
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, ModelCard, StreamPosition
@@ -35,9 +35,8 @@ from schemas.frames import (
     TokenizeRequest,
     pack_ids,
 )
-from services.frontend.turns.admission import Admitted
 from services.frontend.turns.catalog import ModelCatalog
-from services.frontend.turns.interfaces import CancelReason, TurnSink
+from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
 from services.frontend.turns.metrics import ModelProcesses
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.turns.process_watch import BOTH_LOST, RESCUE_S, ProcessWatch
@@ -58,8 +57,8 @@ CANCEL_AGAIN_S = 1.0
 _decode_frame = msgspec.json.Decoder(EventFrame).decode
 
 
-class BusGateway:
-    """A `TurnGateway` over the bus."""
+class BusGateway(TurnGateway):
+    """The pipeline, reached over the bus."""
 
     def __init__(self, process: Process, config: FrontendConfig) -> None:
         self._process = process
@@ -75,20 +74,20 @@ class BusGateway:
         self._stages = StageWait(process)
         self._preprocessors = PreprocessorClient(process, config, self._stages)
         self._turns: dict[str, BusTurn] = {}
-        self._receiver = FrameReceiver(process, "parser", self._positions, on_given_up=self._given_up)
+        self._receiver = FrameReceiver(process, "parser", self._positions, on_given_up=self._on_given_up)
         self._just_cancelled = RecentTurns(CANCEL_AGAIN_S)
         self._empty = asyncio.Event()
         self._empty.set()
-        process.registry.on_leave(self._peer_left)
-        ProcessWatch(process, self._turns.values, on_lost=self._tokens_lost, on_late=self._no_successor)
-        process.on_reconnect.append(self._reconnected)
+        process.registry.on_leave(self._on_peer_left)
+        ProcessWatch(process, self._turns.values, on_lost=self._on_tokens_lost, on_late=self._on_no_successor)
+        process.on_reconnect.append(self._on_reconnect)
 
     async def start(self) -> None:
-        """Subscribes; from now on turns can be opened."""
+        """Subscribes to events. Turns can be opened afterwards."""
         await self._process.subscribe(subjects.events(self._process.id), self._receive)
 
     async def drain(self) -> None:
-        """Returns when no turn is open. Cancelled, it ends those that are, each with an error."""
+        """Returns when no turn is open. If cancelled, ends the open turns, each with an error."""
         try:
             await self._empty.wait()
         except asyncio.CancelledError:
@@ -104,8 +103,8 @@ class BusGateway:
 
     # -- the interface --------------------------------------------------------------------------------------------
 
+    @override
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> BusTurn:
-        """See `TurnGateway.open`."""
         if self._process.draining and not admitted.continues:
             raise Unavailable("this server is shutting down", retry_after_s=RETRY_AFTER_S)
         now = asyncio.get_running_loop().time()
@@ -115,7 +114,7 @@ class BusGateway:
             admitted.conversation,
             sink,
             now + self._config.request_timeout_s,
-            self._cancelled,
+            self._on_cancel,
             now + self._config.wait_s,
         )
         if self._process.tracer is not None:
@@ -125,38 +124,38 @@ class BusGateway:
         try:
             turn.prepared = await self._attempt(turn)
         except asyncio.CancelledError:
-            self._cancelled(turn, "hangup")
+            self._on_cancel(turn, "hangup")
             raise
         except TurnwireError as error:
             self._end(turn, Event.GIVEN_UP, error=error.info)
             raise
         return turn
 
+    @override
     async def count(self, admitted: Admitted) -> int:
-        """See `TurnGateway.count`."""
         request = CountRequest(admitted.conversation)
-        return (await self._preprocessors.ask(subjects.count, admitted.card.name, request)).count
+        return (await self._preprocessors.request(subjects.count, admitted.card.name, request)).count
 
+    @override
     async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
-        """See `TurnGateway.tokenize`."""
         request = TokenizeRequest(text, admitted.conversation if text is None else None, add_special_tokens)
-        return await self._preprocessors.ask(subjects.tokenize, admitted.card.name, request)
+        return await self._preprocessors.request(subjects.tokenize, admitted.card.name, request)
 
+    @override
     async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
-        """See `TurnGateway.detokenize`."""
         request = DetokenizeRequest(pack_ids(token_ids))
-        return await self._preprocessors.ask(subjects.detokenize, admitted.card.name, request)
+        return await self._preprocessors.request(subjects.detokenize, admitted.card.name, request)
 
+    @override
     def models(self) -> list[ModelCard]:
-        """See `TurnGateway.models`."""
         return self.catalog.models()
 
+    @override
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """See `TurnGateway.resolve`."""
         return self.catalog.resolve(model, conversation)
 
+    @override
     def readiness(self) -> dict[str, Any]:
-        """See `TurnGateway.readiness`."""
         ready = self.catalog.ready()
         bus, draining = not self._process.cut_off, self._process.draining
         return {
@@ -168,18 +167,18 @@ class BusGateway:
             "stages": self.catalog.stages(),
         }
 
+    @override
     def live(self) -> bool:
-        """See `TurnGateway.live`."""
         return self._process.failure is None
 
     # -- attempts -------------------------------------------------------------------------------------------------
 
     async def _attempt(self, turn: BusTurn) -> Prepared:
-        """Tries preprocessors until a worker has the turn.
+        """Sends the turn to preprocessors, one after the other, until a worker has it.
 
         Raises:
-            Unavailable: no process could take the turn up to its `wait_until`, or too many died with it.
-            TurnwireError: it was refused.
+            Unavailable: no process could take the turn until its `wait_until`, or too many attempts were lost.
+            TurnwireError: the turn was refused.
         """
         tried: list[str] = []
         while True:
@@ -201,29 +200,29 @@ class BusGateway:
                     raise unreachable() from refusal
 
     def _move(self, turn: BusTurn) -> None:
-        """Gives a turn that no model has yet to another one with the same alias, if its own takes no turns any more."""
+        """Moves a waiting turn to another model with the same alias, if its own model takes no turns any more."""
         alias = turn.conversation.client.alias
         if alias is not None and turn.state is State.WAITING and not self.catalog.takes_turns(turn.card.name):
             turn.card = self.resolve(alias, turn.conversation)
             turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
 
     def _supersede(self, turn: BusTurn, reason: str) -> None:
-        """Ends the current attempt, whichever processes still work for it. `reason`: for the turn's trace."""
+        """Cancels the current attempt in all processes, and starts the next one. `reason`: for the turn's trace."""
         number = turn.attempt.number
         self._publish_cancel(turn.card.name, turn.id, number, "superseded")
         if turn.span is not None:
-            turn.span.superseded(number, reason)
+            turn.span.end_attempt(number, reason)
         turn.attempt = Attempt(number + 1)
 
     def _resume(self, turn: BusTurn, error: ErrorInfo) -> None:
-        """Makes the next attempt. The client gets `error` if that does not help."""
+        """Continues the turn with another attempt. If that fails, the client gets `error`."""
         turn.failures += 1
         if turn.failures >= self._config.attempts:
             self._fail(turn, error)
             return
         turn.wait_until = asyncio.get_running_loop().time() + self._config.bus.recovery_s
 
-        async def attempt() -> None:
+        async def resume() -> None:
             try:
                 await self._attempt(turn)
             except TurnwireError as refusal:
@@ -233,12 +232,12 @@ class BusGateway:
                 message = f"{error.message}; {recovery}: {refusal}" if late else f"{error.message}; {refusal}"
                 self._fail(turn, msgspec.structs.replace(error, message=message))
 
-        turn.resuming = self._process.spawn(attempt(), f"resume {turn.id}")
+        turn.resuming = self._process.spawn(resume(), f"resume {turn.id}")
 
     # -- ends -----------------------------------------------------------------------------------------------------
 
     def _push(self, turn: BusTurn, events: list[TurnEvent], tokens: int = 0, *, end: Event = Event.FINISHED) -> None:
-        """Hands events to the sink. Every terminal event passes here; it ends the turn, so there is only one."""
+        """Passes events to the sink. A terminal event ends the turn, so only one is ever sent."""
         if turn.span is not None:
             turn.span.take(events)
         if isinstance(events[-1], Finish | Failed):
@@ -250,7 +249,7 @@ class BusGateway:
             self._push(turn, [Failed(error)], end=event)
 
     def _abandon(self, turn: BusTurn, reason: str, error: ErrorInfo, event: Event = Event.GIVEN_UP) -> None:
-        """Ends the current attempt, and the turn with it."""
+        """Cancels the current attempt and ends the turn with an error."""
         attempt = turn.attempt
         self._supersede(turn, reason)
         self._fail(turn, error, event)
@@ -259,7 +258,7 @@ class BusGateway:
     def _end(
         self, turn: BusTurn, event: Event, *, error: ErrorInfo | None = None, cancelled: CancelReason | None = None
     ) -> bool:
-        """Takes an event that ends the turn. Returns False if the turn has ended before."""
+        """Applies an event that ends the turn. Returns False if the turn had already ended."""
         if not turn.take(event):
             return False
         del self._turns[turn.id]
@@ -269,7 +268,7 @@ class BusGateway:
             self._empty.set()
         return True
 
-    def _cancelled(self, turn: BusTurn, reason: CancelReason) -> None:
+    def _on_cancel(self, turn: BusTurn, reason: CancelReason) -> None:
         if self._end(turn, Event.CANCELLED, cancelled=reason):
             self._publish_cancel(turn.card.name, turn.id, turn.attempt.number, reason)
             if turn.resuming is not None:
@@ -288,8 +287,8 @@ class BusGateway:
         frame = _decode_frame(delivery.data)
         if not frame.seq:
             for entry in frame.entries:
-                self._refused(entry)
-            if frame.entries:  # else it is a worker's or a parser's probe, which needs no answer
+                self._on_refused(entry)
+            if frame.entries:  # a frame without entries is a probe, which needs no reply
                 delivery.reply(b"")
             return
         if not self._receiver.opens(frame.sender, frame.seq):
@@ -298,82 +297,82 @@ class BusGateway:
         for entry in frame.entries:
             turn = turns.get(entry.turn)
             if turn is None or entry.attempt != turn.attempt.number:
-                self._stray(entry, turn)
+                self._on_stray(entry, turn)
                 continue
             try:
                 if _is_next(entry.events, turn):
                     turn.attempt.parser = sender
                     turn.sink.push(entry.events, entry.tokens)
                 else:
-                    self._take(turn, sender, entry)
-            except Exception:  # one turn's failure must not affect the others of the frame
+                    self._on_entry(turn, sender, entry)
+            except Exception:  # one turn's failure must not affect the other turns of the frame
                 self._log.exception("frontend.turn_failed", turn=turn.id)
                 self._abandon(turn, "internal", EngineFailed("internal error").info)
         self._receiver.arrived(sender, frame.seq, len(delivery.data))
 
-    def _refused(self, entry: EventEntry) -> None:
-        """A preprocessor could not give the turn to a worker."""
+    def _on_refused(self, entry: EventEntry) -> None:
+        """Fails the attempt: a preprocessor could not pass the turn to a worker."""
         turn = self._turns.get(entry.turn)
         if turn is not None and turn.attempt.number == entry.attempt:
             for event in entry.events:
                 if isinstance(event, Failed):
                     turn.take_failure(turn.attempt, Event.REFUSED, raised(event.error))
 
-    def _take(self, turn: BusTurn, sender: str, entry: EventEntry) -> None:
-        """Takes a parser's events of the current attempt. The first of them is `Prepared`."""
-        fresh: list[TurnEvent] = []
+    def _on_entry(self, turn: BusTurn, sender: str, entry: EventEntry) -> None:
+        """Applies a parser's events of the current attempt. The first event of an attempt is `Prepared`."""
+        new: list[TurnEvent] = []
         interrupted: Interrupted | None = None
         for event in entry.events:
             if isinstance(event, Prepared):
-                self._prepared(turn, event)
+                self._on_prepared(turn, event)
                 continue
-            if isinstance(event, HostedResults):  # never on the bus
+            if isinstance(event, HostedResults):  # the frontend makes these; they are not sent on the bus
                 continue
             if turn.state is not State.STREAMING:
-                self._receiver.gap(sender, Cursor().standing(turn.id, entry.attempt))
+                self._receiver.gap(sender, Cursor().position(turn.id, entry.attempt))
                 break
-            taken = turn.cursor.accept(event)
-            if taken is Verdict.GAP:
+            accepted = turn.cursor.accept(event)
+            if accepted is Verdict.GAP:
                 self._receiver.gap(sender, turn.position())
                 break
-            if isinstance(taken, Interrupted):
-                interrupted = taken
+            if isinstance(accepted, Interrupted):
+                interrupted = accepted
                 break
-            if not isinstance(taken, Verdict):
-                fresh.append(taken)
-        if fresh:
+            if not isinstance(accepted, Verdict):
+                new.append(accepted)
+        if new:
             turn.attempt.parser = sender
-            self._push(turn, fresh, entry.tokens)
+            self._push(turn, new, entry.tokens)
         if interrupted is not None:
-            self._interrupted(turn, interrupted)
+            self._on_interrupted(turn, interrupted)
 
-    def _prepared(self, turn: BusTurn, prepared: Prepared) -> None:
-        """A parser has the turn's stream: the first one of this attempt, or the successor of one that was lost."""
+    def _on_prepared(self, turn: BusTurn, prepared: Prepared) -> None:
+        """Records which parser has the turn's stream: the first of this attempt, or the successor of a lost one."""
         if turn.span is not None:
-            turn.span.prepared(prepared)
+            turn.span.record_prepared(prepared)
         now, registry = asyncio.get_running_loop().time(), self._process.registry
         registry.expect("worker", prepared.worker, now)
         registry.expect("parser", prepared.parser, now)
         turn.take_prepared(prepared)
 
-    def _interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
-        """The worker died in mid-turn: another one continues after its tokens."""
+    def _on_interrupted(self, turn: BusTurn, lost: Interrupted) -> None:
+        """Continues the turn on another worker, after the tokens of the one that died."""
         self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
         if not turn.take(Event.INTERRUPTED):
             return
         self._supersede(turn, "worker lost")
         if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > len(lost.token_ids) // 4:
-            # The shard that sent more is gone, too. Another worker's tokens from here on would differ.
+            # The parser that sent more than this is lost, too. Another worker would decode other tokens from here on.
             self._fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
             return
         if len(lost.token_ids) > len(turn.resume):
-            turn.failures = 0  # a turn that gets further is not to blame for the deaths
+            turn.failures = 0  # the turn made progress, so it did not cause the failures
         turn.resume = lost.token_ids
         turn.avoid = [*turn.avoid, lost.worker]
         self._resume(turn, lost.error)
 
-    def _stray(self, entry: EventEntry, turn: BusTurn | None) -> None:
-        """Cancels again what still sends events: the first cancellation was lost on the way."""
+    def _on_stray(self, entry: EventEntry, turn: BusTurn | None) -> None:
+        """Cancels again an attempt that still sends events: the first cancellation was lost."""
         if entry.turn in self._just_cancelled or (turn is not None and entry.attempt > turn.attempt.number):
             return
         if any(isinstance(event, Finish | Failed) for event in entry.events):
@@ -383,45 +382,45 @@ class BusGateway:
 
     # -- peers ----------------------------------------------------------------------------------------------------
 
-    def _of_parser(self, parser: str) -> list[BusTurn]:
+    def _turns_of(self, parser: str) -> list[BusTurn]:
         streaming = [turn for turn in self._turns.values() if turn.state is State.STREAMING]
         return [turn for turn in streaming if turn.attempt.parser == parser]
 
     def _positions(self, parser: str) -> list[StreamPosition]:
-        return [turn.position() for turn in self._of_parser(parser)]
+        return [turn.position() for turn in self._turns_of(parser)]
 
-    def _given_up(self, parser: str) -> None:
-        """A parser took this frontend for dead and dropped its turns."""
-        for turn in self._of_parser(parser):
-            self._tokens_lost(turn, "this server was cut off from the turn")
+    def _on_given_up(self, parser: str) -> None:
+        """Ends the turns of a parser that considered this frontend dead and dropped them."""
+        for turn in self._turns_of(parser):
+            self._on_tokens_lost(turn, "this server was cut off from the turn")
 
-    def _peer_left(self, peer: Heartbeat) -> None:
+    def _on_peer_left(self, peer: Heartbeat) -> None:
         wait_s = self._config.bus.dead_after_s + RESCUE_S
         for turn in list(self._turns.values()):
             attempt = turn.attempt
             if not attempt.is_pending:
                 continue
             if peer.stage in ("worker", "parser"):
-                # The frontend does not know yet which of them have the turn. If both are lost, no event comes.
+                # Which worker and parser have the turn is not known yet. If both are lost, no event arrives.
                 reason = f"a {peer.stage} was lost, and the turn did not begin"
-                asyncio.get_running_loop().call_later(wait_s, self._process_left, turn, attempt, reason)
+                asyncio.get_running_loop().call_later(wait_s, self._on_process_left, turn, attempt, reason)
             elif (peer.stage, peer.id) == ("preprocessor", attempt.preprocessor):
-                self._process_left(turn, attempt, "the preprocessor was lost")
+                self._on_process_left(turn, attempt, "the preprocessor was lost")
 
-    def _process_left(self, turn: BusTurn, attempt: Attempt, reason: str) -> None:
-        """Fails an attempt that is still not prepared: another one is made."""
+    def _on_process_left(self, turn: BusTurn, attempt: Attempt, reason: str) -> None:
+        """Fails an attempt that is still being prepared, so that the next one is made."""
         if turn.take_failure(attempt, Event.PROCESS_LEFT, Unavailable(reason)):
             turn.failures += 1
             turn.wait_until = asyncio.get_running_loop().time() + self._config.bus.recovery_s
 
-    def _reconnected(self) -> None:
-        """What was on its way is lost. Streams are replayed; a turn that has no stream yet is requested again."""
+    def _on_reconnect(self) -> None:
+        """Requests turns without a stream again: messages in flight are lost. The links replay streams."""
         for turn in list(self._turns.values()):
             error = Unavailable("the connection to the bus was lost")
             turn.take_failure(turn.attempt, Event.RECONNECTED, error)
 
-    def _tokens_lost(self, turn: BusTurn, reason: str) -> None:
-        """No process has the turn's tokens any more. A turn that has sent nothing yet can start again."""
+    def _on_tokens_lost(self, turn: BusTurn, reason: str) -> None:
+        """Restarts the turn if nothing was sent to the client yet; ends it otherwise. No process has its tokens."""
         if not turn.take(Event.TOKENS_LOST):
             return
         error = EngineFailed(reason).info
@@ -431,13 +430,13 @@ class BusGateway:
         else:
             self._fail(turn, error)
 
-    def _no_successor(self, turn: BusTurn, reason: str) -> None:
-        """No process took the turn over in time."""
+    def _on_no_successor(self, turn: BusTurn, reason: str) -> None:
+        """Ends a turn that no process took over in time."""
         self._abandon(turn, "no successor", EngineFailed(reason).info, Event.NO_SUCCESSOR)
 
 
 def _is_next(events: list[TurnEvent], turn: BusTurn) -> bool:
-    """The common case: a frame has the turn's next delta and nothing else. Moves the cursor behind it."""
+    """Returns whether the events are the turn's next delta alone, the common case. Then moves the cursor past it."""
     return (
         len(events) == 1
         and type(event := events[0]) is Delta

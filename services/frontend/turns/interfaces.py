@@ -1,11 +1,11 @@
-"""The interface between the HTTP side of the frontend and the pipeline behind it.
+"""Defines the interface between the HTTP side of the frontend and the pipeline.
 
 A route opens a turn with a sink; the sink then receives the turn's events in order, until exactly one terminal event.
 `gateway` implements the interface over NATS; tests and replays implement it in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, final
 
 from msgspec import Struct
 
@@ -15,34 +15,58 @@ from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply
 
-if TYPE_CHECKING:
-    from services.frontend.turns.admission import Admitted
-
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 """`failed`: another choice of the same request failed."""
+_ADMISSION = object()
+"""Only `admission` uses it, so that no route can forget a check."""
+
+
+@final
+class Admitted:
+    """A request that may reach the gateway. `Admission` makes it; nothing else can."""
+
+    __slots__ = ("card", "continues", "conversation", "notice")
+
+    def __init__(self, maker: object, card: ModelCard, conversation: Conversation, notice: str = "") -> None:
+        if maker is not _ADMISSION:
+            raise TypeError("only Admission admits requests")
+        self.card = card
+        self.conversation = conversation
+        """As the pipeline gets it: with the served model's name, the caller's tenant, and the text of documents. Empty
+        for a request about text alone."""
+        self.notice = notice
+        """The note that the answer ends with; "" for none."""
+        self.continues = False
+        """The answer has begun: its next turn is accepted while the process drains."""
+
+    def with_conversation(self, conversation: Conversation, *, continues: bool = False) -> "Admitted":
+        """Returns the same request with a conversation that this server made of the admitted one."""
+        admitted = Admitted(_ADMISSION, self.card, conversation, self.notice)
+        admitted.continues = continues
+        return admitted
 
 
 class TurnSink(Protocol):
     """Receives a turn's events. Both methods are called on the loop, return at once and must not raise."""
 
     def opened(self, prepared: Prepared) -> None:
-        """Announces that the turn is prepared: `TurnGateway.open` will return, unless its caller's task is cancelled.
+        """Reports that the turn is prepared: `TurnGateway.open` will return, unless its caller's task is cancelled.
 
-        Called once at most, before the first `push`.
+        Called at most once, before the first `push`.
         """
         ...
 
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
         """Takes the next events: ordered, no gaps, no repeats; possibly before `TurnGateway.open` has returned.
 
-        Only BlockStart, Delta, BlockStop, Finish and Failed come here, and HostedResults from the gateway that runs
+        They are BlockStart, Delta, BlockStop, Finish and Failed, and HostedResults between two turns of an answer with
         hosted tools. Exactly one Finish or Failed ends them. `tokens`: output tokens of the turn so far; 0: unknown.
         """
         ...
 
 
 class OpenTurn(Protocol):
-    """A turn that a worker has."""
+    """A turn that a worker has accepted."""
 
     id: str
     card: ModelCard
@@ -54,24 +78,24 @@ class OpenTurn(Protocol):
 
 
 class TurnGateway(Protocol):
-    """The pipeline of this frontend. What it works on was admitted (`admission`)."""
+    """The pipeline of this frontend. It takes admitted requests only."""
 
-    async def open(self, admitted: "Admitted", sink: TurnSink, *, turn_id: str) -> OpenTurn:
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn; returns once the prompt is ready and a worker has it.
 
         Cancelling the task that awaits this cancels the turn. Raises TurnwireError if the turn cannot start.
         """
         ...
 
-    async def count(self, admitted: "Admitted") -> int:
+    async def count(self, admitted: Admitted) -> int:
         """Returns the exact number of a conversation's prompt tokens. Raises TurnwireError."""
         ...
 
-    async def tokenize(self, admitted: "Admitted", text: str | None, add_special_tokens: bool) -> TextReply:
-        """Returns the token ids of a text; without one, those of the conversation's prompt. Raises TurnwireError."""
+    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
+        """Returns the token ids of a text; without a text, of the conversation's prompt. Raises TurnwireError."""
         ...
 
-    async def detokenize(self, admitted: "Admitted", token_ids: list[int]) -> TextReply:
+    async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
         """Returns the text of token ids. Raises TurnwireError."""
         ...
 
@@ -80,8 +104,8 @@ class TurnGateway(Protocol):
         ...
 
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        """Returns the model with this name or alias; of models that share an alias, that of the conversation's session.
-        Raises NotFound("model: X")."""
+        """Returns the model with this name or alias; of models that share an alias, the one of the conversation's
+        session. Raises NotFound("model: X")."""
         ...
 
     def readiness(self) -> dict[str, Any]:
@@ -94,7 +118,7 @@ class TurnGateway(Protocol):
 
 
 class Reply(Struct, frozen=True):
-    """What a renderer needs beside the events."""
+    """What a renderer needs besides the events."""
 
     turn: str
     """The turn's id, of [0-9a-z]; object ids are derived from it."""
@@ -112,29 +136,29 @@ class Reply(Struct, frozen=True):
 
 
 class Renderer(Protocol):
-    """One streamed answer. Every method returns the bytes to send next, possibly none."""
+    """Renders one streamed answer. Every method returns the bytes to send next, possibly none."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """The opening of the stream. Called once, first; one `Prepared` for each choice."""
+        """Renders the opening of the stream. Called once, first. `prepared`: one for each choice."""
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """The next events of one choice's turn; the last choice's Finish, and any Failed, end the stream."""
+        """Renders the next events of one choice. The last choice's Finish, and any Failed, end the stream."""
 
     def error(self, info: ErrorInfo) -> bytes:
-        """An error that ends the stream and is no event of the turn."""
+        """Renders an error that ends the stream, of this server and not of the turn."""
 
 
 class Collector(Protocol):
-    """One answer that is sent whole."""
+    """Collects one answer that is sent whole."""
 
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """Called once, first; one `Prepared` for each choice."""
+        """Starts the answer. Called once, first. `prepared`: one for each choice."""
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """The next events of one choice's turn."""
+        """Takes the next events of one choice."""
 
     def body(self) -> bytes:
-        """The JSON document; called once, after every choice's Finish."""
+        """Returns the JSON document. Called once, after every choice's Finish."""
 
 
 class Ask(Protocol):
@@ -142,7 +166,7 @@ class Ask(Protocol):
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """One for each choice of the answer. `model`, the same in all, is as the client spelled it, "" if absent."""
+        """One for each choice of the answer. All have the same `model`, as the client spelled it; "" if absent."""
 
     @property
     def stream(self) -> bool:
@@ -150,13 +174,13 @@ class Ask(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Parts of the request that are ignored because this server lacks them; for a response header and the log."""
+        """Parts of the request that this server ignores because it lacks them, for a response header and the log."""
 
     def renderer(self, reply: Reply) -> Renderer:
-        """The streamed answer."""
+        """Returns what renders the streamed answer."""
 
     def collector(self, reply: Reply) -> Collector:
-        """The answer in one piece."""
+        """Returns what collects the whole answer."""
 
 
 class Dialect(Protocol):
@@ -164,11 +188,11 @@ class Dialect(Protocol):
 
     @property
     def name(self) -> str:
-        """For metrics and logs."""
+        """Its name in metrics and logs."""
 
     @property
     def keepalive(self) -> bytes:
-        """Bytes that the API's clients ignore; may be sent between any two events of a stream."""
+        """Bytes that the API's clients ignore. They may be sent between any two events of a stream."""
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> Ask:
         """Parses a request. `headers` is looked up by lower-case names. Raises Invalid."""

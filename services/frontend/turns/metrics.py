@@ -1,7 +1,6 @@
-"""Measures turns: the frontend's metrics.
+"""Defines the frontend's metrics of turns.
 
-Metrics have the names of the field with `turnwire_` before them, and vLLM's bucket edges, so that dashboards carry
-over.
+They have vLLM's names, with `turnwire_` in front, and its bucket edges, so that dashboards can be reused.
 """
 
 from bisect import bisect_left
@@ -58,13 +57,13 @@ class FrontendMetrics:
         self.between_tokens = TokenGapCollector("turnwire_inter_token_latency_seconds", "Between two tokens of a turn.")
         registry.register(self.between_tokens)
 
-    def answered(self, model: str, dialect: str, outcome: str, seconds: float) -> None:
-        """Counts and times a request. `model` is "" where none was found."""
+    def count_answer(self, model: str, dialect: str, outcome: str, seconds: float) -> None:
+        """Counts and times a request. `model`: "" if it was not found."""
         self._requests(model, dialect, outcome).inc()
         if model:
             self._whole(model).observe(seconds)
 
-    def used(self, model: str, usage: Usage) -> None:
+    def count_tokens(self, model: str, usage: Usage) -> None:
         """Counts the tokens of a finished turn."""
         self._prompt(model).inc(usage.prompt)
         self._output(model).inc(usage.output)
@@ -73,12 +72,12 @@ class FrontendMetrics:
 
 
 def _labels(metric: M) -> Callable[..., M]:
-    """Returns `metric.labels` with a cache: it takes a lock (1.2 us, nine times a request); labels are few."""
+    """Returns `metric.labels` with a cache: it takes a lock (1.2 us, nine times a request)."""
     return cache(metric.labels)
 
 
 class ModelProcesses(Collector):
-    """The processes that take turns, for each model and stage: zero where a model's last one is gone."""
+    """Counts the processes that take turns, for each model and stage; zero after a model's last one has left."""
 
     def __init__(self, catalog: ModelCatalog) -> None:
         self._catalog = catalog
@@ -93,7 +92,7 @@ class ModelProcesses(Collector):
 
 
 class TokenGaps:
-    """A histogram of the times between tokens: 0.2 us an observation, where prometheus_client's own takes 1.5."""
+    """A histogram of the times between tokens. An observation takes 0.2 us; prometheus_client's own takes 1.5."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BETWEEN_S) + 1)
@@ -101,10 +100,10 @@ class TokenGaps:
 
 
 class TokenTimes:
-    """Observes when the tokens of one choice come.
+    """Measures the times between the tokens of one choice.
 
-    Tokens that come together share the time since those before them: each is one observation of an equal part. The
-    first ones have no such time; they are the time to the first token.
+    Tokens that arrive together share the time since the previous ones equally: each is one observation. The first ones
+    are not observed, because their time is the time to the first token.
     """
 
     __slots__ = ("_counted", "_gaps", "_last")
@@ -114,16 +113,16 @@ class TokenTimes:
         self._counted = 0
         self._last = 0.0
 
-    def arrived(self, tokens: int, now: float) -> None:
-        """Records that there are so many tokens now. Fewer than before: a part was sent again."""
+    def record(self, tokens: int, now: float) -> None:
+        """Records an arrival. `tokens`: output tokens so far; not more than before where a part was sent again."""
         before = self._counted
         if before:
-            fresh = tokens - before
-            if fresh <= 0:
+            new = tokens - before
+            if new <= 0:
                 return
             seconds = now - self._last
             gaps = self._gaps
-            gaps.counts[bisect_left(BETWEEN_S, seconds / fresh if fresh > 1 else seconds)] += fresh
+            gaps.counts[bisect_left(BETWEEN_S, seconds / new if new > 1 else seconds)] += new
             gaps.seconds += seconds
             self._counted = tokens
         else:
@@ -132,7 +131,7 @@ class TokenTimes:
 
 
 class TokenGapCollector:
-    """The histogram of all turns, by model. It needs no lock, because it is written and scraped on the loop."""
+    """The histogram of all turns, by model. It needs no lock: the event loop both writes and scrapes it."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Sends requests to preprocessors: chooses one, encodes the request, and tries others when it does not answer."""
+"""Sends requests to preprocessors: chooses one, encodes the request, and tries another if it does not answer."""
 
 import asyncio
 import random
@@ -17,12 +17,12 @@ from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
 
 PREPARE_TIMEOUT_S = 60.0
-"""A prompt that is not ready by then is tried elsewhere."""
+"""If a prompt is not ready after this time, another preprocessor gets the request."""
 TEXT_TIMEOUT_S = 10.0
 PAUSE_S = 0.5
-"""Before a preprocessor is tried again: after an outage, processes come back one by one."""
+"""Pause before the same preprocessor is tried again: after an outage, processes come back one by one."""
 LATE_HEARTBEATS = 1.5
-"""A process whose last heartbeat is older than this many intervals is chosen last."""
+"""A process without a heartbeat for this many intervals is chosen last."""
 
 _decode_text = msgspec.json.Decoder(TextReply).decode
 _encode = msgspec.json.Encoder().encode
@@ -39,10 +39,10 @@ class PreprocessorClient:
         """Turns of this frontend that each preprocessor is preparing."""
 
     def choose(self, model: str, tried: Sequence[str]) -> str:
-        """Returns the least busy preprocessor, of those with a recent heartbeat that were not tried yet.
+        """Returns the least busy preprocessor. Prefers those that were not tried yet and have a recent heartbeat.
 
         Raises:
-            Unavailable: there is none at all.
+            Unavailable: the model has no preprocessor.
         """
         registry = self._process.registry
         able = registry.able("preprocessor", model)
@@ -61,7 +61,7 @@ class PreprocessorClient:
         ).id
 
     async def next(self, model: str, tried: Sequence[str]) -> str:
-        """As `choose`; waits a moment before one is tried again."""
+        """Returns `choose`'s preprocessor, after a pause if it was already tried."""
         chosen = self.choose(model, tried)
         if chosen in tried:
             await asyncio.sleep(PAUSE_S)
@@ -71,8 +71,8 @@ class PreprocessorClient:
         """Sends the turn's current attempt to its preprocessor; returns once a worker has it.
 
         Raises:
-            TimedOut, Unavailable: another one may succeed.
-            TurnwireError: it was refused.
+            TimedOut, Unavailable: another preprocessor may succeed.
+            TurnwireError: the turn was refused.
         """
         loop = asyncio.get_running_loop()
         attempt = turn.attempt
@@ -81,15 +81,15 @@ class PreprocessorClient:
         preprocessor = attempt.preprocessor
         timer: asyncio.TimerHandle | None = None
 
-        def accepted(answer: bytes | TurnwireError) -> None:
-            # May come after the outcome, or never.
+        def on_reply(answer: bytes | TurnwireError) -> None:
+            # May arrive after the outcome, or never.
             nonlocal timer
             if isinstance(answer, TurnwireError):
                 turn.take_failure(attempt, Event.REFUSED, answer)
             elif not outcome.done():
-                timer = loop.call_later(PREPARE_TIMEOUT_S, too_late)
+                timer = loop.call_later(PREPARE_TIMEOUT_S, on_timeout)
 
-        def too_late() -> None:
+        def on_timeout() -> None:
             turn.failures += 1
             late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
             turn.take_failure(attempt, Event.TIMED_OUT, late)
@@ -98,7 +98,7 @@ class PreprocessorClient:
             subjects.turn(turn.card.name, preprocessor),
             _encode(turn.request(self._process.id)),
             self._config.accept_timeout_s,
-            accepted,
+            on_reply,
         )
         self._preparing[preprocessor] += 1
         try:
@@ -111,10 +111,10 @@ class PreprocessorClient:
             if not self._preparing[preprocessor]:
                 del self._preparing[preprocessor]
 
-    async def ask(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
+    async def request(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
         """Returns the reply to a request about text and tokens. Raises TurnwireError.
 
-        As a new turn, it waits for `wait_s` where no preprocessor can be reached.
+        Where no preprocessor can be reached, it waits up to `wait_s`, like a new turn.
         """
         data, loop = _encode(request), asyncio.get_running_loop()
         until = loop.time() + self._config.wait_s
@@ -137,5 +137,5 @@ class PreprocessorClient:
 
 
 def unreachable() -> Unavailable:
-    """The error of a request for which no process was found in time."""
+    """Makes the error of a request that no process could take in time."""
     return Unavailable("the services behind this server do not answer at the moment", retry_after_s=RETRY_AFTER_S)

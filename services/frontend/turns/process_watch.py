@@ -1,7 +1,7 @@
 """Watches the workers and parsers of open turns, and reports turns that no process can continue.
 
-A worker gives a dead parser's turns to another parser, if need be when there is one again. A parser hands back the
-turns of a dead worker. A turn for which neither happens has lost both, or there is no successor.
+A worker passes the turns of a dead parser to another parser, as soon as there is one. A parser hands back the turns of
+a dead worker. If neither happens, both are lost, or there is no successor.
 """
 
 from collections.abc import Callable, Collection
@@ -13,21 +13,21 @@ from services.runtime.process import Process
 
 BOTH_LOST = "the worker and the parser of this turn were lost"
 RESCUE_S = 2.0
-"""How long a worker has to send again what a dead parser had, once it has noticed that death. Then it is dead, too."""
+"""Time for a worker to send a dead parser's tokens again, once it has noticed the death. Later, it counts as dead."""
 
 Report = Callable[[BusTurn, str], None]
 
 
 class ProcessWatch:
-    """Checks the processes of all turns that stream, before each heartbeat."""
+    """Checks the processes of all streaming turns, before each heartbeat."""
 
     def __init__(
         self, process: Process, turns: Callable[[], Collection[BusTurn]], *, on_lost: Report, on_late: Report
     ) -> None:
         """
         Args:
-            on_lost: (turn, reason): no process has its tokens any more.
-            on_late: (turn, reason): one of its processes was lost, and no successor came within `recovery_s`.
+            on_lost: called with (turn, reason) when no process has the turn's tokens any more.
+            on_late: called with (turn, reason) when a process was lost and had no successor within `recovery_s`.
         """
         self._process = process
         self._turns = turns
@@ -61,12 +61,11 @@ class ProcessWatch:
             )
 
     def _probe_parser(self, attempt: Attempt) -> None:
-        """Notes whether a parser without heartbeats is dead. One that is suspended may come back and hand the turn
-        back."""
+        """Records whether a parser without heartbeats is dead. A suspended one may resume and hand the turn back."""
         parser = attempt.parser
 
-        def gone() -> None:
+        def record_death() -> None:
             attempt.dead_parser = parser
 
-        credit = Credit(receiver="", seq=0, window=0)  # it grants nothing to anybody
-        self._process.probe(subjects.credit("parser", parser), credit, gone)
+        credit = Credit(receiver="", seq=0, window=0)  # grants nothing
+        self._process.probe(subjects.credit("parser", parser), credit, record_death)

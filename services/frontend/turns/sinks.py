@@ -1,10 +1,10 @@
-"""Sinks of turn events: one that renders them into an open stream, one that keeps them for a document.
+"""Passes turn events on: renders them into an open stream, or keeps them for a document.
 
-Streams are flushed at the end of a tick of the loop, with one write each. A frame of the bus has a token for every
-stream of its parser, and one read may bring several frames: a stream's events of a tick become one, in one system call,
-and a client that was woken by the first write is still awake at the last. With 64 streams of 100 tokens a second
-(uvloop, client in another process) a token costs 12.0 us so, and 13.3 where each stream is rendered and written in
-turn.
+Streams are flushed at the end of a tick of the event loop, with one write each. A frame of the bus has a token for
+every stream of its parser, and one read may bring several frames. A stream's events of a tick are merged and sent in
+one system call, and all writes follow each other, so that a client that the first one woke is still awake at the last.
+With 64 streams of 100 tokens a second (uvloop, client in another process) a token costs 12.0 us; rendering and writing
+one stream after the other costs 13.3.
 """
 
 import asyncio
@@ -12,25 +12,27 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from typing_extensions import override
+
 from schemas.errors import ErrorInfo, raised, unexpected
 from schemas.events import Delta, Finish, Prepared, TurnEvent, failure_of
 from services.frontend.turns.answer import Answer
-from services.frontend.turns.interfaces import Collector, Renderer
+from services.frontend.turns.interfaces import Collector, Renderer, TurnSink
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 
 class StreamWriter(Protocol):
-    """Takes the bytes of a rendered stream. Its methods, except `run`, must not wait."""
+    """Sends the bytes of a rendered stream. Its methods, except `run`, do not block."""
 
     closed: bool
     """No more bytes are accepted."""
 
     def begin(self, data: bytes) -> None:
-        """Takes the first bytes."""
+        """Sends the first bytes."""
         ...
 
     def write(self, data: bytes, now: float | None = None) -> None:
-        """Takes the next bytes. `now`: the loop's time, if the caller has it."""
+        """Sends the next bytes. `now`: the loop's time, if the caller has it."""
         ...
 
     def close(self, last: bytes = b"") -> None:
@@ -38,11 +40,11 @@ class StreamWriter(Protocol):
         ...
 
     def abort(self) -> None:
-        """Ends the stream so that its reader does not take it for whole."""
+        """Breaks the stream off, so that its reader does not take it for complete."""
         ...
 
     async def run(self) -> None:
-        """Returns when the stream is closed and all of it is sent."""
+        """Returns when the stream is closed and all bytes are sent."""
         ...
 
 
@@ -60,7 +62,7 @@ class Flusher:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, stream: "StreamSink[Any]") -> None:
-        """Flushes a stream at the end of this tick. Not to be called again before its `render`."""
+        """Flushes a stream at the end of this tick. Must not be called again before the stream's `render`."""
         if not self._due:
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
@@ -82,21 +84,21 @@ class Flusher:
                 self.log.exception("stream.send_failed")
 
 
-class StreamSink(Generic[W]):
-    """A `TurnSink` that renders into a stream.
+class StreamSink(TurnSink, Generic[W]):
+    """Renders turn events into a stream.
 
-    Making the renderer and the writer costs as much as rendering the first events, so they are made beforehand
-    (`get_ready`). The first events are written from within the call that brings them, not by the task that awaits the
+    Making the renderer and the writer costs as much as rendering the first events, so they are made in advance
+    (`get_ready`). The call that brings the first events also writes them; it does not wait for the task that awaits the
     turn.
     """
 
     def __init__(
         self, answer: Answer, flusher: Flusher, make: Callable[[], tuple[Renderer, W]], choices: int = 1
     ) -> None:
-        self.begun = False
-        """The head is sent: only the stream can be the answer."""
+        self.started = False
+        """The head is sent, so errors can only be sent in the stream."""
         self.ended = False
-        """All events of the answer have come. They may not be written yet."""
+        """All events of the answer have arrived. They may not be written yet."""
         self._running = choices
         self._answer = answer
         self._record = answer.record
@@ -104,14 +106,14 @@ class StreamSink(Generic[W]):
         self._flusher = flusher
         self._make = make
         self._pending: list[Batch] = []
-        """Events of this tick, or from before the stream begins."""
+        """Events of this tick, or all events before the stream starts."""
         self._out = b""
         self._broken = False
         self._parts: tuple[Renderer, W] | None = None
         self._prepared: Prepared | None = None
 
     def refusal(self) -> ErrorInfo | None:
-        """Returns the error of a turn that failed before its first block: it can still be the response's status."""
+        """Returns the error of a turn that failed before its first block, which can still be the response's status."""
         return failure_of(self._pending[0][1][0]) if self._pending else None
 
     def get_ready(self) -> tuple[Renderer, W]:
@@ -120,16 +122,16 @@ class StreamSink(Generic[W]):
             self._parts = self._make()
         return self._parts
 
+    @override
     def opened(self, prepared: Prepared) -> None:
-        """See `TurnSink.opened`."""
         self._prepared = prepared
 
     def begin(self, prepared: Sequence[Prepared]) -> None:
-        """Opens the stream with the events so far; from then on events go out as they come. Idempotent.
+        """Starts the stream with the events so far; later events are sent as they arrive. Idempotent.
 
-        Raises TurnwireError for a turn that failed before its first block, and as `get_ready`.
+        Raises TurnwireError for a turn that failed before its first block, and errors of `get_ready`.
         """
-        if self.begun:
+        if self.started:
             return
         if (refusal := self.refusal()) is not None:
             raise raised(refusal)
@@ -138,28 +140,28 @@ class StreamSink(Generic[W]):
         if self._pending:
             self._render(renderer, asyncio.get_running_loop().time())
             opening, self._out = opening + self._out, b""
-        self.begun = True
+        self.started = True
         writer.begin(opening)
         if self.ended or self._broken:
             writer.close()
             if self.ended and self._running:
                 self._answer.cancel("failed")
 
+    @override
     def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None:
-        """See `TurnSink.push`."""
         if self.ended or not events:
             return
-        if self.begun and not self._pending:
+        if self.started and not self._pending:
             self._flusher.add(self)
         last = events[-1]
         if type(last) is not Delta and self._record.ends(last):
             self._end(last)
             tokens = _all_tokens(last, tokens)
         self._pending.append((choice, events, tokens))
-        if not self.begun and self._prepared is not None and self.refusal() is None:
+        if not self.started and self._prepared is not None and self.refusal() is None:
             try:
                 self.begin([self._prepared])
-            except Exception:  # the handler tries again, and can still answer an error with a status
+            except Exception:  # the handler tries again, and can still respond with an error status
                 self._log.exception("turn.begin_failed")
                 self._prepared = None
 
@@ -172,7 +174,7 @@ class StreamSink(Generic[W]):
             self._render(parts[0], now)
 
     def send(self, now: float) -> None:
-        """Writes the rendered bytes. Called after all streams of the tick are rendered."""
+        """Writes the rendered bytes. Called when all streams of the tick are rendered."""
         if self._parts is None:
             return
         writer = self._parts[1]
@@ -185,16 +187,16 @@ class StreamSink(Generic[W]):
             writer.close(out)
 
     async def finish(self) -> None:
-        """Returns when the whole stream is sent. Raises as the writer."""
+        """Returns when the whole stream is sent. Raises errors of the writer."""
         await self.get_ready()[1].run()
 
     def give_up(self, error: ErrorInfo) -> None:
-        """Ends the stream, which has begun, with an error."""
+        """Ends the started stream with an error."""
         renderer, writer = self.get_ready()
         writer.close(renderer.error(error))
 
     def stop(self) -> None:
-        """Accepts nothing more."""
+        """Closes the writer: no more bytes are accepted."""
         if self._parts is not None:
             self._parts[1].closed = True
 
@@ -202,7 +204,7 @@ class StreamSink(Generic[W]):
         self._running -= 1
         failed = failure_of(last) is not None
         self.ended = failed or not self._running
-        if self.begun and failed and self._running:
+        if self.started and failed and self._running:
             self._answer.cancel("failed")
 
     def _render(self, renderer: Renderer, now: float) -> None:
@@ -215,8 +217,8 @@ class StreamSink(Generic[W]):
             else:
                 for choice, tokens in {choice: tokens for choice, _, tokens in pending}.items():
                     self._record.batch(tokens, now, choice)
-                self._out = b"".join([renderer.events(events, choice) for choice, events in _merged(pending)])
-        except Exception as error:  # the caller renders many streams: this one's failure must not affect the others
+                self._out = b"".join([renderer.events(events, choice) for choice, events in _merge(pending)])
+        except Exception as error:  # one stream's failure must not affect the others of the tick
             self._log.exception("turn.render_failed")
             self._broken = True
             self._record.outcome = "internal"
@@ -225,21 +227,21 @@ class StreamSink(Generic[W]):
         if self.ended and self._answer.on_end is not None:
             try:
                 self._answer.on_end(renderer)
-            except Exception:  # the client still gets the end of its answer
+            except Exception:  # the client must still get the end of its answer
                 self._log.exception("turn.end_failed")
 
 
-class DocumentSink:
-    """A `TurnSink` that keeps all events until the turns have ended."""
+class DocumentSink(TurnSink):
+    """Keeps all events until the turns have ended."""
 
-    begun = False
-    """See `StreamSink.begun`: an error can be the answer until the end."""
+    started = False
+    """Never set, because an error can be the response until the end."""
 
     def __init__(self, answer: Answer, make: Callable[[], Collector] | None = None, choices: int = 1) -> None:
-        """`make` makes what collects the document; None: only the events are wanted."""
+        """`make`: makes the collector of the document; None: keep only the events."""
         self.ended = False
         self.events: list[list[TurnEvent]] = [[] for _ in range(choices)]
-        """Of each choice."""
+        """The events of each choice."""
         self.body = b""
         """The document."""
         self._answer = answer
@@ -249,15 +251,16 @@ class DocumentSink:
         self._running = choices
         self._prepared: Sequence[Prepared] = ()
 
+    @override
     def opened(self, prepared: Prepared) -> None:
-        """See `TurnSink.opened`."""
+        pass
 
     def begin(self, prepared: Sequence[Prepared]) -> None:
         """Records that every turn is open."""
         self._prepared = prepared
 
+    @override
     def push(self, events: list[TurnEvent], tokens: int = 0, choice: int = 0) -> None:
-        """See `TurnSink.push`."""
         if self.ended or not events:
             return
         self.events[choice] += events
@@ -272,7 +275,7 @@ class DocumentSink:
             self._done.set()
 
     async def finish(self) -> None:
-        """Makes the document when the turns have ended. Raises TurnwireError where one fails."""
+        """Makes the document when the turns have ended. Raises TurnwireError if a turn failed."""
         await self._done.wait()
         if self._failure is not None:
             if self._running:
@@ -294,30 +297,31 @@ class DocumentSink:
         self._done.set()
 
     def stop(self) -> None:
-        """See `StreamSink.stop`: nothing follows the document."""
+        """Does nothing: nothing follows the document."""
 
 
-class ChoiceSink:
-    """The `TurnSink` of one choice of several."""
+class ChoiceSink(TurnSink):
+    """Passes on the events of one choice of several."""
 
     def __init__(self, sink: StreamSink[Any] | DocumentSink, choice: int) -> None:
         self._sink = sink
         self._choice = choice
 
+    @override
     def opened(self, prepared: Prepared) -> None:
-        """Does nothing: the answer begins when all choices are prepared."""
+        """Does nothing: the answer starts when all choices are prepared."""
 
+    @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
-        """See `TurnSink.push`."""
         self._sink.push(events, tokens, self._choice)
 
 
-def _merged(pending: list[Batch]) -> Iterator[tuple[int, list[TurnEvent]]]:
+def _merge(pending: list[Batch]) -> Iterator[tuple[int, list[TurnEvent]]]:
     """Merges successive events of one choice, so that their deltas become one."""
     for choice, batches in groupby(pending, key=lambda batch: batch[0]):
         yield choice, [event for _, events, _ in batches for event in events]
 
 
 def _all_tokens(last: TurnEvent, tokens: int) -> int:
-    """The output tokens of a turn that ends, the end token included."""
+    """Returns the output tokens of a turn that ends, its end token included."""
     return last.usage.output if isinstance(last, Finish) else tokens

@@ -1,4 +1,4 @@
-"""Waits for stages that are away for a moment: while the bus hangs, or until a lost process has a successor."""
+"""Waits for stages that cannot be reached at the moment: the bus hangs, or a lost process has no successor yet."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,16 +16,19 @@ class StageWait:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._changed = asyncio.Event()
-        """Set for a moment when a stage may have come back."""
-        process.registry.on_heartbeat(self._heartbeat)
-        process.on_attached.append(self._change)
-        process.on_reconnect.append(self._change)
+        """Set and cleared at once when a stage may be back: wakes all waiting requests."""
+        process.registry.on_heartbeat(self._on_heartbeat)
+        process.on_attached.append(self._wake)
+        process.on_reconnect.append(self._wake)
 
     async def able(
         self, model: str, until: float, stages: Sequence[Stage] = INNER_STAGES, *, patient: bool = False
     ) -> None:
-        """Returns when every stage takes work for a model. `until`: the loop's time. `patient`: waits also for a stage
-        that is not expected back.
+        """Returns when every stage takes work for a model.
+
+        Args:
+            until: the loop's time up to which it waits.
+            patient: wait also for a stage that is not expected back.
 
         Raises:
             Unavailable: a stage is missing and not expected back, or is still missing at `until`.
@@ -38,10 +41,10 @@ class StageWait:
                 async with asyncio.timeout_at(until):
                     await self._changed.wait()
             except TimeoutError:
-                pass  # what is missing now decides
+                pass  # the next check decides
 
     def _problem(self, model: str, stages: Sequence[Stage]) -> tuple[str, bool] | None:
-        """What is missing, and whether it is expected back."""
+        """Returns what is missing, and whether it is expected back; None if nothing is."""
         if self._process.cut_off:
             return "the bus between the services does not answer at the moment", True
         registry = self._process.registry
@@ -50,10 +53,10 @@ class StageWait:
                 return f"no {stage} serves this model at the moment", registry.awaited(stage, model)
         return None
 
-    def _heartbeat(self, peer: Heartbeat) -> None:
+    def _on_heartbeat(self, peer: Heartbeat) -> None:
         if peer.stage != "frontend":
-            self._change()
+            self._wake()
 
-    def _change(self) -> None:
+    def _wake(self) -> None:
         self._changed.set()
         self._changed.clear()

@@ -1,4 +1,4 @@
-"""Requests the summary of a conversation from its model, for the APIs that compact. Pure."""
+"""Makes the request for a summary of a conversation, for the APIs that compact. Pure."""
 
 from msgspec.structs import asdict, replace
 
@@ -10,22 +10,22 @@ SUMMARIZE = (
     "is done, what is open, and the next step. Be exact with names, paths and values. Write the summary only; call no "
     "tools."
 )
-"""The last message to the model where a compaction is requested."""
+"""The last message to the model in a request for a summary."""
 
 
 class SummaryRequest(Conversation, frozen=True):
-    """A conversation whose answer is a summary, which this server reads and no user."""
+    """A conversation that requests a summary. This server reads the answer; no user does."""
 
 
 def request_summary(conversation: Conversation, instructions: str | None = None) -> SummaryRequest:
-    """The same conversation, tools included, with a last message that requests a summary: the prefix stays cached.
+    """Adds a last message that requests a summary. All else stays, tools included, so that the prefix stays cached.
 
-    `instructions` replaces `SUMMARIZE`.
+    `instructions`: replaces `SUMMARIZE`.
     """
     # A prefill-only limit and stop strings would leave no summary.
     sampling = replace(
         conversation.sampling, max_tokens=conversation.sampling.max_tokens or None, stop=[], stop_token_ids=[]
     )
-    turns = [*conversation.messages, Message("user", [Text(instructions or SUMMARIZE)])]
-    members = {**asdict(conversation), "messages": turns, "tool_choice": ToolChoice("none")}
+    messages = [*conversation.messages, Message("user", [Text(instructions or SUMMARIZE)])]
+    members = {**asdict(conversation), "messages": messages, "tool_choice": ToolChoice("none")}
     return SummaryRequest(**{**members, "format": None, "sampling": sampling})

@@ -1,8 +1,8 @@
-"""Runs turns, for every API and every kind of answer: HTTP streams and documents, background responses, WebSocket
-lanes, and turns that this server reads itself.
+"""Runs turns for every API and every kind of answer: HTTP streams and documents, background responses, WebSocket
+lanes, and summaries that this server reads itself.
 
-The first byte waits until the gateway has opened every turn, so that a refusal gets an error status. From then on a
-failure is the stream's last event. However a run ends (hang-up, slow reader, timeout), turns that have not finished are
+The first byte is sent when the gateway has opened every turn, so that a refusal gets an error status. A later failure
+is the stream's last event. However a run ends (hang-up, slow reader, timeout), turns that have not finished are
 cancelled, and the caller is charged.
 """
 
@@ -22,9 +22,9 @@ from schemas.events import TurnEvent
 from services.frontend.http.headers import header_flag
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
-from services.frontend.turns.admission import Admission, Admitted
+from services.frontend.turns.admission import Admission
 from services.frontend.turns.answer import Answer, OnEnd, Shorten, TurnRecord
-from services.frontend.turns.interfaces import Ask, Collector, Dialect, OpenTurn, Renderer, Reply
+from services.frontend.turns.interfaces import Admitted, Ask, Collector, Dialect, OpenTurn, Renderer, Reply
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
 from services.guides.promises import not_enforced
@@ -42,7 +42,7 @@ S = TypeVar("S", bound=AnswerSink)
 
 
 class TurnServer:
-    """Runs turns. One for all APIs."""
+    """Runs turns, for all APIs of a frontend."""
 
     def __init__(
         self, admission: Admission, config: FrontendConfig, metrics: FrontendMetrics, log: FilteringBoundLogger
@@ -52,7 +52,7 @@ class TurnServer:
         self.metrics = metrics
         self.log = log
         self.flusher = Flusher(log)
-        """Of all streams of this server."""
+        """Flushes all streams of this server."""
         self.limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
 
     async def serve(
@@ -64,7 +64,7 @@ class TurnServer:
         on_end: OnEnd | None = None,
         shorten: Shorten | None = None,
     ) -> web.StreamResponse:
-        """Answers one HTTP request. Raises TurnwireError for what can be refused with a status."""
+        """Answers one HTTP request. Raises TurnwireError before the first byte of the response is sent."""
         context = request[REQUEST_CONTEXT]
         answer = self.answer(context, dialect.name, started=context.started, on_end=on_end, shorten=shorten)
         with ExitStack() as stack:
@@ -88,24 +88,24 @@ class TurnServer:
     def _sink(
         self, request: web.Request, dialect: Dialect, ask: Ask, answer: Answer, admitted: Sequence[Admitted]
     ) -> StreamSink[SseWriter] | DocumentSink:
-        """The sink of an HTTP answer."""
+        """Makes the sink of an HTTP answer."""
         model = ask.conversations[0].model or admitted[0].card.name
 
         def collector() -> Collector:
             return ask.collector(self._reply(request, answer.context, model))
 
         def stream() -> tuple[Renderer, SseWriter]:
-            writer = SseWriter(request, EventStream(request), self.limits, dialect.keepalive, on_slow=too_slow)
+            writer = SseWriter(request, EventStream(request), self.limits, dialect.keepalive, on_slow=on_slow)
             return ask.renderer(self._reply(request, answer.context, model)), writer
 
-        def too_slow() -> None:
+        def on_slow() -> None:
             answer.record.outcome = "slow_reader"
             answer.cancel("slow_reader")
 
         if not ask.stream:
             return DocumentSink(answer, collector, len(admitted))
         sink = StreamSink(answer, self.flusher, stream, len(admitted))
-        after_sending(sink.get_ready)  # the request goes first
+        after_sending(sink.get_ready)  # the preprocessor gets the request first
         return sink
 
     async def read(
@@ -113,7 +113,7 @@ class TurnServer:
     ) -> Sequence[TurnEvent]:
         """Returns the events of a whole turn that this server reads itself before it answers the request.
 
-        Cancelling this cancels the turn. Raises TurnwireError where the turn cannot start or fails.
+        If cancelled, cancels the turn. Raises TurnwireError if the turn cannot start or fails.
         """
         answer = self.answer(context, dialect, shorten=shorten)
 
@@ -139,7 +139,7 @@ class TurnServer:
         on_end: OnEnd | None = None,
         shorten: Shorten | None = None,
     ) -> Answer:
-        """An answer that begins now, or began at `started` (the loop's time)."""
+        """Makes an answer that started at `started` (the loop's time), by default now."""
         loop = asyncio.get_running_loop()
         started = loop.time() if started is None else started
         record = TurnRecord(self.metrics, started, loop.time)
@@ -147,12 +147,12 @@ class TurnServer:
         return Answer(context, dialect, record, deadline, context.id, on_end, shorten)
 
     async def run(self, answer: Answer, begin: Callable[[], Awaitable[tuple[Sequence[Admitted], S]]]) -> S:
-        """Runs one answer to its end. Cancelling this cancels its turns.
+        """Runs one answer to its end. If cancelled, cancels its turns.
 
         Args:
             begin: admits the request. Returns one conversation for each choice of the answer, and its sink.
 
-        Raises TurnwireError: for a stream only before its first byte; later errors are its last event.
+        Raises TurnwireError, for a stream only before its first byte: later errors are its last event.
         """
         record, sink = answer.record, None
         try:
@@ -164,8 +164,8 @@ class TurnServer:
                     record.prompt_tokens = max(turn.prepared.prompt_tokens for turn in turns)
                     sink.begin([turn.prepared for turn in turns])
             except TimeoutError:
-                if sink is None or not sink.begun:
-                    raise _late() from None
+                if sink is None or not sink.started:
+                    raise _timed_out() from None
             await self._finish(answer, sink)
             return sink
         except TurnwireError as error:
@@ -187,13 +187,13 @@ class TurnServer:
     async def _finish(self, answer: Answer, sink: AnswerSink) -> None:
         """Waits for the end of the answer, until the deadline."""
 
-        def too_late() -> None:
+        def on_timeout() -> None:
             if not sink.ended:
                 answer.record.outcome = str(ErrorKind.TIMED_OUT)
                 answer.cancel("timeout")
-                sink.give_up(_late().info)
+                sink.give_up(_timed_out().info)
 
-        timer = asyncio.get_running_loop().call_at(answer.deadline, too_late)
+        timer = asyncio.get_running_loop().call_at(answer.deadline, on_timeout)
         try:
             await sink.finish()
         finally:
@@ -201,31 +201,31 @@ class TurnServer:
 
     async def _open(self, admitted: Sequence[Admitted], sink: AnswerSink, answer: Answer) -> list[OpenTurn]:
         """Opens every turn, or none."""
-        opening, turn_id = self.admission.open, answer.turn_id
+        open_turn, turn_id = self.admission.open, answer.turn_id
         if len(admitted) == 1:
             try:
-                return [await opening(admitted[0], sink, turn_id=turn_id)]
+                return [await open_turn(admitted[0], sink, turn_id=turn_id)]
             except ContextOverflow as overflow:
                 if answer.shorten is None:
                     raise
-                shorter = admitted[0].then(await answer.shorten(admitted[0].conversation, overflow))
-            return [await opening(shorter, sink, turn_id=turn_id)]
+                shorter = admitted[0].with_conversation(await answer.shorten(admitted[0].conversation, overflow))
+            return [await open_turn(shorter, sink, turn_id=turn_id)]
         tasks = [
-            asyncio.ensure_future(opening(one, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
-            for i, one in enumerate(admitted)
+            asyncio.ensure_future(open_turn(choice, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
+            for i, choice in enumerate(admitted)
         ]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
             for task in tasks:
                 task.cancel()
-            for opened in await asyncio.gather(*tasks, return_exceptions=True):
-                if not isinstance(opened, BaseException):
-                    opened.cancel("hangup")
+            for turn in await asyncio.gather(*tasks, return_exceptions=True):
+                if not isinstance(turn, BaseException):
+                    turn.cancel("hangup")
             raise
 
     def report(self, ask: Ask, context: RequestContext) -> ModelCard:
-        """Returns the request's model, and puts into headers and log what the answer will lack. Raises as
+        """Returns the request's model, and records for headers and log what the answer will lack. Raises as
         `Admission.resolve`."""
         context.note(ask.notes)
         first = ask.conversations[0]
@@ -241,7 +241,7 @@ class TurnServer:
         return [await self.admission.admit(conversation, caller, card) for conversation in ask.conversations]
 
     def log_answer(self, event: str, answer: Answer, **fields: object) -> None:
-        """Logs an answer that has no line in the access log."""
+        """Logs an answer that the access log does not have."""
         context, record = answer.context, answer.record
         ids = {"request": context.request_id, "outcome": record.outcome, "tenant": context.tenant}
         self.log.info(event, **ids, **record.fields(), **fields)
@@ -261,5 +261,5 @@ class TurnServer:
         )
 
 
-def _late() -> TimedOut:
+def _timed_out() -> TimedOut:
     return TimedOut("The request took longer than this server allows.")

@@ -1,6 +1,6 @@
-"""The span of one turn in the frontend, with a child for each block and for each attempt after the first.
+"""Records the span of one turn in the frontend, with a child for each block and for each attempt after the first.
 
-The frontend records blocks, because only here each passes once, however often it was parsed or sent again.
+Blocks are recorded here because each passes the frontend once, even if it was parsed or sent several times.
 """
 
 from time import time_ns
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TurnSpan:
-    """The span of one turn that is sampled."""
+    """The span of one sampled turn."""
 
     def __init__(self, span: "OpenSpan") -> None:
         self._span = span
@@ -23,18 +23,18 @@ class TurnSpan:
         """Parent of the spans of the current attempt."""
         self._number = 1
         self._over = False
-        """The current attempt has ended, and no other has begun."""
+        """The current attempt has ended, and the next one has not started."""
         self._started = time_ns()
         self._reason = ""
         self._worker: str | None = None
-        """Of the current attempt."""
+        """The worker of the current attempt."""
         self._block: tuple[BlockStart, int] | None = None
         """The open block, and when it started."""
         self._error: str | None = None
 
     @classmethod
     def open(cls, tracer: "Tracer", turn: str, conversation: Conversation) -> "TurnSpan | None":
-        """Begins the span of a turn; None if it is not sampled. `conversation.model`: the served name."""
+        """Starts the span of a turn. Returns None if the turn is not sampled. `conversation.model`: the served name."""
         parent = tracer.parent()
         if parent is None:
             return None
@@ -58,14 +58,14 @@ class TurnSpan:
         return cls(parent.open(f"{operation} {model}", time_ns(), attributes))
 
     def carrier(self, attempt: int) -> dict[str, str]:
-        """The trace context for the request of an attempt, which begins now."""
+        """Returns the trace context for the request of an attempt, which starts now."""
         if attempt != self._number:
             self._number, self._over = attempt, False
             details: Attributes = {"turnwire.attempt": attempt, "turnwire.reason": self._reason}
             self._attempt = self._span.open("retry", time_ns(), details, after=self._attempt)
         return self._attempt.carrier
 
-    def superseded(self, attempt: int, reason: str) -> None:
+    def end_attempt(self, attempt: int, reason: str) -> None:
         """Records that an attempt ended without an answer."""
         at = time_ns()
         self._reason = reason
@@ -76,13 +76,13 @@ class TurnSpan:
             self._attempt.end(at, error=reason)
         self._over = True
 
-    def prepared(self, prepared: Prepared) -> None:
+    def record_prepared(self, prepared: Prepared) -> None:
         """Records which processes have the turn."""
         self._worker = prepared.worker
         self._span.set({"turnwire.worker": prepared.worker, "turnwire.parser": prepared.parser})
 
     def take(self, events: list[TurnEvent]) -> None:
-        """Records what new events show."""
+        """Records the first token, blocks and the outcome from new events."""
         at = time_ns()
         if self._started:
             self._span.set({"gen_ai.response.time_to_first_chunk": (at - self._started) / 1e9})
@@ -107,7 +107,7 @@ class TurnSpan:
                 self._error = str(event.error.kind)
 
     def end(self, refusal: ErrorInfo | None, cancelled: str | None) -> None:
-        """Ends the spans. `cancelled`: why the frontend has cancelled the turn."""
+        """Ends the spans. `cancelled`: why the frontend cancelled the turn."""
         at, error = time_ns(), str(refusal.kind) if refusal is not None else self._error
         self._end_block(at, None)
         if self._attempt is not self._span and not self._over:
@@ -118,7 +118,7 @@ class TurnSpan:
     def _end_block(self, at: int, stop: BlockStop | None) -> None:
         if self._block is None:
             return
-        start, began = self._block
+        start, started = self._block
         self._block = None
         attributes: dict[str, str | int | bool | None] = {
             "turnwire.block": start.block,
@@ -131,4 +131,4 @@ class TurnSpan:
                 "gen_ai.tool.call.id": start.call_id,
                 "gen_ai.tool.type": "function",
             }
-        self._span.record(start.kind, began, at, attributes)
+        self._span.record(start.kind, started, at, attributes)

@@ -1,7 +1,7 @@
-"""The states of a turn in the frontend, and a table of the events that change them.
+"""Defines the states of a turn in the frontend, and a table of the events that change them.
 
-One turn may take several attempts. An attempt is one request to a preprocessor, with the worker and the parser that
-have it then. The gateway calls `OpenTurn.take` for each event, and acts on those that the table has.
+One turn may take several attempts. An attempt is one request to a preprocessor, with the worker and the parser that get
+it. The gateway calls `BusTurn.take` for each event, and acts on events that the table has.
 """
 
 import asyncio
@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from typing_extensions import override
+
 from schemas.control import ModelCard, StreamPosition
 from schemas.conversation import Conversation
 from schemas.events import Prepared
 from schemas.frames import TurnRequest
-from services.frontend.turns.interfaces import CancelReason, TurnSink
+from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnSink
 from services.frontend.turns.turn_span import TurnSpan
 from services.runtime.streams.turn_log import Cursor
 
@@ -70,10 +72,10 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
     },
     State.ENDED: {},
 }
-"""Each state's events, and the states that follow. Any other event changes nothing.
+"""Events of each state, and the states that follow them. Other events change nothing.
 
-A turn that streams ignores a lost process and a new connection: the links send again what was lost, and `ProcessWatch`
-reports the turns that no process can continue."""
+A streaming turn ignores a lost process and a new connection: the links send lost frames again, and `ProcessWatch`
+reports turns that no process can continue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,17 +89,17 @@ class Attempt:
     outcome: asyncio.Future[Prepared] | None = None
     """Set when the attempt is requested."""
     lost_s: float = 0.0
-    """Time since a process of the attempt was lost, without times in which this process was cut off."""
+    """Seconds since a process of the attempt was lost, without the time in which this process was cut off."""
     dead_parser: str = ""
-    """A parser that is certainly dead, and not suspended."""
+    """A parser that is known to be dead, not only suspended."""
 
     @property
     def is_pending(self) -> bool:
-        """Whether the attempt is requested, and neither prepared nor failed."""
+        """Whether the attempt is requested, but neither prepared nor failed."""
         return self.outcome is not None and not self.outcome.done()
 
     def fail(self, error: Exception) -> None:
-        """Ends the preparation, if it is pending."""
+        """Fails the attempt, if it is pending."""
         if self.outcome is not None and not self.outcome.done():
             self.outcome.set_exception(error)
 
@@ -106,26 +108,26 @@ NOT_PREPARED = Prepared(0, 0)
 
 
 @dataclass(slots=True, eq=False)
-class BusTurn:
-    """One open turn of the gateway (an `interfaces.OpenTurn`)."""
+class BusTurn(OpenTurn):
+    """One open turn of the gateway."""
 
     id: str
     card: ModelCard
     conversation: Conversation
     sink: TurnSink
     deadline: float
-    """The loop's time."""
+    """The event loop's time at which the request times out."""
     on_cancel: "Callable[[BusTurn, CancelReason], None]"
     wait_until: float
-    """The loop's time up to which the turn waits for processes that can take it."""
+    """The event loop's time up to which the turn waits for processes that can take it."""
     span: TurnSpan | None = None
-    """Set where the turn is traced."""
+    """Set if the turn is traced."""
     prepared: Prepared = NOT_PREPARED
-    """Of the first attempt that was prepared."""
+    """From the first attempt that was prepared."""
     state: State = State.WAITING
     attempt: Attempt = field(default_factory=Attempt)
     failures: int = 0
-    """Processes that died with this turn without getting it further."""
+    """Attempts that were lost or timed out since the turn last made progress."""
     resume: bytes = b""
     """Output tokens of earlier attempts."""
     avoid: list[str] = field(default_factory=list)
@@ -135,7 +137,7 @@ class BusTurn:
     """Makes the next attempt after an interruption."""
 
     def take(self, event: Event) -> bool:
-        """Changes the state as `TRANSITIONS` has it. Returns False for an event that changes nothing."""
+        """Changes the state according to `TRANSITIONS`. Returns False if the event changes nothing."""
         following = TRANSITIONS[self.state].get(event)
         if following is None:
             return False
@@ -143,14 +145,14 @@ class BusTurn:
         return True
 
     def take_failure(self, attempt: Attempt, event: Event, error: Exception) -> bool:
-        """Takes an event that fails an attempt, if that is still pending. Returns whether it is."""
+        """Fails an attempt, if it is the current one and pending. Returns whether it was."""
         if attempt is not self.attempt or not attempt.is_pending or not self.take(event):
             return False
         attempt.fail(error)
         return True
 
     def take_prepared(self, prepared: Prepared) -> None:
-        """Takes `PREPARED`. A turn that streams already may come from another parser of the same attempt."""
+        """Applies `PREPARED`. A streaming turn may get it again, from another parser of the same attempt."""
         attempt, is_first = self.attempt, self.state is State.PREPARING
         attempt.worker, attempt.parser = prepared.worker, prepared.parser
         if attempt.outcome is not None and not attempt.outcome.done() and self.take(Event.PREPARED):
@@ -158,16 +160,16 @@ class BusTurn:
             if is_first:
                 self.sink.opened(prepared)
 
+    @override
     def cancel(self, reason: CancelReason) -> None:
-        """See `OpenTurn.cancel`."""
         self.on_cancel(self, reason)
 
     def position(self) -> StreamPosition:
-        """Returns the position after the events that the sink has."""
-        return self.cursor.standing(self.id, self.attempt.number)
+        """Returns the position after the events that the sink has received."""
+        return self.cursor.position(self.id, self.attempt.number)
 
     def request(self, frontend: str) -> TurnRequest:
-        """Returns the request of the current attempt, which is to be sent now."""
+        """Returns the request of the current attempt. Its timeout counts from now."""
         number = self.attempt.number
         return TurnRequest(
             turn=self.id,

@@ -12,7 +12,7 @@ from schemas.conversation import Call, Conversation, Message, Reasoning, Result,
 from schemas.errors import Invalid
 from services.frontend.apis.messages.context_edits import CLEARED
 from services.frontend.apis.messages.request import MessagesAsk, apply_context_edits, parse
-from services.frontend.turns.admission import Admitted
+from services.frontend.turns.interfaces import Admitted
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, serving
 
 Json = dict[str, Any]

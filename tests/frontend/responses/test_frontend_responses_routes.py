@@ -14,8 +14,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Reasoning, Result
 from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
-from services.frontend.turns.admission import Admitted
-from services.frontend.turns.interfaces import TurnSink
+from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.frontend.turns.media.notice import notice
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import (

@@ -8,7 +8,8 @@ from aiohttp import ClientSession
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
-from services.frontend.turns.admission import Admitted
+from services.frontend.turns import interfaces
+from services.frontend.turns.interfaces import Admitted
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, admission, serving
 from tests.frontend.http.test_frontend_edge import KEY, guarded
 
@@ -52,11 +53,18 @@ def test_nothing_else_makes_an_admitted_request() -> None:
         Admitted(object(), CARD, Conversation(MODEL, []))
 
 
+def test_only_admission_has_the_token() -> None:
+    root = Path(interfaces.__file__).parents[3]
+    sources = [path for folder in ("services", "turnwire_tools") for path in (root / folder).rglob("*.py")]
+    users = {path.name for path in sources if "_ADMISSION" in path.read_text(encoding="utf-8")}
+    assert users == {"admission.py", "interfaces.py"}
+
+
 async def test_next_turn_of_an_answer_continues_it() -> None:
     admitted = await admission(FakeGateway()).admit(Conversation("claude-alias", []), None)
     assert admitted.conversation.model == MODEL
     assert admitted.conversation.client.alias == "claude-alias"
-    following = admitted.then(Conversation(MODEL, []), continues=True)
+    following = admitted.with_conversation(Conversation(MODEL, []), continues=True)
     assert (following.card, following.continues) == (CARD, True)
     assert not admitted.continues
 

@@ -9,8 +9,7 @@ from aiohttp import ClientSession
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, Delta, Failed, TurnEvent
 from services.frontend.apis.messages.render import MessagesStream
-from services.frontend.turns.admission import Admitted
-from services.frontend.turns.interfaces import TurnSink
+from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, FakeTurn, finish, serving, text
 

@@ -1,4 +1,4 @@
-"""A bus whose messages are made by hand."""
+"""A bus with messages made by hand."""
 
 from collections.abc import Sequence
 from typing import Any

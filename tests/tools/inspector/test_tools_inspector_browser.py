@@ -154,7 +154,7 @@ def find_why_turn_seven_was_slow(browser: Browser, requests: list[str]) -> None:
     assert "Bash" in browser.text("#deliveries")
 
 
-def test_one_finds_from_the_page_why_turn_seven_computed_its_prompt_again(browser: Browser, tmp_path: Path) -> None:
+def test_page_shows_why_turn_seven_computed_its_prompt_again(browser: Browser, tmp_path: Path) -> None:
     recording = tmp_path / "turns.jsonl"
     ready = "is served at"
     up = ("up", "--port", "0", "--prefill-tokens-per-s", "20000", "--token-delay-ms", "5", "--ready-file")

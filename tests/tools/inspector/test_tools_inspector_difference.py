@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Conversation, Message, Reasoning, Text, Thinking, ToolSpec
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result, user
 from turnwire_tools.inspector.fold import Fold
-from turnwire_tools.inspector.turns import Difference
+from turnwire_tools.inspector.turns import Departure
 
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
 PROMPT = range(1000, 1200)
@@ -20,7 +20,7 @@ HISTORY = (user("Q"), answer(THOUGHT, LS), result(LS, "a.txt"))
 
 def compared(
     bus: Bus, now: Conversation, ids: Sequence[int], before: Conversation | None = None, **more: Any
-) -> Difference:
+) -> Departure:
     """The difference of a second turn to a first one, which asks `Q` and gets a call."""
     bus.turn(before or asked(user("Q")), PROMPT, OUTPUT, THOUGHT, LS)
     found = bus.turn(now, ids, [5], Text("x"), **more).difference
@@ -55,22 +55,12 @@ def test_the_same_prompt_again_is_another_try(bus: Bus) -> None:
         ({"thinking": Thinking("disabled")}, "settings", "the setting thinking changed"),
     ],
 )
-def test_what_changed_at_the_front_is_the_cause(bus: Bus, now: dict[str, Any], cause: str, reason: str) -> None:
+def test_change_before_the_messages_is_the_cause(bus: Bus, now: dict[str, Any], cause: str, reason: str) -> None:
     fixed: dict[str, Any] = {"system": [Text("You are an agent. It is 2026-01-01.")]}
     found = compared(bus, asked(*HISTORY, **{**fixed, **now}), changed_at(20), asked(user("Q"), **fixed))
     assert (found.cause, found.reason, found.at, found.again) == (cause, reason, 20, 184)
     assert [change.kind for change in found.changes] == [cause]
     assert found.changes[0].was != found.changes[0].now
-
-
-def test_a_changed_word_is_shown_with_what_is_around_it(bus: Bus) -> None:
-    before = asked(user("Q"), system=[Text("a" * 300 + " today is Monday, " + "b" * 300)])
-    now = asked(*HISTORY, system=[Text("a" * 300 + " today is Tuesday, " + "b" * 300)])
-    (change,) = compared(bus, now, changed_at(20), before).changes
-    assert (change.where, change.varies) == ("system text 1", "date")
-    assert "today is Monday" in change.was
-    assert "today is Tuesday" in change.now
-    assert len(change.was) <= 161
 
 
 @pytest.mark.parametrize(
@@ -117,7 +107,7 @@ def test_another_tokenization_is_the_cause(bus: Bus) -> None:
     assert "the ledger does not have the turn" in found.reason
 
 
-def test_billing_headers_are_no_change(bus: Bus) -> None:
+def test_billing_headers_are_not_a_change(bus: Bus) -> None:
     def system(number: int) -> list[Text]:
         return [Text(f"x-anthropic-billing-header: cc_version=2.1.{number}; cc_entrypoint=cli;"), Text("Agent.")]
 

@@ -107,7 +107,7 @@ def test_attempts_takeovers_and_replays_are_trouble(bus: Bus) -> None:
     found = bus.fold.turns[turn]
     assert [mark.kind for mark in found.marks if mark.trouble] == ["replay", "takeover", "interrupted", "attempt"]
     assert [(mark.kind, mark.text) for mark in found.marks[-4:]] == [
-        ("attempt", "attempt 2, continues behind 2 tokens, avoids worker-1"),
+        ("attempt", "attempt 2, continues after 2 tokens, avoids worker-1"),
         ("placed", "9 tokens, on worker-2"),
         ("opened", "parser-3 has the stream of worker-2"),
         ("block", "text, 5 characters"),
@@ -137,7 +137,7 @@ def test_failures_and_cancellations_end_a_turn(bus: Bus) -> None:
     assert (turns[failed].state, turns[failed].ms) == ("received", None)
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_kept_turns_and_prompts_are_bounded() -> None:
     fold = Fold(max_turns=4, max_bytes=20_000)
     bus = Bus(fold)
     with fold.watching() as changed:

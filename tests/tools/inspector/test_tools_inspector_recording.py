@@ -98,6 +98,7 @@ def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
     [
         ('{"subject": "tw.v2.turn.m.p"}', ":1: not a line of `turnwire tap --json`"),
         ('{"time": 1.0, "subject": "tw.v2.turn.m.p", "payload": {"turn": 1}}', ":1: not a line of"),
+        ('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}', ":1: tw.v1.turn.m.p is from another release"),
         ('{"replay": 1}\n{"user": "Q"}', ":2: not recorded by `turnwire tap --record`"),
         ("nonsense", ":1: "),
     ],
@@ -136,7 +137,7 @@ def test_a_key_is_required_on_any_other_than_a_loopback_address(tmp_path: Path) 
     assert required_key(Flags(key_file=file)) == "a-key-of-sixteen-characters"
 
 
-def test_there_is_room_for_something(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bounds_of_zero_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--memory-mb", "--max-turns"):
         with pytest.raises(SystemExit) as ended:
             main(["inspect", flag, "0"])

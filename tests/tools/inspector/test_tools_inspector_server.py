@@ -43,7 +43,7 @@ async def test_every_answer_has_a_strict_policy_and_the_page_loads_nothing_else(
         assert "innerHTML" not in text, file
 
 
-async def test_turns_sessions_tokens_and_searches(bus: Bus) -> None:
+async def test_turns_sessions_tokens_and_searches_are_served(bus: Bus) -> None:
     bus.turn(asked(user("Q")), range(9), [1, 2], Text("x"))
     async with serving(bus.fold) as client:
         assert (await (await client.get("/api/sessions/turn0001")).json())["turns"][0]["output"] == 3
@@ -57,7 +57,7 @@ async def test_turns_sessions_tokens_and_searches(bus: Bus) -> None:
             assert "not known" in (await response.json())["error"]["message"]
 
 
-async def test_without_the_key_there_is_nothing_but_a_refusal(bus: Bus) -> None:
+async def test_request_without_the_key_is_refused(bus: Bus) -> None:
     async with serving(bus.fold, KEY) as client:
         for path in ("/", "/?key=wrong", "/api/stream", f"/api/stream?key={KEY}", "/page/app.js"):
             assert (await client.get(path)).status == 401

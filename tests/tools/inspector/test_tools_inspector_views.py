@@ -30,7 +30,7 @@ def test_a_prompt_is_cut_into_cached_original_and_encoded(bus: Bus) -> None:
     assert segments_of(other, ()) == [Segment(0, 10, False, "")]
 
 
-def test_answers_behind_a_difference_are_not_in_the_prompt(bus: Bus) -> None:
+def test_answers_after_a_difference_are_not_in_the_prompt(bus: Bus) -> None:
     bus.turn(asked(user("Q")), range(1000, 1200), [1, 2, 3, 4], LS)
     changed = [*range(1000, 1100), *range(3000, 3200)]
     turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), changed, [5], Text("x"))
@@ -52,7 +52,7 @@ def test_a_difference_costs_tokens_and_time(bus: Bus) -> None:
     assert (view.previous is not None, view.tokens, view.max_tokens) == (True, True, 99)
 
 
-def test_what_another_session_left_in_the_cache_costs_nothing(bus: Bus) -> None:
+def test_tokens_cached_by_another_session_cost_nothing(bus: Bus) -> None:
     bus.turn(asked(user("Q")), range(1000, 3000), [1, 2, 3, 4], LS)
     ids = [*range(1000, 1200), *range(5000, 7000)]
     turn = bus.turn(asked(*HISTORY, system=[Text("New.")]), ids, [5], Text("x"), cached=2176)

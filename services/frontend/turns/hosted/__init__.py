@@ -1,1 +1,1 @@
-"""Hosted tools: web search and fetch, run by the frontend through an operator's provider."""
+"""Runs hosted tools: web search and fetch, through an operator's provider."""

@@ -1,4 +1,4 @@
-"""The interface of a provider of web search and fetch."""
+"""Defines the interface of a provider of web search and fetch."""
 
 from typing import Final, Protocol
 
@@ -33,7 +33,7 @@ class ProviderError(Exception):
 
 
 class Provider(Protocol):
-    """Runs calls."""
+    """Runs calls of hosted tools."""
 
     async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
         """Returns the pages that a search found, or the page at a URL. Raises ProviderError, and OSError."""

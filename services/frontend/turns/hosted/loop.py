@@ -1,11 +1,11 @@
-"""Runs hosted tools between two turns of the model: a loop over turns that are one answer for the client.
+"""Runs hosted tools between two turns of the model: a loop over turns that make one answer for the client.
 
     client ← sink ← HostedAnswer ← turn 1: text, call of web_search, Finish
                          │         provider: results
                          └──────── turn 2, with the call and its results in its prompt: text, Finish
 
-The sink gets one answer: blocks are numbered on, the calls are blocks of kind `hosted`, `HostedResults` comes between
-the turns, and one Finish has the usage of all.
+The sink gets one answer: the numbers of blocks continue, the calls are blocks of kind `hosted`, `HostedResults` comes
+between the turns, and one Finish has the usage of all turns.
 """
 
 import asyncio
@@ -13,11 +13,12 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client import Counter as MetricCounter
+from typing_extensions import override
 
 from schemas.control import ModelCard
 from schemas.conversation import Call, HostedTool, Message, Part, Reasoning, Result, Text, ToolChoice
@@ -38,21 +39,17 @@ from schemas.events import (
 )
 from services.frontend.turns.blocks import blocks_of
 from services.frontend.turns.hosted.contract import Provider, ProviderError
-from services.frontend.turns.hosted.policy import refusal, shown
+from services.frontend.turns.hosted.policy import permitted_sources, refusal
 from services.frontend.turns.hosted.tools import add_results, hosted_argument, result_part
-from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import Admitted, CancelReason, OpenTurn, TurnGateway, TurnSink
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
-
-if TYPE_CHECKING:
-    from services.frontend.turns.admission import Admitted
-
 
 CALL_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)
 
 
 class HostedMetrics:
-    """The metrics of one process, in its registry."""
+    """The metrics of hosted tools of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = MetricCounter(
@@ -66,7 +63,7 @@ class HostedMetrics:
             buckets=CALL_S,
         )
 
-    def ended(self, tool: str, outcome: str, seconds: float | None) -> None:
+    def count_call(self, tool: str, outcome: str, seconds: float | None) -> None:
         """Counts a call. `outcome`: `ok`, `cancelled` or an error code; `seconds`: None if no provider was called."""
         self._calls.labels(tool, outcome).inc()
         if seconds is not None:
@@ -74,7 +71,7 @@ class HostedMetrics:
 
 
 class HostedTools:
-    """Opens answers, with the hosted tools of their conversations."""
+    """Opens answers, and runs the hosted tools of their conversations."""
 
     def __init__(
         self,
@@ -91,8 +88,8 @@ class HostedTools:
         self.log = log
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, admitted: "Admitted", sink: TurnSink, *, turn_id: str) -> OpenTurn:
-        """As `TurnGateway.open`. A conversation without hosted tools passes through unchanged."""
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
+        """Opens a turn as `TurnGateway.open`; with hosted tools, an answer of several turns."""
         hosted = {tool.name: tool.hosted for tool in admitted.conversation.tools if tool.hosted is not None}
         if not hosted:
             return await self.gateway.open(admitted, sink, turn_id=turn_id)
@@ -104,15 +101,17 @@ class HostedTools:
         return answer
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts what happens between two turns."""
+        """Starts a task for the work between two turns."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def drain(self, drain_turns: Callable[[], Awaitable[None]]) -> None:
-        """Returns when no answer is open. `drain_turns`: the same for turns of the model. Cancelled, it ends those
-        between two turns, each with an error."""
+        """Returns when no answer is open. If cancelled, ends the answers between two turns, each with an error.
+
+        `drain_turns`: returns when no turn of the model is open.
+        """
         await drain_turns()
         try:
             while self._tasks:
@@ -123,19 +122,19 @@ class HostedTools:
                 task.cancel()
 
     async def context(self, _app: object) -> AsyncIterator[None]:
-        """Closes the provider when the application ends (`Application.cleanup_ctx`)."""
+        """Closes the provider when the application ends. For `Application.cleanup_ctx`."""
         yield
         await self.provider.close()
 
 
-class HostedAnswer:
-    """One answer of several turns: an `OpenTurn` for its client, and the `TurnSink` of each turn."""
+class HostedAnswer(OpenTurn, TurnSink):
+    """One answer of several turns: the open turn of its client, and the sink of each turn."""
 
     card: ModelCard
     prepared: Prepared
 
     def __init__(
-        self, tools: HostedTools, admitted: "Admitted", hosted: dict[str, HostedTool], sink: TurnSink, id: str
+        self, tools: HostedTools, admitted: Admitted, hosted: dict[str, HostedTool], sink: TurnSink, id: str
     ) -> None:
         self.id = id
         self._tools = tools
@@ -146,69 +145,69 @@ class HostedAnswer:
         self._turn: OpenTurn | None = None
         self._task: asyncio.Task[None] | None = None
         self._over = False
-        self._waiting: list[HostedResult] = []
-        """Results of an earlier answer's calls, until the first event."""
+        self._early_results: list[HostedResult] = []
+        """Results of calls of an earlier answer, until the first event."""
         self._round = 0
         self._usage = Usage()
-        """Of the turns that have ended."""
+        """Usage of the turns that have ended."""
         self._blocks = 0
-        """Their blocks."""
+        """Blocks of the turns that have ended."""
         self._uses: Counter[str] = Counter()
         self._events: list[TurnEvent] = []
-        """Of the turn at work."""
+        """Events of the current turn."""
 
     async def open(self) -> None:
-        """Opens the first turn; calls that an earlier answer left to this one run before. Raises TurnwireError."""
-        turns = self._conversation.messages
-        calls = unanswered(turns, self._hosted)
+        """Runs calls that the previous answer left open, then opens the first turn. Raises TurnwireError."""
+        messages = self._conversation.messages
+        calls = unanswered_calls(messages, self._hosted)
         if calls:
-            self._waiting = await self._run(calls)
+            self._early_results = await self._run(calls)
             self._conversation = replace(
-                self._conversation, messages=add_results(turns, map(result_part, self._waiting))
+                self._conversation, messages=add_results(messages, map(result_part, self._early_results))
             )
         self._turn = await self._open(self.id, continues=False)
         self.card, self.prepared = self._turn.card, self._turn.prepared
 
     async def _open(self, turn_id: str, *, continues: bool) -> OpenTurn:
-        admitted = self._admitted.then(self._conversation, continues=continues)
+        admitted = self._admitted.with_conversation(self._conversation, continues=continues)
         return await self._tools.gateway.open(admitted, self, turn_id=turn_id)
 
+    @override
     def cancel(self, reason: CancelReason) -> None:
-        """See `OpenTurn.cancel`."""
         self._over = True
         if self._task is not None:
             self._task.cancel()
         if self._turn is not None:
             self._turn.cancel(reason)
 
+    @override
     def opened(self, prepared: Prepared) -> None:
-        """See `TurnSink.opened`: the client's answer is opened once."""
         if not self._round:
             self._sink.opened(prepared)
 
+    @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
-        """See `TurnSink.push`."""
         if self._over or not events:
             return
         self._events += events
-        tokens += self._usage.output  # of the turns before this one
-        if len(events) == 1 and type(events[0]) is Delta and not self._blocks and not self._waiting:
+        tokens += self._usage.output  # `tokens` counts the current turn only
+        if len(events) == 1 and type(events[0]) is Delta and not self._blocks and not self._early_results:
             self._sink.push(events, tokens)
             return
         out: list[TurnEvent] = []
-        if self._waiting and not isinstance(events[0], Failed):
-            out.append(HostedResults(self._waiting, self.id))
-            self._waiting = []
+        if self._early_results and not isinstance(events[0], Failed):
+            out.append(HostedResults(self._early_results, self.id))
+            self._early_results = []
         for event in events:
             if isinstance(event, Finish):
                 out += self._finish(event)
             elif not isinstance(event, Dispatch) or event.name not in self._hosted:
-                out.append(self._shown(event))
+                out.append(self._renumber(event))
         if out:
             self._sink.push(out, tokens)
 
-    def _shown(self, event: TurnEvent) -> TurnEvent:
-        """An event of the turn at work as one of the answer."""
+    def _renumber(self, event: TurnEvent) -> TurnEvent:
+        """Returns an event of the current turn as an event of the answer."""
         if isinstance(event, BlockStart) and event.kind == "tool_use" and event.name in self._hosted:
             event = replace(event, kind="hosted")
         if self._blocks and isinstance(event, BlockStart | Delta | Dispatch | BlockStop):
@@ -216,18 +215,18 @@ class HostedAnswer:
         return event
 
     def _finish(self, finish: Finish) -> Sequence[Finish]:
-        """Returns the end of the answer, or starts what follows the turn."""
-        turn = self._ended_turn()
+        """Returns the end of the answer, or starts the work that follows the turn."""
+        turn = self._read_turn()
         self._events = []
         self._usage += finish.usage
         self._blocks += finish.blocks
-        later = turn.client_calls and any(self._hosted[call.name].deferred for call in turn.calls)
-        if finish.reason is not FinishReason.STOP or not turn.calls or later:
+        is_deferred = turn.client_calls and any(self._hosted[call.name].deferred for call in turn.calls)
+        if finish.reason is not FinishReason.STOP or not turn.calls or is_deferred:
             return [self._end(finish)]
         self._task = self._tools.spawn(self._continue(finish, turn))
         return ()
 
-    def _ended_turn(self) -> "_EndedTurn":
+    def _read_turn(self) -> "_EndedTurn":
         turn = _EndedTurn([], [])
         for start, text, stop in blocks_of(self._events):
             if stop is None:
@@ -248,8 +247,8 @@ class HostedAnswer:
         return replace(finish, reason=reason or finish.reason, blocks=self._blocks, usage=self._usage)
 
     async def _continue(self, finish: Finish, turn: "_EndedTurn") -> None:
-        """Runs the turn's calls, then opens the next turn. Every way out but cancellation by the client ends in a
-        terminal event or in a turn that will send one."""
+        """Runs the turn's calls, then opens the next turn. Unless the client cancels, the sink gets a terminal event in
+        every case, from here or from the next turn."""
         try:
             last = await self._next(finish, turn)
         except ContextOverflow:
@@ -257,7 +256,7 @@ class HostedAnswer:
         except TurnwireError as error:
             last = Failed(error.info)
         except asyncio.CancelledError:
-            if not self._over:  # the process ends
+            if not self._over:  # the process is ending
                 self._push_last(Failed(EngineFailed("this server was shut down").info))
             raise
         except Exception:
@@ -272,7 +271,7 @@ class HostedAnswer:
             self._sink.push([event])
 
     async def _next(self, finish: Finish, turn: "_EndedTurn") -> TurnEvent | None:
-        """Returns the event that ends the answer; None where another turn follows."""
+        """Returns the event that ends the answer; None if another turn follows."""
         results = await self._run(turn.calls)
         self._round += 1
         turn_id = next_turn_id(self.id, self._round)
@@ -284,17 +283,17 @@ class HostedAnswer:
             return self._end(finish, FinishReason.PAUSE)
         conversation, sampling = self._conversation, self._conversation.sampling
         if sampling.max_tokens is not None:
-            left = sampling.max_tokens - finish.usage.output
-            if left <= 0:
+            remaining = sampling.max_tokens - finish.usage.output
+            if remaining <= 0:
                 return self._end(finish, FinishReason.LENGTH)
-            sampling = replace(sampling, max_tokens=left)
+            sampling = replace(sampling, max_tokens=remaining)
         choice = conversation.tool_choice
         if last:
             choice = ToolChoice("none")
-        elif choice.mode in ("any", "tool"):  # it is met
+        elif choice.mode in ("any", "tool"):  # the first turn has made the required call
             choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
-        turns = add_results([*conversation.messages, Message("assistant", turn.parts)], map(result_part, results))
-        self._conversation = replace(conversation, messages=turns, sampling=sampling, tool_choice=choice)
+        messages = add_results([*conversation.messages, Message("assistant", turn.parts)], map(result_part, results))
+        self._conversation = replace(conversation, messages=messages, sampling=sampling, tool_choice=choice)
         self._turn = await self._open(turn_id, continues=True)
         return None
 
@@ -312,19 +311,19 @@ class HostedAnswer:
         else:
             code = refusal(tool, argument, self._conversation, allow_private=config.web_allow_private)
         if code is not None:
-            self._tools.metrics.ended(tool.kind, code, None)
+            self._tools.metrics.count_call(tool.kind, code, None)
             return replace(result, error=code)
         loop = asyncio.get_running_loop()
         started, outcome = loop.time(), "cancelled"
         try:
-            result = await self._provided(result, tool, argument)
+            result = await self._call_provider(result, tool, argument)
             outcome = result.error or "ok"
         finally:
-            self._tools.metrics.ended(tool.kind, outcome, loop.time() - started)
+            self._tools.metrics.count_call(tool.kind, outcome, loop.time() - started)
         return result
 
-    async def _provided(self, result: HostedResult, tool: HostedTool, argument: str) -> HostedResult:
-        """The result with what the provider returns."""
+    async def _call_provider(self, result: HostedResult, tool: HostedTool, argument: str) -> HostedResult:
+        """Returns the result with the provider's sources, or with an error code."""
         config, log = self._tools.config, self._tools.log
         try:
             async with asyncio.timeout(config.web_timeout_s):
@@ -332,7 +331,7 @@ class HostedAnswer:
         except (ProviderError, TimeoutError, OSError, ValueError) as error:
             log.warning("hosted.call_failed", turn=self.id, tool=tool.kind, error=str(error) or type(error).__name__)
             return replace(result, error=error.code if isinstance(error, ProviderError) else "unavailable")
-        sources = shown(tool, sources, config.web_max_chars)
+        sources = permitted_sources(tool, sources, config.web_max_chars)
         if tool.kind == "web_fetch":
             sources = [replace(source, url=argument, age=None) for source in sources[:1]]
             if not sources:
@@ -345,24 +344,28 @@ class _EndedTurn:
     """What the model wrote in a turn."""
 
     parts: list[Part]
-    """For the next turn's prompt."""
+    """Parts of the message in the next turn's prompt."""
     calls: list[Call]
     """Complete calls of hosted tools."""
     client_calls: bool = False
-    """There are complete calls of the client's tools."""
+    """Whether there are complete calls of the client's tools."""
 
 
-def unanswered(turns: Sequence[Message], hosted: dict[str, HostedTool]) -> list[Call]:
-    """The calls of hosted tools in the model's last turn that have no result, where results or nothing follow it."""
-    at = max((index for index, turn in enumerate(turns) if turn.role == "assistant"), default=len(turns))
-    behind = turns[at + 1].parts if at + 1 < len(turns) and turns[at + 1].role == "tool" else []
-    if at == len(turns) or (not behind and at + 1 < len(turns)):
+def unanswered_calls(messages: Sequence[Message], hosted: dict[str, HostedTool]) -> list[Call]:
+    """Returns the calls of hosted tools in the model's last message that have no result.
+
+    None, if a message other than a tool's follows it.
+    """
+    count = len(messages)
+    at = max((index for index, message in enumerate(messages) if message.role == "assistant"), default=count)
+    results = messages[at + 1].parts if at + 1 < count and messages[at + 1].role == "tool" else []
+    if at == count or (not results and at + 1 < count):
         return []
-    done = {part.call_id for part in behind if isinstance(part, Result)}
-    calls = [part for part in turns[at].parts if isinstance(part, Call)]
+    done = {part.call_id for part in results if isinstance(part, Result)}
+    calls = [part for part in messages[at].parts if isinstance(part, Call)]
     return [call for call in calls if call.name in hosted and call.call_id not in done]
 
 
 def next_turn_id(id: str, number: int) -> str:
-    """The id of a further turn of an answer: 24 hexadecimal digits, as of a first one."""
+    """Makes the id of a further turn of an answer: 24 hexadecimal digits, like the id of a first turn."""
     return hashlib.blake2b(f"{id}/{number}".encode(), digest_size=12).hexdigest()

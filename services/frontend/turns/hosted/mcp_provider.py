@@ -1,6 +1,6 @@
-"""A provider that is an MCP server over streamable HTTP: one of its tools searches, another one may fetch.
+"""Calls an MCP server over streamable HTTP as the provider: one of its tools searches, another one may fetch.
 
-Needs `turnwire[mcp]`. Each call is a session of its own, so that a server may restart between two.
+Needs `turnwire[mcp]`. Each call is a session of its own, so that a server may restart between two calls.
 """
 
 import re
@@ -12,10 +12,11 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import TextContent
+from typing_extensions import override
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
-from services.frontend.turns.hosted.contract import ProviderError
+from services.frontend.turns.hosted.contract import Provider, ProviderError
 from services.runtime.config import read_secret
 
 _URL = re.compile(r"https?://[^\s<>\"'()\[\]{}]+[^\s<>\"'()\[\]{}.,;:!?]")
@@ -25,16 +26,16 @@ _TEXTS = ("text", "content", "snippet", "description", "markdown")
 _AGES = ("age", "page_age", "published", "date")
 
 
-class McpProvider:
-    """A `Provider`. `tools`: the names of the server's tools by the kinds of hosted tools."""
+class McpProvider(Provider):
+    """An MCP server as a provider. `tools`: the names of its tools, by the kind of hosted tool."""
 
     def __init__(self, url: str, key_file: str | None, tools: dict[str, str]) -> None:
         self._url = url
         self._key_file = key_file
         self._tools = tools
 
+    @override
     async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
-        """See `Provider.run`."""
         key = None if self._key_file is None else read_secret(self._key_file)
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         arguments = {"query" if tool.kind == "web_search" else "url": argument}
@@ -52,19 +53,22 @@ class McpProvider:
             raise ProviderError(code, "\n".join(texts)[:1000])
         if tool.kind == "web_fetch":
             return [WebSource(argument, title_of(texts), "\n".join(texts))]
-        found = listed(result.structured_content) or [source for text in texts for source in listed(decoded(text))]
-        if found or not texts:
-            return found
+        sources = sources_in(result.structured_content) or [
+            source for text in texts for source in sources_in(decode_json(text))
+        ]
+        if sources or not texts:
+            return sources
         if tool.allowed_domains or tool.blocked_domains:
             raise ProviderError("unavailable", "its results are plain text, which cannot be limited to domains")
-        return from_text("\n".join(texts))
+        return sources_of_text("\n".join(texts))
 
+    @override
     async def close(self) -> None:
-        """See `Provider.close`."""
+        """Does nothing: every call closes its own connection."""
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The exceptions in a group."""
+    """Yields the exceptions in a group and in its inner groups."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             yield from leaves(error)
@@ -72,17 +76,17 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
             yield error
 
 
-def decoded(text: str) -> Any:
-    """The value of JSON text; None for other text."""
+def decode_json(text: str) -> Any:
+    """Returns the value of JSON text; None for other text."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def listed(value: Any) -> list[WebSource]:
-    """The results in a JSON value: a list of objects with URLs, the first list among an object's members, or an object
-    with a URL itself."""
+def sources_in(value: Any) -> list[WebSource]:
+    """Returns the results in a JSON value: a list of objects with URLs, an object with such a list as a member, or one
+    object with a URL."""
     if isinstance(value, dict):
         if isinstance(value.get("url"), str):
             return [_source(value)]
@@ -92,14 +96,14 @@ def listed(value: Any) -> list[WebSource]:
     return [_source(item) for item in value if isinstance(item, dict) and isinstance(item.get("url"), str)]
 
 
-def from_text(text: str) -> list[WebSource]:
-    """Plain text as the first result, which has all of it; further results name its other links."""
+def sources_of_text(text: str) -> list[WebSource]:
+    """Returns plain text as the first result. Further results name the other links in it."""
     links = list(dict.fromkeys(_URL.findall(text)))[:_MAX_LINKS] or [""]
     return [WebSource(links[0], title_of([text]), text), *(WebSource(link, link) for link in links[1:])]
 
 
 def title_of(texts: list[str]) -> str:
-    """The first line that is not blank."""
+    """Returns the first line that is not blank, shortened."""
     lines = (line.strip(" #\t") for text in texts for line in text.splitlines())
     return next((line[:_MAX_TITLE] for line in lines if line), "")
 

@@ -16,10 +16,10 @@ _LOCAL_NAMES = ("localhost", "local", "internal", "home.arpa")
 
 
 def refusal(tool: HostedTool, argument: str, conversation: Conversation, *, allow_private: bool) -> str | None:
-    """The error code of a call that may not run; None for one that may.
+    """Returns the error code of a call that may not run; None if it may.
 
-    A page can be fetched only if its URL was in the conversation, so that a page cannot make the model send data to
-    another one. Literal private addresses and local names are refused; the provider has to check what names resolve to.
+    A page can be fetched only if its URL was in the conversation, so that one page cannot make the model send data to
+    another. Literal private addresses and local names are refused. The provider must check what names resolve to.
     """
     if not argument:
         return "invalid_tool_input"
@@ -30,28 +30,28 @@ def refusal(tool: HostedTool, argument: str, conversation: Conversation, *, allo
     host = _host(argument)
     if host is None:
         return "invalid_tool_input"
-    if not permitted(tool, argument) or not (allow_private or _public(host)):
+    if not is_permitted(tool, argument) or not (allow_private or _is_public(host)):
         return "url_not_allowed"
     if not any(argument in text for text in _texts(conversation)):
         return "url_not_in_prior_context"
     return None
 
 
-def permitted(tool: HostedTool, url: str) -> bool:
-    """Whether the client's lists of domains allow a URL. An entry covers its subdomains, and may end in a path."""
-    if tool.allowed_domains and not _in(url, tool.allowed_domains):
+def is_permitted(tool: HostedTool, url: str) -> bool:
+    """Returns whether the client's lists of domains allow a URL. An entry covers subdomains and may end in a path."""
+    if tool.allowed_domains and not _is_in(url, tool.allowed_domains):
         return False
-    return not _in(url, tool.blocked_domains)
+    return not _is_in(url, tool.blocked_domains)
 
 
-def shown(tool: HostedTool, sources: Iterable[WebSource], max_chars: int) -> list[WebSource]:
-    """The sources that the client's lists of domains allow, with at most `max_chars` characters in all."""
+def permitted_sources(tool: HostedTool, sources: Iterable[WebSource], max_chars: int) -> list[WebSource]:
+    """Returns the sources that the client's lists of domains allow, with at most `max_chars` characters in all."""
     kept: list[WebSource] = []
     left = max_chars if tool.max_chars is None else min(max_chars, tool.max_chars)
-    for given in sources:
-        if not permitted(tool, given.url):
+    for page in sources:
+        if not is_permitted(tool, page.url):
             continue
-        source = replace(given, url=given.url[:MAX_URL_CHARS], title=given.title[:MAX_QUERY_CHARS])
+        source = replace(page, url=page.url[:MAX_URL_CHARS], title=page.title[:MAX_QUERY_CHARS])
         left -= len(source.url) + len(source.title)
         if left < 0:
             break
@@ -60,7 +60,7 @@ def shown(tool: HostedTool, sources: Iterable[WebSource], max_chars: int) -> lis
     return kept
 
 
-def _in(url: str, domains: Sequence[str]) -> bool:
+def _is_in(url: str, domains: Sequence[str]) -> bool:
     host, path = _host(url) or "", urlsplit(url).path or "/"
     for entry in domains:
         domain, slash, rest = entry.lower().removeprefix("https://").removeprefix("http://").partition("/")
@@ -78,7 +78,7 @@ def _host(url: str) -> str | None:
         return None
 
 
-def _public(host: str) -> bool:
+def _is_public(host: str) -> bool:
     if any(host == name or host.endswith("." + name) for name in _LOCAL_NAMES):
         return False
     try:
@@ -93,11 +93,11 @@ def _public(host: str) -> bool:
 
 
 def _texts(conversation: Conversation) -> Iterator[str]:
-    """What was not written by the model."""
+    """Yields the texts that the model did not write."""
     yield from (part.text for part in conversation.system)
-    for turn in conversation.messages:
-        for part in turn.parts:
+    for message in conversation.messages:
+        for part in message.parts:
             if isinstance(part, Result):
                 yield from (inner.text for inner in part.parts if isinstance(inner, Text))
-            elif isinstance(part, Text) and turn.role != "assistant":
+            elif isinstance(part, Text) and message.role != "assistant":
                 yield part.text

@@ -5,6 +5,7 @@ from typing import Any
 import aiohttp
 import msgspec
 from msgspec import Struct
+from typing_extensions import override
 
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
@@ -12,7 +13,7 @@ from services.frontend.turns.hosted.contract import ERRORS, Provider, ProviderEr
 from services.runtime.config import FrontendConfig, read_secret
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-"""Of one answer of a provider."""
+"""Limit of one answer of a provider."""
 _BY_STATUS = {404: "url_not_accessible", 413: "content_too_large", 415: "unsupported_content_type"}
 _TOO_MANY = 429
 _OK = 200
@@ -26,8 +27,8 @@ class _Answer(Struct):
 _answer = msgspec.json.Decoder(_Answer)
 
 
-class HttpProvider:
-    """A `Provider` behind a URL: one POST for each call."""
+class HttpProvider(Provider):
+    """Sends one POST for each call to the operator's URL."""
 
     def __init__(self, url: str, key_file: str | None, max_bytes: int) -> None:
         self._url = url
@@ -35,8 +36,8 @@ class HttpProvider:
         self._max_bytes = max_bytes
         self._client: aiohttp.ClientSession | None = None
 
+    @override
     async def run(self, tool: HostedTool, argument: str) -> list[WebSource]:
-        """See `Provider.run`."""
         if self._client is None:
             self._client = aiohttp.ClientSession()
         headers = {"content-type": "application/json"}
@@ -57,12 +58,12 @@ class HttpProvider:
             answer = _Answer()
         if answer.error is None and status == _OK and answer.results is not None:
             return answer.results
-        known = _BY_STATUS if tool.kind == "web_fetch" else {}
-        code = "too_many_requests" if status == _TOO_MANY else known.get(status, "unavailable")
+        codes = _BY_STATUS if tool.kind == "web_fetch" else {}
+        code = "too_many_requests" if status == _TOO_MANY else codes.get(status, "unavailable")
         raise ProviderError(answer.error if answer.error in ERRORS else code, f"status {status}")
 
+    @override
     async def close(self) -> None:
-        """See `Provider.close`."""
         if self._client is not None:
             await self._client.close()
 
@@ -76,7 +77,7 @@ class HttpProvider:
 
 
 def provider_of(config: FrontendConfig) -> Provider:
-    """The configured provider. Raises ValueError where a package is missing for it."""
+    """Makes the configured provider. Raises ValueError if its package is missing."""
     url, key_file = config.web_provider or "", config.web_provider_key_file
     if config.web_provider_protocol == "http":
         return HttpProvider(url, key_file, MAX_ANSWER_BYTES)
@@ -88,7 +89,7 @@ def provider_of(config: FrontendConfig) -> Provider:
 
 
 def call_members(tool: HostedTool, argument: str) -> dict[str, Any]:
-    """A call in the contract's form."""
+    """Returns a call in the contract's form."""
     members: dict[str, Any] = {"tool": tool.kind, "query" if tool.kind == "web_search" else "url": argument}
     if tool.allowed_domains:
         members["allowed_domains"] = tool.allowed_domains

@@ -1,6 +1,6 @@
 """Describes the tools that the frontend runs for the client (web search and fetch) and their results to the model.
 
-A new result and one that a client sends back become the same text, so that prompts keep their prefix.
+A new result and one that a client sends back are rendered as the same text, so that prompts keep their prefix.
 """
 
 import base64
@@ -25,11 +25,11 @@ _FUNCTIONS: dict[str, tuple[str, str, str]] = {
         "The complete URL of the page.",
     ),
 }
-"""By kind: description, the one argument and its description."""
+"""For each kind: description, name of the one argument, description of the argument."""
 
 
 def hosted_spec(hosted: HostedTool, name: str = "") -> ToolSpec:
-    """The tool as the model sees it: a function."""
+    """Returns the function that the model sees for a hosted tool."""
     description, argument, about = _FUNCTIONS[hosted.kind]
     properties: dict[str, Any] = {argument: {"type": "string", "description": about}}
     schema = {"type": "object", "properties": properties, "required": [argument]}
@@ -37,7 +37,7 @@ def hosted_spec(hosted: HostedTool, name: str = "") -> ToolSpec:
 
 
 def hosted_argument(kind: str, arguments: str) -> str:
-    """The query or URL of a call; "" where the arguments are invalid."""
+    """Returns the query or URL of a call; "" if the arguments are invalid."""
     try:
         value = msgspec.json.decode(arguments, type=dict[str, Any]).get(_FUNCTIONS[kind][1])
     except (msgspec.DecodeError, RecursionError):
@@ -46,7 +46,7 @@ def hosted_argument(kind: str, arguments: str) -> str:
 
 
 def result_part(result: HostedResult) -> Result:
-    """A result as the model reads it."""
+    """Returns a result as the model reads it."""
     if result.error is not None:
         return Result(result.call_id, [Text(f"Error: {result.error}")], is_error=True, name=result.name)
     pages = []
@@ -56,25 +56,25 @@ def result_part(result: HostedResult) -> Result:
     return Result(result.call_id, [Text("\n\n".join(pages) or "No results.")], name=result.name)
 
 
-def add_results(turns: Sequence[Message], results: Iterable[Result]) -> list[Message]:
-    """The turns with further results: behind the turn that has their calls, in the order of its calls."""
-    out = [*turns]
+def add_results(messages: Sequence[Message], results: Iterable[Result]) -> list[Message]:
+    """Returns the messages with further results: after the message with their calls, in the order of the calls."""
+    out = [*messages]
     for result in results:
         for at in range(len(out) - 1, -1, -1):
             calls = [part.call_id for part in out[at].parts if isinstance(part, Call)]
             if result.call_id not in calls:
                 continue
-            given = out[at + 1].parts if at + 1 < len(out) and out[at + 1].role == "tool" else []
-            known = [part for part in given if isinstance(part, Result)]
-            place = {call_id: index for index, call_id in enumerate(calls)}
-            both = sorted([*known, result], key=lambda part: place.get(part.call_id, len(place)))
-            out[at + 1 : at + 1 + bool(given)] = [Message("tool", [*both])]
+            earlier = out[at + 1].parts if at + 1 < len(out) and out[at + 1].role == "tool" else []
+            answers = [*(part for part in earlier if isinstance(part, Result)), result]
+            order = {call_id: index for index, call_id in enumerate(calls)}
+            answers.sort(key=lambda answer: order.get(answer.call_id, len(order)))
+            out[at + 1 : at + 1 + bool(earlier)] = [Message("tool", [*answers])]
             break
     return out
 
 
 def missing_tools(kinds: Iterable[str]) -> list[Text]:
-    """The instruction that makes the model report that it lacks these tools; empty where there are none."""
+    """Returns the instruction that makes the model report that it lacks these tools; empty if there are none."""
     names = ", ".join(dict.fromkeys(_UNSAFE.sub("", kind)[:64] for kind in [*kinds][:_MAX_NAMED]))
     if not names:
         return []
@@ -87,12 +87,12 @@ def missing_tools(kinds: Iterable[str]) -> list[Text]:
 
 
 def pack(data: bytes) -> str:
-    """Data as opaque text that clients send back. It is neither secret nor authenticated: it came to this client."""
+    """Returns data as opaque text, which clients send back. It is neither secret nor authenticated."""
     return _PACKED + base64.urlsafe_b64encode(data).decode()
 
 
 def unpack(text: str | None) -> bytes | None:
-    """Reverses `pack`; None for text of another origin."""
+    """Reverses `pack`. Returns None for text of another origin."""
     if text is None or not text.startswith(_PACKED):
         return None
     try:

@@ -1,1 +1,1 @@
-"""Images and documents in requests: text of PDFs, and a note to the user about what the model does not receive."""
+"""Handles images and documents in requests: reads PDFs, and notes in the answer what the model does not receive."""

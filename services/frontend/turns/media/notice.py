@@ -1,10 +1,9 @@
-"""Adds a note to the answer: the user learns that the model does not receive the conversation's images. Pure.
+"""Adds a note to the answer for the user: the model does not receive the conversation's images. Pure.
 
-Without it a user does not learn that an answer about a screenshot was made without the screenshot. The note is text,
-because text is what every client of every API shows, and it stands behind the text of the first turn that ends without
-a call, because some clients show only that. It is no output of the model: where a client returns it, it is removed
-before the prompt is made, so that the next prompt extends this one. The returned note is also how a later request of
-the session shows that the user has it.
+Without the note, an answer about a screenshot would not show that it was made without the screenshot. The note is text,
+because every client of every API shows text. It follows the text of the first turn that ends without a call, because
+some clients show only that. The model did not write it: a note that a client sends back is removed before the prompt is
+made, so that the next prompt extends this one. It also shows that the user already has the note.
 """
 
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from itertools import combinations
 from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.conversation import Conversation, Media, Message, Part, Result, Text
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent
@@ -25,77 +25,77 @@ _END = " are not shown to this model. It gets only a line with type and size ins
 
 
 def media_of(conversation: Conversation) -> list[Media]:
-    """The media of a conversation, those in results included."""
-    found: list[Media] = []
-    for turn in conversation.messages:
-        for part in turn.parts:
+    """Returns the media of a conversation, including media in results."""
+    media: list[Media] = []
+    for message in conversation.messages:
+        for part in message.parts:
             if type(part) is Text:  # most parts; this runs for every part of every request
                 continue
             if isinstance(part, Result):
                 for inner in part.parts:
                     if isinstance(inner, Media):
-                        found.append(inner)
+                        media.append(inner)
             elif isinstance(part, Media):
-                found.append(part)
-    return found
+                media.append(part)
+    return media
 
 
 def notice(kinds: Iterable[MediaKind]) -> str:
-    """The note about media of these kinds, of which there is at least one."""
-    there = set(kinds)
-    *others, last = [noun for kind, noun in _NOUNS.items() if kind in there]
+    """Returns the note about media of these kinds, at least one."""
+    present = set(kinds)
+    *others, last = [noun for kind, noun in _NOUNS.items() if kind in present]
     return f"\n\n[Note from the server: {', '.join(others)}{' and ' if others else ''}{last}{_END}"
 
 
 _KINDS: dict[str, frozenset[MediaKind]] = {
     notice(kinds): frozenset(kinds) for size in range(1, len(_NOUNS) + 1) for kinds in combinations(_NOUNS, size)
 }
-"""Every note, and what it is about."""
+"""The kinds of media of every possible note."""
 
 
 def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset[MediaKind]]:
-    """The conversation as the model wrote it, and the kinds of media that the user has been notified of."""
-    known: frozenset[MediaKind] = frozenset()
-    turns = conversation.messages
-    for at, turn in enumerate(conversation.messages):
-        if turn.role != "assistant":
+    """Removes notes from the model's messages. Returns the conversation, and the kinds of media of these notes."""
+    noted: frozenset[MediaKind] = frozenset()
+    messages = conversation.messages
+    for at, message in enumerate(conversation.messages):
+        if message.role != "assistant":
             continue
-        for part in turn.parts:
+        for part in message.parts:
             if type(part) is Text and part.text.endswith(_END):
-                turns = turns if turns is not conversation.messages else list(turns)
-                turns[at], kinds = _without_notices(turn)
-                known |= kinds
+                messages = messages if messages is not conversation.messages else list(messages)
+                messages[at], kinds = _without_notices(message)
+                noted |= kinds
                 break
-    return (conversation if turns is conversation.messages else replace(conversation, messages=turns)), known
+    return (conversation if messages is conversation.messages else replace(conversation, messages=messages)), noted
 
 
 def wants_notice(conversation: Conversation) -> bool:
-    """Whether text can be added to the answer: not to one that is read by a program, as a summary is by this server."""
+    """Returns whether text may be added to the answer. False for answers that programs read, such as summaries."""
     sampling = conversation.sampling
     if isinstance(conversation, SummaryRequest):
         return False
     return conversation.format is None and sampling.logprobs is None and not sampling.return_token_ids
 
 
-class NoticeSink:
-    """The `TurnSink` in front of another one that adds a note to an answer: at the end of a text with which the turn
-    ends, if the model stopped by itself and made no call."""
+class NoticeSink(TurnSink):
+    """Adds a note to the events for another sink: to the text that ends the turn, if the model stopped by itself and
+    made no call."""
 
     def __init__(self, sink: TurnSink, text: str) -> None:
         self._sink = sink
         self._text = text
         self._kind = ""
-        """Of the last block."""
+        """The kind of the last block."""
         self._called = False
         self._stop: BlockStop | None = None
-        """The end of a text, held until the next event shows whether the note comes before it."""
+        """The end of a text block, held until the next event shows whether the note belongs before it."""
 
+    @override
     def opened(self, prepared: Prepared) -> None:
-        """See `TurnSink.opened`."""
         self._sink.opened(prepared)
 
+    @override
     def push(self, events: list[TurnEvent], tokens: int = 0) -> None:
-        """See `TurnSink.push`."""
         out: list[TurnEvent] = []
         for event in events:
             if self._stop is not None:
@@ -114,19 +114,19 @@ class NoticeSink:
     def _end(self, stop: BlockStop, following: TurnEvent) -> list[TurnEvent]:
         if not isinstance(following, Finish) or following.reason is not FinishReason.STOP:
             return [stop]
-        added = Delta(stop.block, stop.length, self._text)
-        return [added, replace(stop, length=stop.length + len(self._text))]
+        note = Delta(stop.block, stop.length, self._text)
+        return [note, replace(stop, length=stop.length + len(self._text))]
 
 
-def _without_notices(turn: Message) -> tuple[Message, frozenset[MediaKind]]:
-    known: frozenset[MediaKind] = frozenset()
+def _without_notices(message: Message) -> tuple[Message, frozenset[MediaKind]]:
+    noted: frozenset[MediaKind] = frozenset()
     parts: list[Part] = []
-    for part in turn.parts:
+    for part in message.parts:
         if not (isinstance(part, Text) and part.text.endswith(_END)):
             parts.append(part)
             continue
         text = next((text for text in _KINDS if part.text.endswith(text)), "")
-        known |= _KINDS.get(text, frozenset())
-        if written := part.text.removesuffix(text):
-            parts.append(Text(written))
-    return replace(turn, parts=parts), known
+        noted |= _KINDS.get(text, frozenset())
+        if rest := part.text.removesuffix(text):
+            parts.append(Text(rest))
+    return replace(message, parts=parts), noted

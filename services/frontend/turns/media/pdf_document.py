@@ -1,4 +1,4 @@
-"""Holds a PDF of a request, from the API dialect that finds it to the reader that replaces it by its text."""
+"""Holds a PDF of a request until `pdf_reader` replaces it by its text."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ _PDF_IN_BASE64 = "JVBERi0"
 
 
 class PdfContent(Struct, frozen=True):
-    """What was read from a PDF: text, or the reason why there is none."""
+    """The text of a PDF, or the reason why it has none."""
 
     text: str = ""
     problem: str = ""
@@ -20,15 +20,15 @@ class PdfContent(Struct, frozen=True):
 
 @dataclass(slots=True)
 class PdfSource:
-    """The data of a PDF until it is read, then its content: a stream that is open for long does not hold the data.
+    """The data of a PDF until it is read, then its content, so that a long stream does not keep the data in memory.
 
-    No type of the bus: a PDF that is not replaced cannot be sent by mistake.
+    The bus cannot encode this type, so a PDF cannot be sent by mistake.
     """
 
     data: str
     """Base64."""
     head: str
-    """Stands before the text."""
+    """Text to put before the PDF's text."""
     content: PdfContent | None = None
 
 
@@ -39,8 +39,8 @@ class PdfDocument(Media, frozen=True, kw_only=True, tag="media"):
 
 
 def document(media_type: str, data: str, size_bytes: int, title: str | None, head: str) -> Media:
-    """A document that was sent as base64: a `PdfDocument` if its type is that of a PDF, or if it has no type and begins
-    like one."""
+    """Returns a document that was sent as base64: a `PdfDocument` if it has the media type of a PDF, or no media type
+    and the first bytes of a PDF."""
     if media_type == PDF or (not media_type and data.startswith(_PDF_IN_BASE64)):
         return PdfDocument("document", PDF, size_bytes, title=title, source=PdfSource(data, head))
     return Media("document", media_type=media_type, size_bytes=size_bytes, title=title)

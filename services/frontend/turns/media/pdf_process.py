@@ -1,10 +1,10 @@
-"""The program that reads the text of one PDF: base64 on standard input, a JSON object on standard output.
+"""Reads the text of one PDF: a program with base64 on standard input and a JSON object on standard output.
 
-It runs as a process of its own, because PDFs come from anyone and PDFium is a large C++ library: a document that takes
-too much time or memory, or crashes the library, ends this process only. `pdf_reader` starts it; it imports nothing of
-this project, so that it starts quickly.
+It is a process of its own because PDFs come from anyone and PDFium is a large C++ library: a document that takes too
+much time or memory, or crashes the library, ends only this process. `pdf_reader` starts it. It imports nothing of this
+project, so that it starts quickly.
 
-Arguments: most pages, most characters, CPU seconds, bytes of memory. Output: `{"text": …}` or `{"problem": …}`.
+Arguments: maximum pages, maximum characters, CPU seconds, bytes of memory. Output: `{"text": …}` or `{"problem": …}`.
 """
 
 import binascii
@@ -16,13 +16,13 @@ import pypdfium2
 from pypdfium2 import PdfiumError, raw
 
 _NICENESS = 10
-"""Streams of tokens go before documents."""
-_MARKS = str.maketrans("", "", "\x00\x02\ufffe\uffff")
-"""PDFium's marks for a hyphen at a line's end, and what is no character."""
+"""Token streams have priority over documents."""
+_NON_TEXT = str.maketrans("", "", "\x00\x02\ufffe\uffff")
+"""Removes code points that PDFium inserts for hyphens at line ends, and code points that are not characters."""
 
 
 def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int) -> dict[str, str]:
-    """Returns the output."""
+    """Reads the PDF on standard input; returns the output."""
     try:
         data = binascii.a2b_base64(sys.stdin.buffer.read(), strict_mode=True)
     except ValueError:
@@ -67,7 +67,7 @@ def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
     text: str = text_page.get_text_bounded()
     text_page.close()
     page.close()
-    lines = text.translate(_MARKS).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = text.translate(_NON_TEXT).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(line.rstrip() for line in lines).strip()
 
 
@@ -80,7 +80,7 @@ def _limit(cpu_s: int, memory_bytes: int) -> None:
     for kind, limit in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0)):
         try:
             resource.setrlimit(kind, (limit, limit))
-        except (ValueError, OSError):  # a lower limit holds, or the system has none of this kind
+        except (ValueError, OSError):  # a lower limit is set already, or the system lacks this one
             pass
 
 

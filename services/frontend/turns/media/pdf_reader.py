@@ -1,7 +1,7 @@
-"""Replaces the PDFs of a conversation by their text, which a process of its own reads (`pdf_process`).
+"""Replaces the PDFs of a conversation by their text, which a separate process reads (`pdf_process`).
 
-Agents send every document again with every request, so texts are kept, by a hash of the data: the first reading takes
-a process, each further one only the hash. The same data always has the same text, which keeps the prefix of a session.
+Agents send every document again with every request, so texts are cached by a hash of the data. The same data always has
+the same text, so the prefix of a session stays.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from services.frontend.turns.media.pdf_document import PdfContent, PdfDocument, 
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_CHARS = 1024 * 1024
-"""Of a document's text: some 250,000 tokens."""
+"""Limit of a document's text: about 250,000 tokens."""
 CPU_S = 10
-"""A page takes 2 ms."""
+"""CPU limit of one process. A page takes 2 ms."""
 WALL_S = 30.0
-"""For a process that waits for CPUs."""
+"""Limit of one process that waits for CPUs."""
 MEMORY_BYTES = 1024 * 1024 * 1024
 PROCESSES = 2
-"""Documents that are read at once."""
+"""Number of documents that are read at the same time."""
 CACHE_BYTES = 64 * 1024 * 1024
 THREAD_FROM_BYTES = 512 * 1024
 """Larger data is hashed in a thread."""
@@ -38,7 +38,7 @@ P = TypeVar("P", bound=Part | ResultPart)
 
 
 class PdfReader:
-    """Reads PDFs, and keeps what it has read."""
+    """Reads PDFs, with a cache."""
 
     def __init__(
         self,
@@ -49,27 +49,29 @@ class PdfReader:
         wall_s: float = WALL_S,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
-        """`max_pages`: pages of a document that are read. The other limits are those of one process."""
+        """`max_pages`: pages of a document that are read. The other limits apply to one process."""
         self._log = log
         self._arguments = tuple(map(str, (max_pages, MAX_CHARS, cpu_s, memory_bytes)))
         self._wall_s = wall_s
-        self._known: LRUCache[bytes, PdfContent] = LRUCache(CACHE_BYTES, lambda kept: _ENTRY_BYTES + len(kept.text))
+        self._contents: LRUCache[bytes, PdfContent] = LRUCache(
+            CACHE_BYTES, lambda content: _ENTRY_BYTES + len(content.text)
+        )
         self._slots = asyncio.Semaphore(PROCESSES)
 
     async def read(self, conversation: Conversation) -> Conversation:
-        """The conversation with text in the place of each PDF; a PDF without text becomes `Media` with a `problem`."""
-        return replace(conversation, messages=[await self._turn(turn) for turn in conversation.messages])
+        """Returns the conversation with each PDF replaced by its text; without text, by `Media` with a `problem`."""
+        return replace(conversation, messages=[await self._message(message) for message in conversation.messages])
 
-    async def _turn(self, turn: Message) -> Message:
-        if not any(isinstance(part, PdfDocument | Result) for part in turn.parts):
-            return turn
+    async def _message(self, message: Message) -> Message:
+        if not any(isinstance(part, PdfDocument | Result) for part in message.parts):
+            return message
         parts = [
             replace(part, parts=[await self._part(inner) for inner in part.parts])
             if isinstance(part, Result)
             else await self._part(part)
-            for part in turn.parts
+            for part in message.parts
         ]
-        return replace(turn, parts=parts)
+        return replace(message, parts=parts)
 
     async def _part(self, part: P) -> P | Text | Media:
         if not isinstance(part, PdfDocument):
@@ -83,11 +85,11 @@ class PdfReader:
         if source.content is None:
             data = source.data
             key = await asyncio.to_thread(_key, data) if len(data) > THREAD_FROM_BYTES else _key(data)
-            content = self._known.get(key)
+            content = self._contents.get(key)
             if content is None:
                 async with self._slots:
-                    content = self._known.get(key) or await self._run(data)
-                self._known[key] = content
+                    content = self._contents.get(key) or await self._run(data)
+                self._contents[key] = content
             source.content, source.data = content, ""
         return source.content
 
@@ -119,5 +121,5 @@ class PdfReader:
 
 
 def _key(data: str) -> bytes:
-    # A collision would show one tenant's document to another: not one of the fast hashes.
+    # A cryptographic hash: a collision would show one tenant's document to another.
     return hashlib.sha256(data.encode()).digest()

@@ -12,7 +12,7 @@ from mcp.server.mcpserver import MCPServer
 from schemas.conversation import HostedTool
 from schemas.events import WebSource
 from services.frontend.turns.hosted.contract import ProviderError
-from services.frontend.turns.hosted.mcp_provider import McpProvider, from_text, listed
+from services.frontend.turns.hosted.mcp_provider import McpProvider, sources_in, sources_of_text
 from services.frontend.turns.hosted.provider import provider_of
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import serving
@@ -90,6 +90,11 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
 def test_forms_of_results() -> None:
     page = {"url": "https://e.org/", "name": "N", "snippet": "S", "published": "2026-01-01"}
     source = WebSource("https://e.org/", "N", "S", "2026-01-01")
-    assert listed(page) == listed([page, 3, {"title": "no url"}]) == listed({"n": 1, "items": [page]}) == [source]
-    assert listed(None) == listed("text") == listed({"url": 3}) == []
-    assert from_text("nothing") == [WebSource("", "nothing", "nothing")]
+    assert (
+        sources_in(page)
+        == sources_in([page, 3, {"title": "no url"}])
+        == sources_in({"n": 1, "items": [page]})
+        == [source]
+    )
+    assert sources_in(None) == sources_in("text") == sources_in({"url": 3}) == []
+    assert sources_of_text("nothing") == [WebSource("", "nothing", "nothing")]

@@ -1,10 +1,10 @@
-"""Which calls may run, and what of their results is shown."""
+"""Calls that may run, and results that may be shown."""
 
 import pytest
 
 from schemas.conversation import Conversation, HostedTool, Media, Message, Result, Text
 from schemas.events import WebSource
-from services.frontend.turns.hosted.policy import permitted, refusal, shown
+from services.frontend.turns.hosted.policy import is_permitted, permitted_sources, refusal
 
 SEARCH, FETCH = HostedTool("web_search"), HostedTool("web_fetch")
 PUBLIC = "https://example.org/a?b=c"
@@ -85,11 +85,11 @@ def test_queries() -> None:
 )
 def test_domains(url: str, allowed: list[str], blocked: list[str], expected: bool) -> None:
     tool = HostedTool("web_search", allowed_domains=allowed, blocked_domains=blocked)
-    assert permitted(tool, url) is expected
+    assert is_permitted(tool, url) is expected
 
 
 def test_results_are_cut() -> None:
     pages = [WebSource(f"https://e.org/{n}", "T", "x" * 50) for n in range(4)]
-    kept = shown(SEARCH, pages, 100)
+    kept = permitted_sources(SEARCH, pages, 100)
     assert [len(page.text) for page in kept] == [50, 18]
     assert sum(len(page.url) + len(page.title) + len(page.text) for page in kept) == 100

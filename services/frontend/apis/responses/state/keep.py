@@ -142,8 +142,10 @@ class AcceptedRequest:
     ) -> StoredResponse:
         """Makes the record of the response at this moment.
 
-        Args: recording: the stream, compressed. status: overrides the status of the stream. owner: the process in which
-        the response still runs.
+        Args:
+            recording: the stream, compressed.
+            status: overrides the status of the stream.
+            owner: the process in which the response still runs.
         """
         body, output = self.ask.request.body, list(stream.state.items)
         document = stream.state.document(status)

@@ -11,9 +11,8 @@ from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import ResponsesAsk
 from services.frontend.apis.responses.request.truncation import shortened
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.admission import Admitted
 from services.frontend.turns.answer import Shorten
-from services.frontend.turns.interfaces import Renderer, Reply
+from services.frontend.turns.interfaces import Admitted, Renderer, Reply
 from services.frontend.turns.sinks import StreamSink, StreamWriter
 from services.frontend.turns.turn_server import TurnServer
 

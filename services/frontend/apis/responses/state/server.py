@@ -225,7 +225,7 @@ class ResponsesServer:
             yield
         except TurnwireError as error:
             seconds = asyncio.get_running_loop().time() - context.started
-            self._server.metrics.answered("", self.dialect.name, str(error.info.kind), seconds)
+            self._server.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:

@@ -1,0 +1,246 @@
+"""Compares a prompt with the one before it in its session: where they differ first, what that costs, and why. Pure.
+
+Each prompt of an agent should begin with the one before it and that one's answer. Where it does not, the engine
+computes everything after the first difference again. Conversations show what a client changed; where the earlier one is
+not kept, the rendered texts show what varies in them.
+"""
+
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text
+from services.ledger.chain import text_and_calls
+from services.ledger.keys import squeeze
+from services.tokenization.segments import TokenIds, common_prefix
+
+ChangeKind: TypeAlias = Literal["tools", "system", "settings", "message", "reasoning", "answer", "history"]
+Variation: TypeAlias = Literal["date", "id", "number", "text"]
+
+SHOWN = 160
+"""Characters of a change that are shown, on each side."""
+BEFORE = 40
+"""Characters before the first difference among them."""
+WORD = 60
+"""Characters of a word that are shown where only texts are compared."""
+SETTINGS = ("thinking", "template_kwargs", "format", "verbosity")
+"""Fields of a request that templates may read."""
+_DATE = re.compile(
+    r"\d{4}-\d\d?-\d\d?|\d\d?:\d\d|\d\d?/\d\d?/\d{2,4}"
+    r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b"
+)
+_ID = re.compile(r"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{8,}|\b[0-9a-f]{8,}\b")
+_DIGIT = re.compile(r"\d")
+_WORD_START, _WORD_END = re.compile(r"[\w:/.+-]+"), re.compile(r"[\w:/.+-]+\Z")
+_VARIATIONS: tuple[tuple[Variation, re.Pattern[str]], ...] = (("date", _DATE), ("id", _ID), ("number", _DIGIT))
+_NO_IDS: TokenIds = array("I")
+
+
+class Change(Struct, frozen=True, omit_defaults=True):
+    """One change between two prompts."""
+
+    kind: ChangeKind
+    where: str
+    """What changed: `the tool Bash`, `system text 2`, `message 3 (user)`."""
+    was: str = ""
+    now: str = ""
+    varies: Variation | Literal[""] = ""
+    """What kind of text varies in instructions."""
+
+
+class ComparedPrompt(Struct, frozen=True, kw_only=True):
+    """What is known of a prompt. What either of two prompts lacks is not compared."""
+
+    ids: TokenIds = _NO_IDS
+    conversation: Conversation | None = None
+    text: str = ""
+    """The rendered text; of the earlier prompt without its turn opening."""
+    head: int = 0
+    """Characters of `text` before the first answer."""
+    tools: Sequence[str] = ()
+    """Names of the tools in `text`."""
+
+
+class Difference(Struct, frozen=True):
+    """How a prompt departs from the one before it and that one's answer."""
+
+    at: int | None
+    """The first token that differs; None: the tokens are unknown."""
+    again: int
+    """Earlier tokens after that place, which are computed again."""
+    changes: list[Change]
+    """In the order of the prompt; of two texts only the first."""
+
+
+def difference(
+    before: ComparedPrompt, now: ComparedPrompt, answer: Sequence[Part] = (), answer_ids: TokenIds = _NO_IDS
+) -> Difference:
+    """Compares a prompt with the one before it in its session, and with that one's answer where it is known."""
+    at, again = None, 0
+    if before.ids and now.ids:
+        expected = before.ids + answer_ids
+        at = len(common_prefix(expected, now.ids))
+        again = len(expected) - at
+    if before.conversation is not None and now.conversation is not None:
+        return Difference(at, again, _conversation_changes(before.conversation, answer, now.conversation))
+    return Difference(at, again, [] if now.text.startswith(before.text) else _text_changes(before, now))
+
+
+def system_changes(before: Conversation, now: Conversation) -> list[Change]:
+    """Returns what changed in the leading instructions."""
+    return _differing("system", _system(before), _system(now))
+
+
+def content_of(parts: Sequence[Part]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Returns what is the same of an answer in every form in which clients send it back: its text without white space,
+    and its calls by name and value."""
+    text, calls = text_and_calls(parts)
+    return squeeze(text), tuple(sorted(calls))
+
+
+def answers_in(messages: Sequence[Message]) -> list[list[Part]]:
+    """Returns the answers of the model in a history: the parts of each run of its messages."""
+    runs = groupby(messages, key=lambda message: message.role == "assistant")
+    return [[part for message in run for part in message.parts] for is_answer, run in runs if is_answer]
+
+
+def _text_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]:
+    if changes := _tool_list_changes(before.tools, now.tools):
+        return changes
+    was, is_now = _words_at(before.text, now.text)
+    shown = was[:WORD], is_now[:WORD]
+    if now.text.startswith(before.text[: before.head]):
+        return [Change("history", "the text after the first answer begins", *shown)]
+    return [Change("system", "the text before the first answer", *shown, _variation(was, is_now))]
+
+
+def _variation(was: str, now: str) -> Variation:
+    """Returns what kind of text varies where two texts have these words."""
+    return next((kind for kind, pattern in _VARIATIONS if pattern.search(was) and pattern.search(now)), "text")
+
+
+def _words_at(was: str, now: str) -> tuple[str, str]:
+    """Returns the words of both texts at their first difference."""
+    at = len(common_prefix(was, now))
+    return _word_at(was, at), _word_at(now, at)
+
+
+def _word_at(text: str, at: int) -> str:
+    ahead, rest = _WORD_END.search(text, max(0, at - WORD), at), _WORD_START.match(text, at, at + WORD)
+    return f"{ahead[0] if ahead else ''}{rest[0] if rest else ''}" or text[at : at + 1]
+
+
+def _conversation_changes(before: Conversation, answer: Sequence[Part], now: Conversation) -> list[Change]:
+    """Returns the changes from a conversation with its answer to the next one; an extended history is not a change."""
+    names = [[tool.name for tool in conversation.tools] for conversation in (before, now)]
+    changes = _tool_list_changes(*names) or _differing("tools", _tools(before), _tools(now))
+    changes += system_changes(before, now)
+    changes += _differing("settings", _settings(before), _settings(now))
+    return changes + _history_changes(before.messages, answer, now.messages)
+
+
+def _tool_list_changes(was: Sequence[str], now: Sequence[str]) -> list[Change]:
+    if sorted(was) != sorted(now):
+        gone, come = [name for name in was if name not in now], [name for name in now if name not in was]
+        return [Change("tools", "the tool list", _places(gone, was), _places(come, now))]
+    return [] if was == now else [Change("tools", "the order of the tools", _places(was, was), _places(now, now))]
+
+
+def _places(names: Sequence[str], among: Sequence[str]) -> str:
+    return ", ".join(f"{name} ({among.index(name) + 1}. of {len(among)})" for name in names)[:SHOWN]
+
+
+def _tools(conversation: Conversation) -> dict[str, str]:
+    return {f"the tool {tool.name}": _json(tool) for tool in conversation.tools}
+
+
+def _system(conversation: Conversation) -> dict[str, str]:
+    return {f"system text {number}": part.text for number, part in enumerate(conversation.system, 1)}
+
+
+def _settings(conversation: Conversation) -> dict[str, str]:
+    return {f"the setting {name}": _json(getattr(conversation, name)) for name in SETTINGS}
+
+
+def _differing(kind: ChangeKind, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
+    """Returns the texts that differ, by their names."""
+    changes = []
+    for name in {**was, **now}:
+        old, new = was.get(name, ""), now.get(name, "")
+        if old != new:
+            varies = _variation(*_words_at(old, new)) if kind == "system" and old and new else ""
+            changes.append(Change(kind, name, *_around(old, new), varies))
+    return changes
+
+
+def _history_changes(was: Sequence[Message], answer: Sequence[Part], now: Sequence[Message]) -> list[Change]:
+    changes: list[Change] = []
+    if len(now) < len(was):
+        # A client that edits a message sends the rest again; one that summarizes its history sends fewer.
+        changes.append(Change("history", "the history", f"{len(was)} messages", f"{len(now)} messages"))
+    for number, (before, after) in enumerate(zip(was, now, strict=False), 1):
+        if (change := _message_change(number, before, after)) is not None:
+            changes.append(change)
+            if change.kind != "reasoning":
+                return changes  # what follows moves with it
+    if len(now) > len(was) and answer:
+        where = f"message {len(was) + 1} (assistant)"
+        if now[len(was)].role != "assistant":
+            return [*changes, Change("answer", where, _words(answer), "left out")]
+        sent = answers_in(now[len(was) :])[0]
+        if content_of(sent) != content_of(answer):
+            changes.append(Change("answer", where, *_around(_words(answer), _words(sent))))
+        elif _has_reasoning(answer) and not _has_reasoning(sent):
+            changes.append(Change("reasoning", where, _words(answer)[:SHOWN], "no reasoning"))
+    return changes
+
+
+def _message_change(number: int, before: Message, after: Message) -> Change | None:
+    where, old, new = f"message {number} ({before.role})", _words(before.parts), _words(after.parts)
+    if before.role != after.role:
+        return Change("history", where, old[:SHOWN], f"{after.role}: {new}"[:SHOWN])
+    rest = [[part for part in one.parts if not isinstance(part, Reasoning)] for one in (before, after)]
+    is_answer = before.role == "assistant"
+    if rest[0] == rest[1] or (is_answer and content_of(before.parts) == content_of(after.parts)):
+        if _has_reasoning(before.parts) == _has_reasoning(after.parts):
+            return None
+        return Change("reasoning", where, old[:SHOWN], new[:SHOWN])
+    return Change("message", where, *_around(_words(rest[0]), _words(rest[1])))
+
+
+def _has_reasoning(parts: Sequence[Part]) -> bool:
+    return any(isinstance(part, Reasoning) for part in parts)
+
+
+def _words(parts: Sequence[Part]) -> str:
+    return "\n".join(map(_part_words, parts))
+
+
+def _part_words(part: Part) -> str:
+    match part:
+        case Text():
+            return part.text
+        case Reasoning():
+            return f"[reasoning] {part.text or '(sealed)'}"
+        case Call():
+            return f"[call {part.name}] {part.arguments}"
+        case Result():
+            return "[result] " + "\n".join(one.text if isinstance(one, Text) else _json(one) for one in part.parts)
+        case Media():
+            return f"[{part.kind} {part.media_type}]"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _around(was: str, now: str) -> tuple[str, str]:
+    """Returns both texts around their first difference."""
+    start = max(0, len(common_prefix(was, now)) - BEFORE)
+    dots = "…" if start else ""
+    return dots + was[start : start + SHOWN], dots + now[start : start + SHOWN]

@@ -1,0 +1,146 @@
+"""The difference of two prompts, from their texts and from their conversations."""
+
+from array import array
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text, Thinking, ToolSpec
+from services.ledger.difference import Change, ComparedPrompt, Difference, answers_in, content_of, difference
+
+FRONT = "You are an agent. Today is {}. Session {}. Speed {}. {}\n"
+TOOLS = [ToolSpec("Bash", "Runs a command."), ToolSpec("Read", "Reads a file.")]
+LS = Call("toolu_1", "Bash", '{"command": "ls"}')
+THOUGHT = Reasoning("I look.")
+QUESTION = Message("user", [Text("Q")])
+RESULT = Message("tool", [Result("toolu_1", [Text("a.txt")])])
+HISTORY = (QUESTION, Message("assistant", [THOUGHT, LS]), RESULT)
+
+
+def front(date: str = "2026-11-20", session: str = "5f811fffeceb", speed: str = "7", text: str = "Be good") -> str:
+    return FRONT.format(date, session, speed, text)
+
+
+def ids(text: str) -> "array[int]":
+    """One token a character."""
+    return array("I", map(ord, text))
+
+
+def texts(before: str, now: str, *, head: int | None = None) -> Difference:
+    head = len(before) if head is None else head
+    return difference(ComparedPrompt(text=before, head=head, ids=ids(before)), ComparedPrompt(text=now, ids=ids(now)))
+
+
+def asked(*messages: Message, **more: Any) -> Conversation:
+    more = {"system": [Text("You are an agent.")], "tools": TOOLS, **more}
+    return Conversation("m", list(messages), **more)
+
+
+def changes(before: Conversation, now: Conversation) -> list[Change]:
+    """The changes after an answer with a thought and a call."""
+    found = difference(ComparedPrompt(conversation=before), ComparedPrompt(conversation=now), [THOUGHT, LS])
+    assert (found.at, found.again) == (None, 0)
+    return found.changes
+
+
+@pytest.mark.parametrize(
+    ("changed", "varies", "was", "now"),
+    [
+        ({"date": "2026-11-21"}, "date", "2026-11-20.", "2026-11-21."),
+        ({"session": "5f811fffec00"}, "id", "5f811fffeceb.", "5f811fffec00."),
+        ({"speed": "8"}, "number", "7.", "8."),
+        ({"text": "Be bad"}, "text", "good", "bad"),
+    ],
+)
+def test_kind_of_varying_text_is_named(changed: dict[str, str], varies: Any, was: str, now: str) -> None:
+    (change,) = texts(front() + "Q", front(**changed) + "Q<assistant>A<user>Q2").changes
+    assert change == Change("system", "the text before the first answer", was, now, varies)
+
+
+def test_change_after_the_first_answer_is_one_of_the_history() -> None:
+    before = front() + "Q<assistant>thought 1, A<user>Q2"
+    (change,) = texts(before, front() + "Q<assistant>A<user>Q2", head=len(front()) + 1).changes
+    assert (change.kind, change.was, change.now, change.varies) == ("history", "thought", "A", "")
+
+
+def test_cost_is_what_is_computed_again() -> None:
+    before = front() + "Q<assistant>"
+    found = texts(before, front(speed="8") + "Q<assistant>A")
+    assert (found.at, found.again) == (before.index("7."), len(before) - before.index("7."))
+
+
+def test_answer_is_part_of_what_a_prompt_extends() -> None:
+    before, now = ComparedPrompt(ids=ids("Q<a>")), ComparedPrompt(ids=ids("Q<a>A<u>Q2"))
+    assert difference(before, now, answer_ids=ids("A")) == Difference(5, 0, [])
+    assert difference(before, now, answer_ids=ids("AB")) == Difference(5, 1, [])
+
+
+def test_new_tool_is_named_with_its_place() -> None:
+    before = ComparedPrompt(text="tools: Read, Write\nQ", tools=("Read", "Write"))
+    now = ComparedPrompt(text="tools: Read, Web, Write\nQ", tools=("Read", "Web", "Write"))
+    assert difference(before, now).changes == [Change("tools", "the tool list", "", "Web (2. of 3)")]
+    assert difference(now, before).changes == [Change("tools", "the tool list", "Web (2. of 3)", "")]
+
+
+def test_extended_conversation_has_no_change() -> None:
+    assert changes(asked(QUESTION), asked(*HISTORY)) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "kind", "where"),
+    [
+        ({"system": [Text("You are another agent.")]}, "system", "system text 1"),
+        ({"tools": [*TOOLS, ToolSpec("Grep")]}, "tools", "the tool list"),
+        ({"tools": TOOLS[::-1]}, "tools", "the order of the tools"),
+        ({"tools": [replace(TOOLS[0], description="Runs it."), TOOLS[1]]}, "tools", "the tool Bash"),
+        ({"thinking": Thinking("disabled")}, "settings", "the setting thinking"),
+    ],
+)
+def test_change_before_the_messages_is_named(now: dict[str, Any], kind: str, where: str) -> None:
+    (change,) = changes(asked(QUESTION), asked(*HISTORY, **now))
+    assert (change.kind, change.where) == (kind, where)
+    assert change.was != change.now
+
+
+def test_changed_word_is_shown_with_the_text_around_it() -> None:
+    before, now = ([Text("a" * 300 + f" today is {day}, " + "b" * 300)] for day in ("Monday", "Tuesday"))
+    (change,) = changes(asked(QUESTION, system=before), asked(*HISTORY, system=now))
+    assert (change.where, change.varies) == ("system text 1", "date")
+    assert "today is Monday" in change.was
+    assert "today is Tuesday" in change.now
+    assert len(change.was) <= 161
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind", "where"),
+    [
+        ((Message("user", [Text("Edited")]), *HISTORY[1:]), "message", "message 1 (user)"),
+        ((QUESTION, Message("assistant", [THOUGHT, Text("other")]), RESULT), "answer", "message 2 (assistant)"),
+        ((QUESTION, RESULT), "answer", "message 2 (assistant)"),
+        ((QUESTION, Message("assistant", [LS]), RESULT), "reasoning", "message 2 (assistant)"),
+    ],
+)
+def test_changed_history_is_named(messages: tuple[Message, ...], kind: str, where: str) -> None:
+    (change,) = changes(asked(QUESTION), asked(*messages))
+    assert (change.kind, change.where) == (kind, where)
+
+
+def test_shorter_history_is_named_first() -> None:
+    change = changes(asked(*HISTORY), asked(QUESTION, Message("assistant", [THOUGHT, LS])))[0]
+    assert (change.kind, change.was, change.now) == ("history", "3 messages", "2 messages")
+
+
+def test_spelling_of_arguments_and_white_space_are_not_a_change() -> None:
+    answer: list[Part] = [THOUGHT, Text("\n\nI look."), Call("toolu_1", "Bash", '{"command":"ls"}')]
+    now = asked(QUESTION, Message("assistant", answer), RESULT)
+    found = difference(
+        ComparedPrompt(conversation=asked(QUESTION)), ComparedPrompt(conversation=now), [THOUGHT, Text("I look."), LS]
+    )
+    assert found.changes == []
+
+
+def test_answers_are_runs_of_the_models_messages() -> None:
+    split = [QUESTION, Message("assistant", [Text("a ")]), Message("assistant", [LS]), RESULT]
+    assert answers_in(split) == [[Text("a "), LS]]
+    assert content_of([Text("a "), LS]) == content_of([Text(" a"), replace(LS, call_id="other")])
