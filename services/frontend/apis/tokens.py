@@ -61,7 +61,7 @@ class PlainPrompt(Struct):
 
 
 _text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,)))
-"""Conversations are parsed by their own dialect."""
+"""Decodes the body; conversations stay raw and are parsed by their dialect."""
 _encode = msgspec.json.encode
 _ids = msgspec.json.Decoder(Ids)
 
@@ -77,7 +77,7 @@ class TokenRoutes:
         self._chat = Chat(Settings(served=frozenset(served)))
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        """Ids of a text, or of the prompt of a conversation."""
+        """Answers with the ids of a text, or of a conversation's prompt."""
         body = await read_body(request, self._max_body_bytes)
         fields: Any = decode_body(_text.decode, body, explain)
         text = fields.prompt if fields.prompt is not None else fields.text
@@ -112,8 +112,8 @@ _CHOICES = ("function", "custom", "allowed_tools")
 
 
 def _is_chat_body(body: bytes) -> bool:
-    """Whether something in a body with `messages` exists in Chat Completions only, and not in the Messages API. What
-    exists in both means the same in both."""
+    """Whether a body with `messages` has something that only Chat Completions has. Members that Messages has, too, mean
+    the same in both."""
     try:
         request = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

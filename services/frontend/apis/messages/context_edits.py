@@ -1,7 +1,7 @@
-"""`context_management`: clears thinking or tool results of earlier turns before the model sees them. Pure.
+"""Clears thinking or tool results of earlier turns before the model sees them (`context_management`). Pure.
 
 `clear_thinking_20251015` is applied when the request is parsed. `clear_tool_uses_20250919` starts at a size of the
-prompt, and the answer has the tokens that each edit cleared: `apply_edits` counts them, and only where an edit has
+prompt, and the answer reports the tokens that each edit cleared: `apply_edits` counts them, but only where an edit has
 something to clear. `compact_20260112` is in `compaction`.
 """
 
@@ -18,7 +18,7 @@ from services.frontend.apis.messages import wire
 CLEAR_THINKING = "clear_thinking_20251015"
 CLEAR_TOOLS = "clear_tool_uses_20250919"
 CLEARED = "[Old tool result content cleared]"
-"""In place of a result."""
+"""Replaces a result."""
 _DEFAULT_TURNS = 1
 _DEFAULT_USES = 3
 _DEFAULT_TRIGGER = wire.Threshold("input_tokens", 100_000)
@@ -31,14 +31,14 @@ class Edits(Struct, frozen=True):
     """The edits of a request that may clear something, and what they cleared."""
 
     before: list[Message] | None = None
-    """The turns before thinking was cleared; None where none was."""
+    """The messages before thinking was cleared; None where none was cleared."""
     thinking_turns: int = 0
-    """How many turns lost their thinking."""
+    """The number of turns that lost their thinking."""
     tools: wire.ContextEdit | None = None
     applied: list[dict[str, Any]] = []
-    """Those that cleared something, as the answer reports them."""
+    """The edits that cleared something, as the answer reports them."""
     original_tokens: int | None = None
-    """The tokens of the prompt without the edits; None where nothing was to clear."""
+    """The tokens of the prompt without the edits; None where there was nothing to clear."""
 
 
 def edits_of(management: wire.ContextManagement | None, type: str) -> list[wire.ContextEdit]:
@@ -64,9 +64,10 @@ def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
 
 
 def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], int]:
-    """The messages, of which only the last `kept` of the assistant keep their thinking, and how many lost theirs.
+    """Drops thinking from all but the last `kept` turns that have any. Returns the messages and the number of turns
+    changed.
 
-    A tool loop, from one message of the user to the next, counts as one.
+    A tool loop, from one message of the user to the next, counts as one turn.
     """
     out: list[Message] = []
     seen, thought = 0, False
@@ -120,7 +121,7 @@ def _tool_uses(messages: list[Message]) -> int:
 
 
 def _without_tools(messages: list[Message], edit: wire.ContextEdit) -> tuple[list[Message], int]:
-    """The messages with the older results replaced, and how many uses that clears."""
+    """The messages with the older results replaced, and the number of tool uses that this clears."""
     calls = [part for message in messages for part in message.parts if isinstance(part, Call)]
     answered = {part.call_id for message in messages for part in message.parts if isinstance(part, Result)}
     end = max(len(calls) - _kept_uses(edit), 0)

@@ -1,4 +1,4 @@
-"""Formats errors of the Messages API, with failed validations in the words of the native API, which clients parse.
+"""Formats errors of the Messages API. Failed validations have the native API's wording, which clients parse.
 
 msgspec: "Object missing required field `text` - at `$.messages[0].content[1]`"
 native:  "messages.0.content.1.text.text: Field required"
@@ -55,7 +55,7 @@ def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
 
 
 def error_document(info: ErrorInfo, request_id: str) -> AnthropicError:
-    """The error, which may also be the last event of a stream."""
+    """The error as a document, which may also be the last event of a stream."""
     details = {**({"error_code": info.code} if info.code else {}), **(info.details or {})}
     return AnthropicError(
         "error", AnthropicErrorDetail(KINDS[info.kind][1], info.message, details or UNSET), request_id
@@ -89,7 +89,7 @@ _TAGS = {
     "tool": tags_of(wire.ChangedTool),
     "tool_changes": ("tool_addition", "tool_removal"),
 }
-"""Values of `type`, by the field that holds the object."""
+"""Values of `type`, by the field that has the object."""
 _TAGS_IN = {
     ("tool_result", "content"): tags_of(wire.ResultBlock),
     ("search_result", "content"): ("text",),
@@ -142,7 +142,7 @@ def _reason(what: str, steps: Sequence[str]) -> str:
 
 
 def one_of(choices: Sequence[str]) -> str:
-    """The native reason for a value that is none of these."""
+    """The native reason for a value other than these."""
     quoted = [f"'{choice}'" for choice in choices]
     return f"Input should be {', '.join(quoted[:-1])} or {quoted[-1]}"
 

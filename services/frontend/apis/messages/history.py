@@ -1,8 +1,9 @@
-"""Converts `messages` to turns: order kept, results before the user's text of a message, instructions in their place.
+"""Converts `messages` of a request to those of the conversation, in their order; results come before the text beside
+them.
 
-Consecutive messages of one role stay separate turns; the template decides whether to join them. Ids are checked only
-where the prompt would be wrong: a result without its call, and two calls of one id in one message. All else that the
-native API refuses (calls without results, text before results) is accepted, since an interrupted agent sends it.
+Consecutive messages of one role stay separate; the template decides whether to join them. Ids are checked only where
+the prompt would be wrong: a result without its call, and two calls with one id in one message. Everything else that the
+native API refuses (calls without results, text before results) is accepted, since interrupted agents send it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Renders a turn as the event stream of the Messages API, or folds the same events to one Message.
+"""Renders a turn as the event stream of the Messages API, and folds the events to one document.
 
     BlockStart reasoning                            nothing yet
     Delta "Let me look."                            content_block_start thinking, ping (the first time), thinking_delta
@@ -109,8 +109,8 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         applied_edits: list[dict[str, Any]] | None = None,
         compaction: Compaction | None = None,
     ) -> None:
-        """`applied_edits`: None where the request has no `context_management`. `compaction`: the answer begins with
-        it."""
+        """`applied_edits`: None where the request has no `context_management`. `compaction`: the compaction at the
+        beginning of the answer."""
         self._reply = reply
         self._compaction = compaction
         self._omit_thinking = omit_thinking
@@ -124,7 +124,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         self._pinged = False
         self._started = False
         self._text: list[str] = []
-        """The open reasoning, where it is sent again whole."""
+        """The text of open reasoning that will be sent again whole."""
         self._call: Dispatch | None = None
         """The open block as a complete call."""
         self._ids = TokenReport()
@@ -136,7 +136,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         return self.encode(self.opening(prepared))
 
     def opening(self, prepared: Sequence[Prepared]) -> list[Event]:
-        """`message_start`, with the exact size of the prompt, and the part of it that is expected in the KV cache."""
+        """`message_start`, with the exact size of the prompt and the part expected in the KV cache."""
         self._ids.start(prepared[0])
         message = wire.StartedAnswer(
             id=f"msg_{self._reply.turn}",
@@ -185,7 +185,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             out.append(wire.Ping())
 
     def _piece(self, text: str) -> wire.ContentBlockDelta:
-        """A delta of the open block; in the stream the same bytes as by `_head`."""
+        """A delta of the open block. Encoded, it equals `_head`, the text and `_END`."""
         kind = self._block.kind if self._block is not None else ""
         if kind == "text":
             return wire.ContentBlockDelta(self._index, wire.TextDelta(text))
@@ -218,7 +218,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         if block.kind == "reasoning":
             out.append(wire.ContentBlockDelta(self._index, wire.SignatureDelta(event.seal or UNSEALED)))
         if block.kind == "tool_use" and not event.complete and not self._started:
-            # No arguments at all would be read as {} and run; the beginning of an object never is.
+            # Clients read empty arguments as {} and run the call; they never run the beginning of an object.
             out.append(self._piece("{"))
         out.append(wire.ContentBlockStop(self._index))
         self._block = None
@@ -243,7 +243,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             out.append(wire.ContentBlockStop(self._index))
 
     def _send_whole(self, block: BlockStart, text: str, seal: str | None, out: list[Event]) -> None:
-        """An extra event on request: the whole block, as in a document."""
+        """Sends the whole block in an event of its own, which a client or an operator requested."""
         if block.kind == "reasoning":
             out.append(wire.ReasoningDispatch(self._indexed(wire.ThinkingContent(text, seal or UNSEALED))))
         elif is_json(text, dict[str, Raw]):
@@ -276,7 +276,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
 
 
 class CompactionStream(MessagesStream):
-    """Renders a turn that writes a summary as a message with the compaction alone: the client asked for a pause."""
+    """Renders a turn that writes a summary as a message with only the compaction, for `pause_after_compaction`."""
 
     def __init__(self, reply: Reply, **options: Any) -> None:
         super().__init__(reply, **options)
@@ -284,7 +284,7 @@ class CompactionStream(MessagesStream):
 
     @override
     def render(self, events: Sequence[TurnEvent]) -> list[Event]:
-        """Nothing is sent before the end."""
+        """Returns no events before the end of the turn."""
         self._events += events
         last = events[-1]
         if (failure := failure_of(last)) is not None:
@@ -300,8 +300,7 @@ class CompactionStream(MessagesStream):
 class MessageCollector(Collector):
     """Collects one turn into a Message: folds the events of its stream.
 
-    The input of a call that was cut off has those of its members that are whole, as the SDKs make it of the stream; the
-    turn's `stop_reason` shows the cut.
+    The input of a call that was cut off has the members that are complete, as in the SDKs; `stop_reason` shows the cut.
     """
 
     def __init__(self, stream: MessagesStream) -> None:
@@ -370,7 +369,7 @@ class MessageCollector(Collector):
 
 
 def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
-    """A turn cut off after a complete call has `max_tokens`, as natively."""
+    """The stop reason. A turn that was cut off after a complete call has `max_tokens`, as in the native API."""
     reason = _REASONS.get(finish.reason, "end_turn")
     if reason == "end_turn" and complete_calls:
         reason = "tool_use"
@@ -378,7 +377,7 @@ def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
 
 
 def _first_usage(prepared: Prepared) -> wire.Usage:
-    """Usage before decoding begins, with the cached part that the worker expects; the end of the stream is exact."""
+    """Usage before decoding begins. Its cached part is an estimate; the usage at the end of the stream is exact."""
     return wire.Usage(
         input_tokens=prepared.prompt_tokens - prepared.cached,
         cache_read_input_tokens=prepared.cached,
@@ -402,18 +401,18 @@ def _last_usage(usage: Usage) -> wire.Usage:
 
 
 def _iterations(**usages: Usage) -> list[dict[str, Any]]:
-    """Usage of each of several turns, by its kind."""
+    """Usage of several turns, by kind."""
     return [{"type": kind, **msgspec.to_builtins(_usage(usage))} for kind, usage in usages.items()]
 
 
 def _input(text: str) -> str:
-    """The arguments of a call as an object: unchanged if they are one, else without the member that was cut off."""
+    """The arguments of a call as a JSON object: unchanged if they are one, else without the member that was cut off."""
     depth, end = 0, 1
     for token in _JSON_TOKEN.finditer(text):
         depth += _DEPTHS.get(token[0], 0)
         if token[0] == "," and depth == 1:
             end = token.start()
-    # A value at the very end is whole if something closes it; a number may go on.
+    # A value at the end is complete if it has a closing character; a number may be cut.
     closed = [text + "}"] if text.endswith(('"', "]", "}")) else []
     return next(
         (candidate for candidate in (text, *closed, text[:end] + "}") if is_json(candidate, dict[str, Raw])), "{}"

@@ -1,7 +1,7 @@
 """Parses a Messages request into a `Conversation`; the `Dialect` of the API.
 
-`docs/messages.md` lists what each field does. Refused are only fields that would silently change the meaning of the
-answer (threads, containers, MCP servers, files); unknown fields are ignored.
+`docs/messages.md` lists what each field does. Fields that would silently change the meaning of the answer are refused
+(threads, containers, MCP servers, files); unknown fields are ignored.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Rep
 from services.runtime.memo import Memo, share_texts
 
 THREADS = "thread_unsupported_request"
-"""On this code the SDK's tool runner sends the whole history again."""
+"""An error code on which the SDK's tool runner sends the whole history again."""
 
 _MIN_BUDGET = 1024
 _INTERLEAVED = "interleaved-thinking-"
@@ -41,25 +41,25 @@ class MessagesAsk(Struct, frozen=True):
     stream: bool
     notes: list[str]
     edits: context_edits.Edits | None = None
-    """None where the request has no `context_management`: then the answer has none either."""
+    """None where the request has no `context_management`; the answer has none then."""
     compact: CompactEdit | None = None
-    """What `compact` still has to apply."""
+    """The edit that `compact` is to apply."""
     compaction: Compaction | None = None
-    """The compaction that the answer begins with."""
+    """The compaction at the beginning of the answer."""
     pausing: bool = False
-    """The answer is the compaction alone: the conversation requests a summary."""
+    """The answer is only the compaction: the conversation requests a summary."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """The one conversation: a Messages answer has one choice."""
+        """The conversation; an answer has one choice."""
         return (self.conversation,)
 
     def renderer(self, reply: Reply) -> Renderer:
-        """The streamed answer."""
+        """Returns the renderer of a streamed answer."""
         return self._stream(reply)
 
     def collector(self, reply: Reply) -> Collector:
-        """The answer in one piece."""
+        """Returns the collector of an answer in one document."""
         return MessageCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)))
 
     def _stream(self, reply: Reply) -> MessagesStream:
@@ -81,8 +81,8 @@ def parse(
 ) -> MessagesAsk:
     """Parses a request. Raises Invalid in the native wording.
 
-    `counting`: for count_tokens, whose requests have no `max_tokens`, may be pieces of a conversation with unmatched
-    calls and results, and may use features that this server lacks. `decoder`: by default one that remembers no tools.
+    `counting`: for count_tokens. Its requests have no `max_tokens`, may have unmatched calls and results, and may use
+    features that this server lacks. `decoder`: by default one without a memo of tools.
     """
     request, declared = decoder.decode(body)
     if not request.messages:
@@ -131,12 +131,13 @@ async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> M
 
 
 async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, write: Write) -> MessagesAsk:
-    """The request after its compaction, if it needs one. `window`: see `CompactEdit`; `write`: for the summary.
+    """The request after compaction, if it needs one. `window`: the model's context window; `write`: runs the summary's
+    turn.
 
     Raises as `count` and `write`.
     """
     edit, conversation = ask.compact, ask.conversation
-    # A last message of the assistant is to be continued, and would be gone.
+    # The answer continues a last message of the assistant, which a compaction would remove.
     if edit is None or not conversation.messages or conversation.messages[-1].role == "assistant":
         return ask
     if not edit.applies(await count(conversation), window):
@@ -177,7 +178,7 @@ def _check_turn(request: wire.Body, headers: Mapping[str, str]) -> None:
     if any(not stop for stop in request.stop_sequences or []):
         raise Invalid("stop_sequences: each stop sequence must be non-empty", param="stop_sequences")
     budget = request.thinking.budget_tokens if request.thinking else None
-    # Natively an interleaved budget is one for all thoughts of a tool loop.
+    # In the native API an interleaved budget holds for all thoughts of a tool loop.
     interleaved = _INTERLEAVED in headers.get("anthropic-beta", "")
     if budget is not None and budget >= request.max_tokens > 0 and not interleaved:
         raise Invalid("`max_tokens` must be greater than `thinking.budget_tokens`.", param="thinking.budget_tokens")
@@ -223,7 +224,7 @@ def _format(request: wire.Body) -> OutputFormat | None:
 
 
 def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
-    """The session id. Claude Code's helpers have the id of their session, and one of their own."""
+    """The session id. Claude Code's subagents send the id of their session and an id of their own."""
     session = first_header(headers, _SESSION_HEADERS) or _session_of_user(request)
     agent = headers.get(_AGENT_HEADER)
     return f"{session}/{agent}" if session and agent else session
@@ -246,7 +247,7 @@ class _UserId(Struct):
 
 
 class Messages(Dialect):
-    """Pure, except for its cache of tools and instructions. One instance serves every request."""
+    """The dialect of the Messages API. Pure, except for its memo of tools. One instance serves every request."""
 
     name = "messages"
     keepalive = PING

@@ -65,8 +65,8 @@ def listing(
 ) -> dict[str, Any]:
     """The list, one entry for each name, cut to the requested page. Raises Invalid for a bad query.
 
-    Without `limit` it is complete: OpenAI's clients use no pages. `profiles`: see `codex_profile.catalogue`, `hosted`:
-    see `entry`.
+    Without `limit` the list is complete: OpenAI's clients use no pages. `profiles`: see `codex_profile.catalogue`,
+    `hosted`: see `entry`.
     """
     if lifecycles and "active" not in lifecycles:
         named = []

@@ -1,4 +1,5 @@
-"""Makes the OpenAPI 3.1 document of a set of APIs. Schemas are msgspec's; this module adds paths, answers, errors."""
+"""Makes the OpenAPI 3.1 document of a set of APIs. Schemas come from msgspec; this module adds paths, answers,
+errors."""
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
@@ -71,7 +72,7 @@ def _schemas(
 ) -> dict[Any, dict[str, Any]]:
     """Returns the schema of each type, and adds those of Structs to `components`, under `prefix` and the type's name.
 
-    `answers`: members with a default are required, because encoded Structs have them.
+    `answers`: the types are of answers, in which members with a default are always present.
     """
     kinds = list(dict.fromkeys(kind for kind in types if kind))
     schemas, structs = msgspec.json.schema_components(kinds, ref_template=f"{_REF}{prefix}{{name}}")

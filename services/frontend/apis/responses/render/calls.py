@@ -1,4 +1,4 @@
-"""The output items of calls: functions, freeform tools, built-in tools, and searches that this server runs."""
+"""Renders the output items of calls: functions, freeform tools, built-in tools, and searches that this server runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from services.frontend.apis.shared.tools import FreeformInput
 from services.frontend.turns.hosted.tools import hosted_argument, pack
 
 ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}
-"""By the kind of built-in tool."""
+"""Prefixes of item ids, by the kind of built-in tool."""
 
 
 class FunctionItem(OutputItem):
@@ -89,8 +89,8 @@ class CustomItem(FunctionItem):
 
 
 class BuiltInItem(OutputItem):
-    """A call of a built-in tool, sent when it is complete. With invalid arguments it becomes a function call: then the
-    client returns an error to the model."""
+    """A call of a built-in tool, sent when it is complete. With invalid arguments it becomes a function call, for which
+    the client returns an error to the model."""
 
     dispatch = "tool_call_dispatch"
 
@@ -124,7 +124,7 @@ class BuiltInItem(OutputItem):
 
 
 class SearchItem(OutputItem):
-    """A call of web search or web fetch. At the end of its block the search begins."""
+    """A call of web search or web fetch. The search begins at the end of its block."""
 
     def __init__(self, writer: EventWriter, turn: str, index: int, start: BlockStart) -> None:
         super().__init__(writer, f"ws_{turn}{index:03d}", index)
@@ -150,7 +150,7 @@ class SearchItem(OutputItem):
         return item
 
     def json(self, status: str, sources: Sequence[str] | None = None) -> Raw:
-        """The item in some state."""
+        """The item with a status."""
         argument = hosted_argument(self._kind, self.text)
         action: dict[str, Any] = {"type": "open_page", "url": argument}
         if self._kind == "web_search":
@@ -161,8 +161,8 @@ class SearchItem(OutputItem):
 
 
 def results_item(id: str, results: Sequence[HostedResult]) -> Raw:
-    """The item that carries results to the next request. A `web_search_call` has none, and agents keep nothing but its
-    own members; what every agent returns unchanged is the `encrypted_content` of reasoning."""
+    """The item that carries results to the next request, in the `encrypted_content` of reasoning, which every agent
+    returns unchanged. A `web_search_call` has no member for results, and agents drop members that they do not know."""
     return raw({"id": id, "type": "reasoning", "summary": [], "encrypted_content": pack(msgspec.json.encode(results))})
 
 
@@ -199,7 +199,7 @@ _object = msgspec.json.Decoder(dict[str, Raw])
 
 
 def _built_in_call(kind: str, arguments: str) -> dict[str, Any] | None:
-    """The members that a complete call of a built-in tool has of its own; None where the arguments are invalid."""
+    """The members that are specific to a complete call of a built-in tool; None where the arguments are invalid."""
     try:
         if kind == "local_shell":
             action = _local_shell.decode(arguments)

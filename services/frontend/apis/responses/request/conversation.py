@@ -26,7 +26,7 @@ _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
 def build(
     request: ResponsesRequest, headers: Mapping[str, str], offered: RequestTools, items: ItemReader
 ) -> Conversation:
-    """The conversation of the items that were read. Raises Invalid."""
+    """Builds the conversation from the items that `items` has read. Raises Invalid."""
     body = request.body
     if not items.messages and not body.instructions and request.model and body.input is None:
         raise missing_parameter("input")

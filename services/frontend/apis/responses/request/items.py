@@ -1,8 +1,8 @@
-"""Converts input items into conversation turns.
+"""Converts input items to messages of the conversation.
 
-Consecutive items that the model made (reasoning, messages, calls) are one turn with many parts, in order. Agents send
-all results after all calls: consecutive results are one turn, sorted by their calls, because many templates match them
-by position only. Ids of items never reach a prompt.
+Consecutive items that the model made (reasoning, messages, calls) become one message with their parts in order. Agents
+send all results after all calls: consecutive results become one message, sorted by their calls, because many templates
+match them only by position. Ids of items never reach a prompt.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,21 +24,21 @@ from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.hosted.tools import result_part, unpack
 
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"
-"""Goes before the summary of a compaction item."""
+"""Precedes the summary of a compaction item in the prompt."""
 
 
 _PREFIX = "turnwire.compaction.1\n"
-"""Distinguishes a sealed summary from sealed reasoning, so that neither passes for the other."""
+"""Distinguishes a sealed summary from sealed reasoning, so that neither is accepted as the other."""
 
 
 class TextSealer(Protocol):
-    """Seals and opens text; handed to the dialect, which has no key."""
+    """Seals and opens text, for the dialect, which has no key."""
 
     def seal(self, text: str) -> str:
         """The sealed form of a text."""
 
     def open(self, blob: str) -> str | None:
-        """The text; None where the blob is foreign, damaged or made with another key."""
+        """The text; None for a blob that is foreign, damaged or made with another key."""
 
 
 def seal_summary(sealer: TextSealer, summary: str) -> str:
@@ -53,7 +53,7 @@ def open_summary(sealer: TextSealer, blob: str) -> str | None:
 
 
 class ItemReader:
-    """Collects the turns of a request, and the tools and settings that come with its items."""
+    """Collects the messages of a request, and the tools and settings in its items."""
 
     def __init__(self, tools: RequestTools, sealer: TextSealer | None, *, pairing: bool) -> None:
         """`pairing`: an output without its call is an error."""
@@ -66,16 +66,16 @@ class ItemReader:
         self._sealer = sealer
         self._pairing = pairing
         self._parts: list[Part] = []
-        """Of the model's turn, as long as it goes on."""
+        """The parts of the assistant's message that is not complete yet."""
         self._ids: list[str] = []
-        """Of its items without a part that has the id."""
+        """The ids of that message's items without a part that has the id."""
         self._results: list[Result] = []
         self._calls: dict[str, tuple[int, str]] = {}
         """Position and rendered tool name of each call, by call id."""
         self._search: str | None = None
         """The call id of the last search for tools."""
         self._searches: list[int] = []
-        """Positions among `_parts` of searches whose results have not come."""
+        """Positions among `_parts` of searches without results yet."""
         self._shells: dict[str, str] = {}
         """Call ids of local shell calls by the ids of their items."""
 
@@ -94,7 +94,7 @@ class ItemReader:
                 self.notes.append(name)
 
     def close(self) -> None:
-        """Ends the turn at work. Call it after the last item."""
+        """Completes the current message. Call it after the last item."""
         if self._parts:
             self.messages.append(Message("assistant", self._parts, ids=self._ids))
             self._parts = []
@@ -122,8 +122,8 @@ class ItemReader:
             self.messages.append(Message(message.role, [*parts]))
 
     def _reasoning(self, item: wire.ReasoningItem, at: str) -> None:
-        """Its text, else its seal, else its summary, also in place of a foreign seal. A summary that repeats the text,
-        as ours do, is left out."""
+        """Adds reasoning: its text, else its seal, else its summary, which also replaces a foreign seal. A summary that
+        repeats the text, as ours do, is left out."""
         text = "".join(part.text for part in item.content or ()) or None
         summary = [part.text for part in item.summary or () if part.text]
         if (found := _carried_results(item.encrypted_content)) is not None:
@@ -143,7 +143,8 @@ class ItemReader:
         self._add(Reasoning(text, seal, summary, item.id))
 
     def _hosted_results(self, results: Sequence[HostedResult], at: str) -> None:
-        """The results of the searches before, which become calls. Without the tool they stay text."""
+        """Adds the results of the previous searches, which become calls. Searches of a tool that is not served stay
+        text."""
         results = [result for result in results if self._tools.runs(result.name)]
         if not results:
             return
@@ -154,7 +155,7 @@ class ItemReader:
                 self._parts[position] = call
         else:
             self._parts += calls
-        number = len(self._calls) + len(self._parts)  # calls between them are counted again, for the order of results
+        number = len(self._calls) + len(self._parts)  # calls between them get new positions, for the order of results
         for index, part in enumerate(self._parts):
             if isinstance(part, Call):
                 self._calls[part.call_id] = (number + index, ToolName("function", part.name, part.namespace).rendered)
@@ -216,7 +217,7 @@ class ItemReader:
     def _local_shell_output(self, output: wire.CallOutput, at: str) -> None:
         call_id = output.call_id or output.id
         if output.call_id is None and output.id not in self._calls:
-            # Natively `id` repeats the call's `call_id`; some clients send the item's own id.
+            # In the native API `id` repeats the call's `call_id`; some clients send the item's own id.
             call_id = self._shells.get(output.id or "", output.id)
         self._result(call_id, content.parts(output.output, f"{at}.output"), at)
 

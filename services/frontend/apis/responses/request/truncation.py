@@ -1,7 +1,7 @@
 """Shortens conversations that do not fit into the context window, for `truncation: auto`.
 
-Instructions, the last question and the last turn, with the calls that it answers, stay. Of the rest the oldest turns
-are dropped first, a call always with its results. A binary search with exact counts finds how many.
+Instructions, the last question and the last message, with the calls that it answers, stay. The oldest of the other
+messages are dropped first, a call always with its results. A binary search with exact counts finds the number.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -18,8 +18,8 @@ Count = Callable[[Conversation], Awaitable[int]]
 
 
 async def shortened(conversation: Conversation, overflow: ContextOverflow, count: Count) -> Conversation:
-    """The conversation without as few turns as possible. Raises `overflow` again where it does not name the limit, and
-    where dropping all droppable turns is not enough; TurnwireError if a count fails."""
+    """Drops as few messages as possible. Raises `overflow` again if it has no limit, or if dropping all droppable
+    messages is not enough; TurnwireError if a count fails."""
     limit = (overflow.info.details or {}).get("max_prompt_tokens")
     groups = droppable(conversation.messages)
     if limit is None or not groups:
@@ -39,7 +39,7 @@ async def shortened(conversation: Conversation, overflow: ContextOverflow, count
 
 
 def droppable(messages: Sequence[Message]) -> list[list[int]]:
-    """The places of the messages that may be dropped, oldest first, in groups that belong together."""
+    """The indices of the messages that may be dropped, oldest first, in groups that belong together."""
     groups: list[list[int]] = []
     for place, message in enumerate(messages):
         if message.role == "tool" and groups:
@@ -55,7 +55,7 @@ def droppable(messages: Sequence[Message]) -> list[list[int]]:
 
 
 def without(conversation: Conversation, places: Iterable[int]) -> Conversation:
-    """The conversation without the messages at these places, and without the results of the calls in them."""
+    """The conversation without the messages at these indices, and without the results of their calls."""
     gone = set(places)
     calls = {part.call_id for at in gone for part in conversation.messages[at].parts if isinstance(part, Call)}
     messages = []

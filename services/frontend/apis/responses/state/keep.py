@@ -1,4 +1,4 @@
-"""Keeps a response: records its stream while it is sent, and makes the record that the store takes."""
+"""Records the stream of a response while it is sent, and makes the response's record for the store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.turns.interfaces import Ask, Renderer, Reply
 
 _CHUNK_BYTES = 64 * 1024
-"""Most bytes that a recording holds uncompressed."""
+"""The most bytes that a recording keeps uncompressed."""
 
 
 class EventPacker:
-    """Compresses a stream while it is sent. Events repeat each other: a tenth of their size or less is left."""
+    """Compresses a stream while it is sent. Events repeat each other, so they shrink to a tenth or less."""
 
     def __init__(self) -> None:
         self._packed = bytearray()  # a copy: the buffer of each result of zstandard keeps its uncompressed size
@@ -79,7 +79,7 @@ class Recorder(Renderer):
         return self._record(self.stream.error(info))
 
     def break_off(self) -> bytes:
-        """The end of a stream that was cancelled, as `ResponsesStream.break_off` renders it."""
+        """Ends the output of a cancelled turn, as the stream does."""
         return self._record(self.stream.break_off())
 
     def recording(self) -> bytes:
@@ -124,28 +124,28 @@ class RecordedAsk(Ask):
 
 @dataclass
 class AcceptedRequest:
-    """A converted request, with what is needed to store its response."""
+    """A converted request, with the data for storing its response."""
 
     ask: ResponsesAsk
     turn: str
     tenant: str | None
     compacted: list[Raw] | None = None
-    """Set where the context is compacted: the items that stand for everything before the turn's own output."""
+    """Set where the context was compacted: the items that replace everything before the turn's own output."""
 
     @cached_property
     def items(self) -> list[Raw]:
-        """The items of its own input, each with an id."""
+        """The items of the request's own input, each with an id."""
         return stored_items(self.ask.request, self.turn)
 
     def record(
         self, stream: ResponsesStream, recording: bytes = b"", *, status: wire.Status | None = None, owner: str = ""
     ) -> StoredResponse:
-        """The response as it stands.
+        """Makes the record of the response at this moment.
 
         Args:
-            recording: its stream, compressed.
-            status: overrides the stream's.
-            owner: the process in which it still runs.
+            recording: the stream, compressed.
+            status: overrides the status of the stream.
+            owner: the process in which the response still runs.
         """
         body, output = self.ask.request.body, list(stream.state.items)
         document = stream.state.document(status)

@@ -1,4 +1,4 @@
-"""Runs turns that have no HTTP response of their own: background responses and those of WebSocket lanes."""
+"""Runs turns without an HTTP response of their own: background responses, and responses on a WebSocket."""
 
 import asyncio
 import time
@@ -17,11 +17,11 @@ from services.frontend.turns.sinks import StreamSink, StreamWriter
 from services.frontend.turns.turn_server import TurnServer
 
 NOT_STARTED = Prepared(0, 0)
-"""Starts the stream of a turn that could not start."""
+"""Stands for the preparation of a turn that could not start."""
 
 
 class Emitter(StreamWriter):
-    """Hands the parts of a turn's stream on."""
+    """Passes the parts of a turn's stream to a function."""
 
     def __init__(self, emit: Callable[[bytes], None], on_end: Callable[[], None] = lambda: None) -> None:
         """`emit`: takes the next part of the stream. `on_end`: called once, before the last part is emitted. Both are
@@ -57,7 +57,7 @@ class Emitter(StreamWriter):
             self.done.set()
 
     def abort(self) -> None:
-        """See `StreamWriter.abort`: the part that ends the stream is missing."""
+        """Ends the stream without its last part."""
         self.close()
 
 
@@ -68,12 +68,12 @@ class Runner:
         self.server = server
 
     def reply(self, context: RequestContext, model: str) -> Reply:
-        """The ids and times of an answer; without a name, the served model. Raises where no such model is served."""
+        """The ids and times of an answer. `model` "": the served model. Raises NotFound if the model is not served."""
         name = model or self.server.admission.resolve(model, context.caller).name
         return Reply(context.id, context.request_id, name, created=int(time.time()), now=time.time)
 
     def shorten(self, ask: ResponsesAsk, context: RequestContext) -> Shorten | None:
-        """What `truncation: auto` does; None where the request does not ask for it."""
+        """The function that shortens the conversation for `truncation: auto`; None where it is not requested."""
         if not ask.truncate:
             return None
         return partial(shortened, count=partial(self.server.admission.count, caller=context.caller))
