@@ -17,9 +17,9 @@ from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut
 from services.ledger.recall import Recall
 from services.preprocessor.encode import EncodingCheck
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import OnStep, Prompt, assemble, no_step
-from services.preprocessor.restore import LedgerReader
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
 from services.tokenization.encoder import TooLong

@@ -1,12 +1,12 @@
-"""Makes the prompt of a conversation, one module a step: strip, restore, render, encode, limit. Pure and CPU-bound.
+"""Makes the prompt of a conversation in five steps: strip, restore, render, encode, limit. Pure and CPU-bound.
 
-| step    | module                                  | result                                                     |
-|---------|-----------------------------------------|------------------------------------------------------------|
-| strip   | `strip`                                 | the conversation that the model is to see                  |
-| restore | `services/ledger/recall.py`             | its earlier turns as the model wrote them                  |
-| render  | `render`                                | the text, by the chat template, whole                      |
-| encode  | `encode`, `services/ledger/recall.py`   | the token ids: original ones of turns, others of the text  |
-| limit   | `limit`                                 | how many tokens may be decoded, or a refusal               |
+| step    | file                                       | result                                                    |
+|---------|--------------------------------------------|-----------------------------------------------------------|
+| strip   | `strip.py`, `output_format.py`             | the conversation that the model is to see                 |
+| restore | `services/ledger/recall.py`                | its earlier turns as the model wrote them                 |
+| render  | `render.py`                                | the text, by the chat template, whole                     |
+| encode  | `encode.py`, `services/ledger/recall.py`   | the token ids: original ones of turns, others of the text |
+| limit   | `limit.py`                                 | how many tokens may be decoded, or a refusal              |
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +21,9 @@ from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.encode import encode, encode_raw
 from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.output_format import with_format_instruction
 from services.preprocessor.render import RenderedPrompt, render
-from services.preprocessor.strip import strip
+from services.preprocessor.strip import strip_preamble
 from services.runtime.config import PreprocessorConfig
 from services.templates.messages import Unseal
 from services.templates.tools import PromptTools
@@ -117,7 +118,8 @@ def assemble(
         else:
             on_step("strip")
             tools = setup.tools_of(conversation.tools)
-            stripped, lines = strip(conversation, headers=setup.strip_preamble)
+            stripped, lines = strip_preamble(conversation) if setup.strip_preamble else (conversation, 0)
+            stripped = with_format_instruction(stripped)
             if remember is not None:
                 on_step("ledger")
                 recall = remember(stripped, tools.rendered)

@@ -1,17 +1,12 @@
-"""Removes billing headers from a conversation, and adds an instruction for its output format. Pure.
+"""Removes billing headers from a conversation. Pure.
 
 Claude Code's billing header changes between requests and defeats prefix caching. Claude Code begins its system prompt
 with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`. Part of it is a hash of
 the first user message; older builds change it with every request. With it, the prompts of two sessions of the same user
 share 47 characters; without it, 221,492. The header is a system block of its own or, where a proxy merged blocks, the
 start of a longer one; then the instructions may follow on the same line.
+"""
 
-An output format (`response_format`, `text.format`) is enforced by the engine where no tool may be called. A model with
-tools cannot be constrained in this way: its first token would belong to the answer, and an agent that sends a format
-with every request (Codex' `--output-schema`) would never get a call. An instruction describes the format to such a
-model, the same in every turn of the session."""
-
-import json
 import re
 from operator import attrgetter
 from typing import TypeVar
@@ -30,13 +25,6 @@ _HEADER = re.compile(_NAME, re.IGNORECASE)
 _INSTRUCTIONS = frozenset(("system", "developer"))
 _role = attrgetter("role")
 P = TypeVar("P", bound=Part)
-
-
-def strip(conversation: Conversation, *, headers: bool) -> tuple[Conversation, int]:
-    """The conversation as the model sees it, and the number of billing headers that were removed (only with `headers`).
-    An instruction for its output format is added."""
-    stripped, removed = strip_preamble(conversation) if headers else (conversation, 0)
-    return _with_format_instruction(stripped), removed
 
 
 def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
@@ -60,20 +48,6 @@ def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
             if changed.get(at, True)
         ]
     return (replace(conversation, system=system, messages=messages), removed) if removed else (conversation, 0)
-
-
-def _with_format_instruction(conversation: Conversation) -> Conversation:
-    """The conversation with its format among the instructions, if it has tools."""
-    output = conversation.format
-    if output is None or not conversation.tools:
-        return conversation
-    if output.schema is None:
-        text = "Your final answer, when you call no more tools, must be one JSON object and nothing else."
-    else:
-        schema = json.dumps(output.schema, ensure_ascii=False)
-        text = "Your final answer, when you call no more tools, must be JSON that fits this schema, and nothing else:\n"
-        text += schema
-    return replace(conversation, system=[*conversation.system, Text(text)])
 
 
 def _strip_parts(parts: list[P]) -> tuple[list[P], int]:

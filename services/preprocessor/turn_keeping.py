@@ -13,9 +13,9 @@ from services.ledger.comparison import ParseMode
 from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import turn_key
 from services.ledger.recall import Ledger
+from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from services.preprocessor.restore import open_ledger
 
 _ROOM = 1 << 22
 _TOOL = ToolSpec("probe", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})

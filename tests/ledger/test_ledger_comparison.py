@@ -30,9 +30,9 @@ from services.ledger.recall import Ledger
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entry_of
 from services.parser.turn_parse import TurnParse
+from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from services.preprocessor.restore import open_ledger
 from services.runtime.config import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
 

@@ -1,7 +1,6 @@
-"""The ledger of one preprocessor: restores earlier turns as the model wrote them (docs/ledger.md).
+"""Fills the ledger of one preprocessor: receives the entries of turns that end, fetches others from the bucket.
 
-`open_ledger` makes it for a loaded model. `LedgerReader` keeps it filled: it receives the entries of turns that end,
-and fetches others from the bucket.
+`open_ledger` makes the ledger for a loaded model. The step that restores turns is `services/ledger/recall.py`.
 
 An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign entries cost only speed.
 """

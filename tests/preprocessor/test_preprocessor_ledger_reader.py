@@ -8,9 +8,9 @@ import pytest
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from services.ledger.signer import EntrySigner
+from services.preprocessor.ledger_reader import LedgerReader, open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.restore import LedgerReader, open_ledger
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
