@@ -24,7 +24,6 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.output_format import with_format_instruction
 from services.preprocessor.render import RenderedPrompt, render
 from services.preprocessor.strip import strip_preamble
-from services.runtime.config import PreprocessorConfig
 from services.templates.messages import Unseal
 from services.templates.tools import PromptTools
 from services.tokenization.model_files import with_defaults
@@ -58,31 +57,12 @@ class Prompt(Struct, frozen=True, kw_only=True):
     stop_ids: list[int]
     sampling: Sampling
     """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
-    stripped_lines: int
-    """Billing header lines that were removed."""
     found: RecalledPrompt | None = None
     """The ledger's part, if there is a ledger."""
 
 
 def no_step(name: str) -> None:
     """An `OnStep` that does nothing."""
-
-
-def prompt_ids(model: str, conversation: Conversation) -> list[int]:
-    """The token ids of a conversation's prompt, as the preprocessor sends them to a worker, without any service.
-
-    `model` is a directory (or hub id) with the model's configuration, tokenizer and chat template; weights are not
-    needed. Each call loads these files, in a second or two. For more prompts load them once:
-
-        setup = ModelSetup.load(PreprocessorConfig(model=model))
-        prompt = assemble(conversation, setup)
-
-    The `Prompt` also has the text, the tools as the model sees them, and the stop ids.
-
-    Raises OSError or ValueError where the model cannot be loaded, Invalid where the template refuses the conversation,
-    ContextOverflow where it does not fit the model's context window.
-    """
-    return list(assemble(conversation, ModelSetup.load(PreprocessorConfig(model=model))).ids)
 
 
 def assemble(
@@ -106,7 +86,7 @@ def assemble(
     """
     if limit:
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
-    tools, lines = PromptTools(), 0
+    tools = PromptTools()
     recall: Recall | None = None
     found: RecalledPrompt | None = None
     ids: Sequence[int]
@@ -118,7 +98,7 @@ def assemble(
         else:
             on_step("strip")
             tools = setup.tools_of(conversation.tools)
-            stripped, lines = strip_preamble(conversation) if setup.strip_preamble else (conversation, 0)
+            stripped = strip_preamble(conversation) if setup.strip_preamble else conversation
             stripped = with_format_instruction(stripped)
             if remember is not None:
                 on_step("ledger")
@@ -147,7 +127,6 @@ def assemble(
         window_limited=output.window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
         sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=output.max_tokens),
-        stripped_lines=lines,
         found=found,
     )
 

@@ -199,10 +199,8 @@ def test_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
     with_header = conversation(system=[Text(HEADER), Text("Be brief.")])
     prompt = assemble(with_header, setup)
     assert prompt.ids == assemble(conversation(system=[Text("Be brief.")]), setup).ids
-    assert prompt.stripped_lines == 1
     left = assemble(with_header, changed(setup, strip_preamble=False))
     assert HEADER in left.text
-    assert left.stripped_lines == 0
 
 
 def test_operators_template_variables_are_used(setup: ModelSetup) -> None:
@@ -321,7 +319,7 @@ class TestRaw:
         text = HEADER + "\n  Once <|im_start|> upon\n"
         prompt = assemble(raw(RawPrompt(text)), setup)
         assert prompt.ids == setup.tokenizer.encode(text, True)
-        assert (prompt.stripped_lines, prompt.in_reasoning, prompt.prefix, prompt.tools) == (0, False, "", [])
+        assert (prompt.in_reasoning, prompt.prefix, prompt.tools) == (False, "", [])
         assert set(setup.stop_ids) <= set(prompt.stop_ids)
 
     def test_raw_ids_are_unchanged(self, setup: ModelSetup) -> None:
