@@ -127,7 +127,7 @@ class Crowd:
         conversation = replace(conversation, client=Caller(session=member.session, tenant=member.tenant))
         unseal = SEALER.of(member.tenant).open
         return assemble(
-            conversation, self.setup, unseal=unseal, remember=lambda c, tools: self.ledger.recall(c, tools, unseal)
+            conversation, self.setup, unseal=unseal, look_up=lambda c, tools: self.ledger.look_up(c, tools, unseal)
         )
 
     def _judge(self, member: Member, prompt: Prompt) -> None:

@@ -117,8 +117,8 @@ class Walk:
 
     def _prompt(self, client: Client, dialogue: object) -> Prompt:
         unseal = SEALER.of(None).open
-        recall = partial(self.ledger.recall, unseal=unseal)
-        return assemble(client(dialogue), self.setup, unseal=unseal, remember=recall)  # type: ignore[arg-type]
+        look_up = partial(self.ledger.look_up, unseal=unseal)
+        return assemble(client(dialogue), self.setup, unseal=unseal, look_up=look_up)  # type: ignore[arg-type]
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -109,9 +109,9 @@ class LedgerReader:
         """Subscribes to the entries of turns that end."""
         await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._entry)
 
-    def remember(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
+    def look_up(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
         """Looks up a conversation's turns in memory; for any thread."""
-        return self.ledger.recall(conversation, tools, self._sealer.of(conversation.client.tenant).open)
+        return self.ledger.look_up(conversation, tools, self._sealer.of(conversation.client.tenant).open)
 
     def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
         """The keys for which the bucket may have more entries than memory; for any thread."""

@@ -30,8 +30,8 @@ from services.tokenization.model_files import with_defaults
 
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
 
-Remember: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
-"""Looks up the turns of a stripped conversation, with its tools as the model sees them: `Ledger.recall`."""
+LookUp: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
+"""Looks up the turns of a stripped conversation, with its tools as the model sees them: `Ledger.look_up`."""
 OnStep: TypeAlias = Callable[[str], None]
 """Called at the start of each step with its name: `strip`, `ledger`, `render`, `encode`."""
 
@@ -72,13 +72,13 @@ def assemble(
     window: int | None = None,
     limit: bool = True,
     unseal: Unseal | None = None,
-    remember: Remember | None = None,
+    look_up: LookUp | None = None,
     on_step: OnStep = no_step,
 ) -> Prompt:
     """The prompt of a conversation.
 
     `window`: the workers' context window in tokens, if known. `limit` False skips the checks, to count or show a
-    prompt, which the ledger then does not keep. `unseal` opens sealed reasoning. `remember` looks up earlier turns in
+    prompt, which the ledger then does not keep. `unseal` opens sealed reasoning. `look_up` looks up earlier turns in
     the ledger; its exceptions propagate.
 
     Raises Invalid where the conversation, its stop strings or ids, a tool choice or a template variable cannot be
@@ -100,9 +100,9 @@ def assemble(
             tools = setup.tools_of(conversation.tools)
             stripped = strip_preamble(conversation) if setup.strip_preamble else conversation
             stripped = with_format_instruction(stripped)
-            if remember is not None:
+            if look_up is not None:
                 on_step("ledger")
-                recall = remember(stripped, tools.rendered)
+                recall = look_up(stripped, tools.rendered)
                 stripped = recall.restore()
             on_step("render")
             rendered = render(stripped, setup, tools, unseal)

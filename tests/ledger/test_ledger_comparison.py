@@ -59,8 +59,8 @@ class Session:
 
     def prompt(self, *messages: Message, **more: Any) -> Prompt:
         conversation = Conversation("m", [QUESTION, *messages], **{"tools": [BASH], **more})
-        remember = partial(self.ledger.recall, unseal=SEALER.of(None).open)
-        return assemble(conversation, self.setup, unseal=SEALER.of(None).open, remember=remember)
+        look_up = partial(self.ledger.look_up, unseal=SEALER.of(None).open)
+        return assemble(conversation, self.setup, unseal=SEALER.of(None).open, look_up=look_up)
 
     def ids(self, text: str) -> list[int]:
         """Ids that no tokenizer returns: two characters at a time."""

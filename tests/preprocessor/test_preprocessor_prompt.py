@@ -450,7 +450,7 @@ def test_prompt_leaves_no_cycles(setup: ModelSetup) -> None:
     gc.collect()
     gc.disable()
     try:
-        assemble(agent_loop(8), setup, remember=ledger.recall)
+        assemble(agent_loop(8), setup, look_up=ledger.look_up)
         left = [found for found in gc.get_objects() if type(found) in (CheckedContext, Recall)]
     finally:
         gc.enable()
