@@ -32,7 +32,9 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """Everything that is needed to make prompts for one model. Immutable; shared by all threads."""
+    """Everything that is needed to make prompts for one model: immutable settings, and a cache of tools in their forms.
+
+    Shared by all threads."""
 
     template: ChatTemplate
     traits: TemplateTraits

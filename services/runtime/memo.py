@@ -8,21 +8,15 @@ instead of 179 MB.
 
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 from xxhash import xxh3_64_intdigest
-
-from schemas.conversation import Conversation, Text
 
 MAX_SIZE = 12 * 1024 * 1024
 """Bytes of JSON and characters of text that one cache holds: the tools and instructions of some 50 agents."""
 MIN_SIZE = 256
 """A smaller part is not cached: decoding it is as fast as finding it."""
-MIN_CHARS = 4096
-"""A shorter text is not shared."""
-_MESSAGES = 2
-"""Some clients send instructions as messages, or put them before the user's first words."""
 
 T = TypeVar("T")
 D = TypeVar("D", bytes, str)
@@ -55,12 +49,3 @@ class Memo(Generic[T]):
         with self._lock:
             self._entries[key] = part, result
         return result
-
-
-def share_texts(conversation: Conversation, texts: Memo[Any]) -> None:
-    """Replaces long instructions by equal ones of the memo. Nothing else may read the conversation yet."""
-    lists: list[list[Any]] = [conversation.system, *(message.parts for message in conversation.messages[:_MESSAGES])]
-    for parts in lists:
-        for at, part in enumerate(parts):
-            if isinstance(part, Text) and len(part.text) >= MIN_CHARS:
-                parts[at] = texts.get(part.text, Text)

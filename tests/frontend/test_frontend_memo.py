@@ -13,8 +13,9 @@ from services.frontend.apis.chat.request import parse as parse_chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
+from services.frontend.apis.shared.shared_texts import MIN_CHARS, share_texts
 from services.runtime import memo
-from services.runtime.memo import MIN_CHARS, MIN_SIZE, Memo, share_texts
+from services.runtime.memo import MIN_SIZE, Memo
 
 LONG = "Reads one file, from its first line to its last. " * 8
 

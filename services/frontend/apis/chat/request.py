@@ -26,10 +26,11 @@ from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, 
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
+from services.frontend.apis.shared.shared_texts import share_texts
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
-from services.runtime.memo import Memo, share_texts
+from services.runtime.memo import Memo
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
 REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
