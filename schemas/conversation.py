@@ -4,11 +4,14 @@ A turn is a list of parts in their original order. Arguments, call ids and seale
 them. `docs/messages.md`, `docs/chat.md` and `docs/responses.md` describe the translation.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+Unseal: TypeAlias = Callable[[str], str | None]
+"""Opens sealed reasoning; returns None where the blob is foreign or damaged."""
 
 
 class Text(Struct, frozen=True, tag="text"):

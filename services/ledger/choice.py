@@ -13,13 +13,12 @@ client did not send, if the client's session is another, or if there may be sibl
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from schemas.conversation import Conversation, Message
+from schemas.conversation import Conversation, Message, Unseal
 from schemas.ledger import LedgerEntry
 from schemas.session import session_digest
 from services.ledger.chain import Link
 from services.ledger.evidence import Evidence, evidence_of
 from services.ledger.store import Doubt, EntryStore, StoredEntry
-from services.templates.messages import Unseal
 
 MAX_COMPARED = 256
 """Siblings that are compared where no id or seal names one. If there are more, none is chosen."""

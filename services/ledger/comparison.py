@@ -11,14 +11,13 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec
+from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec, Unseal
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
 from schemas.ledger import LedgerEntry
 from services.families import Family, TurnParser, open_parser
 from services.ledger.keys import canonical_arguments, changes_directory, squeeze
 from services.ledger.store import OriginalTurn
 from services.templates.arguments import arguments_of
-from services.templates.messages import Unseal
 from services.tokenization.detokenizer import Vocabulary
 
 TurnPart: TypeAlias = Text | Reasoning | Call

@@ -7,16 +7,13 @@ text of its reasoning. An entry has digests of all of them.
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Message, Reasoning
+from schemas.conversation import Call, Message, Reasoning, Unseal
 from schemas.ledger import LedgerEntry
 from services.ledger.keys import squeeze
-
-if TYPE_CHECKING:  # the parser, which renders nothing, imports this module without Jinja: 30 ms and 4 MB
-    from services.templates.messages import Unseal
 
 _MARK_BYTES = 8
 _ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -36,7 +33,7 @@ class Evidence(Struct, frozen=True):
     thoughts: list[bytes]
     """Digests of the reasoning text: all of it, then each block."""
 
-    def marks(self, entry: LedgerEntry | None, unseal: "Unseal | None") -> set[bytes]:
+    def marks(self, entry: LedgerEntry | None, unseal: Unseal | None) -> set[bytes]:
         """The marks that the turn's entry must have: those of ids, and those of seals that the entry has or that this
         server made for another turn."""
         entry_marks = () if entry is None else entry.marks
@@ -49,7 +46,7 @@ class Evidence(Struct, frozen=True):
         """Whether the client sent the entry's reasoning: all of it, however joined, or some of its blocks."""
         return self.thoughts[:1] == entry.thoughts[:1] or set(self.thoughts[1:]) <= set(entry.thoughts)
 
-    def verdict(self, entry: LedgerEntry, unseal: "Unseal | None") -> bool | None:
+    def verdict(self, entry: LedgerEntry, unseal: Unseal | None) -> bool | None:
         """Whether the client sent back this entry's turn; None where it may have. Equal reasoning proves nothing: other
         turns may have it, too."""
         if marks := self.marks(entry, unseal):

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Message, Part, Text, ToolSpec
+from schemas.conversation import Call, Conversation, Message, Part, Text, ToolSpec, Unseal
 from schemas.frames import unpack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import session_digest
@@ -31,7 +31,6 @@ from services.ledger.choice import Choice
 from services.ledger.comparison import ParseMode, TurnReader, WriteCalls, restored_parts
 from services.ledger.keys import DIGEST_BYTES, add, chain, squeeze, turn_key
 from services.ledger.store import EntryStore, OriginalTurn, PromptCache, RestoredTurn, StoredEntry
-from services.templates.messages import Unseal
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.encoder import Encoder
 from services.tokenization.segments import TokenIds, common_prefix

@@ -10,10 +10,9 @@ from typing import Literal, TypeAlias
 from cachetools import LRUCache
 from msgspec import Struct
 
-from schemas.conversation import Call, Message, Reasoning, Text
+from schemas.conversation import Call, Message, Reasoning, Text, Unseal
 from schemas.frames import unpack_array
 from schemas.ledger import LedgerEntry
-from services.templates.messages import Unseal
 from services.tokenization.segments import TokenIds
 
 Doubt: TypeAlias = Literal["unknown", "client", "ambiguous"]

@@ -62,7 +62,7 @@ class Prefills:
         self._pending: LRUCache[bytes, PendingTurn] = LRUCache(MAX_PENDING)
         self._done = Counter(
             "turnwire_speculative_prefills",
-            "Turns behind which a prefill was wanted, by what came of it.",
+            "Turns for which a prefill of the next prompt was requested, by outcome.",
             ["outcome"],
             registry=process.metrics,
         )
@@ -76,7 +76,7 @@ class Prefills:
         """Starts the prefill after a turn with the hint that has ended, here or elsewhere."""
         turn = self._pending.pop(_key(entry.context), None)
         if turn is not None and not self._process.draining:
-            self._process.spawn(self._prefill(turn, entry), f"prefill behind {turn.turn}")
+            self._process.spawn(self._prefill(turn, entry), f"prefill after {turn.turn}")
 
     async def _prefill(self, turn: PendingTurn, entry: LedgerEntry) -> None:
         try:

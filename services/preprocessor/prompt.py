@@ -15,7 +15,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Sampling, ToolSpec
+from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal
 from schemas.errors import Invalid
 from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.encode import encode, encode_raw
@@ -24,7 +24,6 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.output_format import with_format_instruction
 from services.preprocessor.render import RenderedPrompt, render
 from services.preprocessor.strip import strip_preamble
-from services.templates.messages import Unseal
 from services.templates.tools import PromptTools
 from services.tokenization.model_files import with_defaults
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, Unseal
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.output_format import enforced_format
-from services.templates.messages import TemplateInput, Unseal, adapt
+from services.templates.messages import TemplateInput, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
 from services.templates.tools import PromptTools, rendered_tool, tool_name
 

@@ -11,6 +11,8 @@ from schemas.control import Heartbeat, Stage
 
 Listener = Callable[[Heartbeat], None]
 Key = tuple[Stage, str]
+LATE_HEARTBEATS = 1.5
+"""A process without a heartbeat for this many intervals is chosen last."""
 
 
 class Registry:

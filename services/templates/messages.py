@@ -10,7 +10,7 @@ from itertools import groupby, takewhile
 
 from msgspec import Struct
 
-from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text
+from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text, Unseal
 from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
 from services.templates.chat_template import TemplateMessage, Tool
@@ -18,9 +18,6 @@ from services.templates.tools import tool_name
 from services.templates.traits import Renderer, TemplateTraits
 from services.templates.wording import JOIN, call_text, instruction_text, media_note, response_text, result_text
 from services.tokenization.data_marks import DataMarks
-
-Unseal = Callable[[str], str | None]
-"""Opens sealed reasoning; returns None where the blob is foreign or damaged."""
 
 
 class TemplateInput(Struct, frozen=True):

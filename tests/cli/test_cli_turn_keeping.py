@@ -6,7 +6,7 @@ import pytest
 
 from bench.ledger.models import build
 from bench.ledger.published import published
-from services.preprocessor.turn_keeping import try_turns
+from services.cli.doctor.turn_keeping import try_turns
 
 OWN = Path(__file__).parents[1] / "ledger" / "templates"
 EXPECTED = {

@@ -6,8 +6,8 @@ from typing import Any
 
 from schemas.errors import TurnwireError
 from services.cli.doctor.finding import Finding, Status, first_line
+from services.cli.doctor.turn_keeping import try_turns
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.turn_keeping import try_turns
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 from services.templates.chat_template import ChatTemplate
 from services.templates.traits import TemplateTraits

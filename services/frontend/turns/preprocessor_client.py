@@ -15,14 +15,13 @@ from services.frontend.turns.stage_wait import StageWait
 from services.frontend.turns.turn_state import BusTurn, Event
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
+from services.runtime.registry import LATE_HEARTBEATS
 
 PREPARE_TIMEOUT_S = 60.0
 """If a prompt is not ready after this time, another preprocessor gets the request."""
 TEXT_TIMEOUT_S = 10.0
 PAUSE_S = 0.5
 """Pause before the same preprocessor is tried again: after an outage, processes come back one by one."""
-LATE_HEARTBEATS = 1.5
-"""A process without a heartbeat for this many intervals is chosen last."""
 
 _decode_text = msgspec.json.Decoder(TextReply).decode
 _encode = msgspec.json.Encoder().encode

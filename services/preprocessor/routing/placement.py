@@ -14,10 +14,9 @@ from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
 from services.preprocessor.routing.router import Router, TurnProfile, Weights
 from services.runtime.process import Process
+from services.runtime.registry import LATE_HEARTBEATS
 from services.tokenization.block_keys import KeyMemo
 
-LATE_INTERVALS = 1.5
-"""Age of a heartbeat, in heartbeat intervals, after which its process is tried last."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -147,5 +146,5 @@ class Placement:
         """The processes of a stage that take work, and which of them are late."""
         registry, now = self._process.registry, asyncio.get_running_loop().time()
         able = registry.able(stage, self._model)
-        limit = LATE_INTERVALS * self._process.config.bus.beat_interval_s
+        limit = LATE_HEARTBEATS * self._process.config.bus.beat_interval_s
         return able, {one.id for one in able if registry.age(stage, one.id, now) > limit}
