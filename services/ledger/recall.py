@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Message, Part, Text, ToolSpec, Unseal
+from schemas.conversation import Call, Conversation, Message, Text, ToolSpec, Unseal
 from schemas.frames import unpack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import session_digest
@@ -107,11 +107,6 @@ class Ledger:
         """Looks up a request's turns. `conversation` has no preamble; `tools` are as the model sees them."""
         links = self._chains.chain_of(conversation, self._scope_of(conversation.client.tenant))
         return Recall(self, conversation, links, tools, unseal)
-
-    def parts_of(self, entry: LedgerEntry, tools: list[ToolSpec]) -> list[Part] | None:
-        """The parts of the entry's turn; None where its tokens cannot be read."""
-        turn = self.read(entry, tools)
-        return None if turn is None else [*turn.parts]
 
     def read(self, entry: LedgerEntry, tools: list[ToolSpec]) -> OriginalTurn | None:
         """The text and parts of the entry's turn; None where its tokens cannot be read."""

@@ -115,8 +115,10 @@ class Prefills:
         return "done" if reply.error is None else "busy"
 
     def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "TokenIds | None":
-        parts = self._ledger.parts_of(entry, turn.tools)
-        return certain_prefix(turn.conversation, parts, self._preparation.ids) if parts else None
+        ended = self._ledger.read(entry, turn.tools)
+        if ended is None or not ended.parts:
+            return None
+        return certain_prefix(turn.conversation, ended.parts, self._preparation.ids)
 
 
 def _key(context: LedgerContext) -> bytes:

@@ -3,7 +3,8 @@
 Short work in a thread would hold the interpreter's lock for most of its time, so that other requests would wait all the
 same. The time of a prompt is estimated from its number of messages and its bytes. A chat template is a program, though,
 and may take any time: one that takes much longer than estimated is stopped and run again, few of them at once, so that
-it delays neither the event loop nor the threads.
+it delays neither the event loop nor the threads. A template may also write more text than it receives: a text that is
+too long for the loop is made again in a thread.
 """
 
 import asyncio
