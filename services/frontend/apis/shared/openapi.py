@@ -42,8 +42,11 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
     components: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for api in apis:
-        kinds = list(dict.fromkeys(kind for one in api.operations for kind in (one.body, one.answer) if kind))
-        schemas = dict(zip(kinds, _schemas(kinds, api.name, components), strict=True))
+        bodies = list(dict.fromkeys(one.body for one in api.operations if one.body))
+        written = list(dict.fromkeys(one.answer for one in api.operations if one.answer and one.answer not in bodies))
+        schemas = dict(zip([*bodies, *written], _schemas([*bodies, *written], api.name, components), strict=True))
+        for name in _names(written) - _names(bodies):
+            _require_defaults(components[api.name + name])
         errors = {_JSON: {"schema": _schemas([api.errors.schema], "", components)[0]}}
         for one in api.operations:
             answers = _answers(one, schemas.get(one.answer), api.errors, errors)
@@ -73,6 +76,20 @@ def _schemas(kinds: Iterable[Any], prefix: str, components: dict[str, Any]) -> S
         schema["description"] = " ".join(schema["description"].split())
         components[prefix + name] = schema
     return schemas
+
+
+def _names(kinds: Iterable[Any]) -> set[str]:
+    return set(msgspec.json.schema_components(kinds)[1])
+
+
+def _require_defaults(schema: dict[str, Any]) -> None:
+    """Requires the members of an answer's Struct that have a default: they are always written."""
+    properties = schema.get("properties", {})
+    required = [*schema.get("required", []), *(name for name, one in properties.items() if "default" in one)]
+    for one in properties.values():
+        one.pop("default", None)
+    if required:
+        schema["required"] = required
 
 
 def _operation(
