@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,8 @@ class Up:
 
 
 @asynccontextmanager
-async def up(state: Path, tmp_path: Path, *argv: str) -> AsyncIterator[Up]:
+async def up(state: Path, tmp_path: Path, *argv: str, ignored: Sequence[signal.Signals] = ()) -> AsyncIterator[Up]:
+    """`ignored`: signals that the parent ignores, as shells ignore SIGINT for background jobs."""
     ready_file = tmp_path / "ready.json"
     command = [
         sys.executable,
@@ -91,7 +92,17 @@ async def up(state: Path, tmp_path: Path, *argv: str) -> AsyncIterator[Up]:
         "--ready-file",
         str(ready_file),
     ]
-    process = await asyncio.create_subprocess_exec(*command, "--port", "0", *argv, stdout=PIPE, stderr=STDOUT)
+    # Set in either case, since whoever runs these tests may ignore SIGINT, too.
+    handler = signal.SIG_IGN if signal.SIGINT in ignored else signal.SIG_DFL
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "--port",
+        "0",
+        *argv,
+        stdout=PIPE,
+        stderr=STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+    )
     running = Up(process, ready_file)
     try:
         yield running
@@ -246,15 +257,16 @@ async def test_with_a_missing_model_nothing_starts(state: Path, tmp_path: Path) 
         assert len(running.lines) == 1
 
 
+@pytest.mark.parametrize("ignored", [(), (signal.SIGINT,)])
 async def test_ctrl_c_ends_it_while_it_looks_for_the_model(
-    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ignored: Sequence[signal.Signals], state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = asyncio.Event()
     hub = await asyncio.start_server(lambda _reader, _writer: asked.set(), "127.0.0.1", 0)  # never answers
     monkeypatch.setenv("HF_ENDPOINT", "http://{}:{}".format(*hub.sockets[0].getsockname()))
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "600")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    async with up(state, tmp_path, "--model", "acme/coder") as running:
+    async with up(state, tmp_path, "--model", "acme/coder", ignored=ignored) as running:
         async with asyncio.timeout(START_S):
             await asked.wait()
         assert await running.end(signal.SIGINT) == 1
