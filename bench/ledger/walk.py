@@ -41,8 +41,8 @@ class Before:
         return text.startswith(head) and WORD.findall(text[len(head) :])[: len(words)] == words
 
     def whole_in(self, text: str, ends: Sequence[str]) -> bool:
-        """Returns whether the turn is also one message there. Templates without a form for it get several messages, with
-        a token of `ends` between them."""
+        """Returns whether the turn is also one message there. Templates without a form for it get several messages,
+        with a token of `ends` between them."""
         if not self.kept_in(text) or self.output.entry is None:
             return False
         behind = text[len(self.head) :]
