@@ -1,4 +1,4 @@
-"""`python -m fuzz TARGET [--findings DIR] [libFuzzer's arguments]`: see README.md.
+"""`python -m fuzz TARGET [--findings DIR] [libFuzzer's arguments]`: runs one target (README.md).
 
 Without `--findings` the first violated property ends the run, with the input in libFuzzer's `crash-*` file. With it the
 run goes on, and the directory gets the shortest input for each distinct failure.
@@ -54,10 +54,10 @@ def main() -> None:
     arguments = argparse.ArgumentParser(prog="python -m fuzz", usage=__doc__)
     arguments.add_argument("target", choices=TARGETS)
     arguments.add_argument("--findings", type=Path)
-    given, rest = arguments.parse_known_args()
-    with atheris.instrument_imports(include=[TARGETS[given.target]]):
-        target = import_module(f"fuzz.targets.{given.target}")
-    findings = Findings(given.findings, getattr(target, "show", repr)) if given.findings else None
+    options, rest = arguments.parse_known_args()
+    with atheris.instrument_imports(include=[TARGETS[options.target]]):
+        target = import_module(f"fuzz.targets.{options.target}")
+    findings = Findings(options.findings, getattr(target, "show", repr)) if options.findings else None
 
     def one(data: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""JSON bodies and their mutations, for targets that read requests of an API."""
+"""Mutates JSON bodies, for targets that read requests of an API."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +19,8 @@ class Mutator:
         self._keys, self._values = keys, values
 
     def mutate(self, data: bytes, chance: Random, seed: Callable[[], bytes]) -> bytes:
-        """Another body: one of its values, keys or list items is replaced, added, moved or dropped. `seed` gives one
-        instead where `data` is no JSON."""
+        """Another body: one of its values, keys or list items is replaced, added, moved or dropped. `seed` makes one
+        instead where `data` is not JSON."""
         try:
             body = json.loads(data)
             for _ in range(chance.choice((1, 1, 2, 4))):

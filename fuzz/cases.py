@@ -39,7 +39,7 @@ class Case:
     seed: int = 0
 
     def open(self) -> TurnParser:
-        """A parser for it."""
+        """A parser for the generation."""
         return open_parser(
             self.family,
             tools=list(self.tools),

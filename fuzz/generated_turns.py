@@ -35,9 +35,9 @@ _CHANNELS: Final = {
 }
 """The start of a further message, and the text before and after prose."""
 _OWN_LINE: Final = frozenset({"llama3_json", "pythonic", "xlam", "llama4_pythonic", "gigachat3"})
-"""Families whose calls have no opening marker: a call begins a line."""
+"""Families without an opening marker of calls: a call begins a line."""
 _ONE_ORDER: Final = frozenset({"kimi_k3"})
-"""Families whose turns have a fixed order."""
+"""Families with a fixed order of the parts of a turn."""
 
 Segment = tuple[str, str, Mapping[str, Any]]
 """(`reasoning` or `text`, its text, {}) or (`tool_use`, name, arguments)."""
@@ -77,8 +77,8 @@ def _segments(choose: Choices, family: Family) -> list[Segment]:
         kind = choose.of(("tool_use", "text", "reasoning", "tool_use"))
         if kind == "tool_use" and family.style.call:
             tool = choose.of(of_the_vectors())
-            given = {k: s for k, s in tool.schema.get("properties", {}).items() if choose.below(8)}
-            segments.append((kind, tool.name, {key: _value(choose, schema) for key, schema in given.items()}))
+            arguments = {k: s for k, s in tool.schema.get("properties", {}).items() if choose.below(8)}
+            segments.append((kind, tool.name, {key: _value(choose, schema) for key, schema in arguments.items()}))
         elif _may_follow(kind, last) and (kind == "text" or _reasons(family)):
             segments.append((kind, choose.of(PROSE), {}))
     return segments

@@ -51,8 +51,13 @@ def _notations(part: Any, seen: set[int]) -> Iterator[str]:
 @cache
 def notations(family: str) -> tuple[str, ...]:
     """All literal texts and shapes of a family's grammar, in the notation of shapes."""
-    known = families()[family]
-    texts = (*_notations(known.grammar, set()), *known.markers, *known.stops, *(known.think or ()))
+    own = families()[family]
+    texts = (
+        *_notations(own.grammar, set()),
+        *own.markers,
+        *own.stops,
+        *(own.think or ()),
+    )
     return tuple(dict.fromkeys(text for text in texts if text))
 
 
@@ -67,8 +72,8 @@ def spellings(family: str) -> tuple[str, ...]:
     """Every notation with its holes filled, several times over."""
     found: dict[str, None] = {}
     for text in notations(family):
-        for turn in range(4):
-            found[_HOLE.sub(lambda hole, turn=turn: FILLED[hole[1]][turn % len(FILLED[hole[1]])], text)] = None  # type: ignore[misc]
+        for number in range(4):
+            found[_HOLE.sub(lambda hole, number=number: FILLED[hole[1]][number % len(FILLED[hole[1]])], text)] = None  # type: ignore[misc]
     return tuple(t for t in found if t)
 
 
@@ -94,7 +99,7 @@ class Framing:
 
 @cache
 def framing(family: str, calls: bool) -> Framing | None:
-    """The family's framing; None for one whose messages have headers."""
+    """The family's framing; None if its messages have headers."""
     grammar = families()[family].grammar
     if not isinstance(grammar, Markup):
         return None

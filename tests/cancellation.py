@@ -1,43 +1,50 @@
-"""Cancels a coroutine at each await of it and of the tasks that it starts, one run after the other: it has to end.
+"""Cancels a coroutine at its awaits and those of the tasks that it starts, one run for each: it has to end.
 
 At each await there are two moments. The coroutine is cancelled as soon as there is the wait, or in the tick in which
 what is waited for is done: there, code around it may return the result and lose the cancellation.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, TypeAlias
 
-LIMIT_S = 30.0
-"""How long a run may take to end after its cancellation: as good as never on a loaded machine."""
-PATIENCE_S = 1.5
-"""An await after those that are sure does not come if it has not come in this time …"""
+LIMIT_S = 60.0
+"""How long a run may take to reach its await, and to end after its cancellation: too short only on a machine that hangs."""
+PATIENCE_S = 3.0
+"""An await that has not come after this time is not tried: timers make others without end."""
 RESULT_S = 0.3
-"""… and the result of an await does not come if it has not come in this time."""
+"""A result that has not come this long after its await does not come: the await is cancelled without it."""
 
 Work: TypeAlias = Coroutine[Any, Any, Any]
 Interrupt: TypeAlias = Callable[[], object]
+Make: TypeAlias = Callable[[], Work | tuple[Work, Interrupt]]
+"""Makes the coroutine, and the function to call in place of its task's `cancel`, if there is one."""
 
 
 class _Moment:
-    """The await at which `interrupt` is called."""
+    """The await at which `interrupt` is called, or the tick of its result if `late`."""
 
     def __init__(self, at: int, late: bool) -> None:
         self._left = at
         self._late = late
         self.interrupt: Interrupt = lambda: None
-        self.reached = asyncio.Event()
+        self.awaits = asyncio.Event()
+        """The await has come."""
+        self.interrupted = asyncio.Event()
 
     def suspended(self, awaited: "asyncio.Future[Any] | None") -> None:
         """Counts an await. None: for the next tick."""
         self._left -= 1
-        if self._left == 0 and self._late and awaited is not None:
-            awaited.add_done_callback(self._reach)  # before the callback of the task that waits
-        elif self._left == 0:
-            self._reach()
+        if self._left != 0:
+            return
+        self.awaits.set()
+        if self._late and awaited is not None:
+            awaited.add_done_callback(self._interrupt)  # before the callback of the task that waits
+        else:
+            self._interrupt()
 
-    def _reach(self, _done: object = None) -> None:
-        self.reached.set()
+    def _interrupt(self, _done: object = None) -> None:
+        self.interrupted.set()
         self.interrupt()
 
 
@@ -64,7 +71,7 @@ class _Stepped:
 
 
 async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patience_s: float) -> bool:
-    """Runs `work` until it ends; returns whether it was interrupted at this moment."""
+    """Runs `work` until it ends; returns whether it came to this await within `patience_s`."""
     loop, before, moment = asyncio.get_running_loop(), asyncio.all_tasks(), _Moment(at, late)
     main, interrupt = work if isinstance(work, tuple) else (work, None)
 
@@ -76,15 +83,16 @@ async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patienc
         task.add_done_callback(lambda _: coroutine.close())  # of a task that was cancelled before its first step
         return task
 
-    noticed = asyncio.create_task(moment.reached.wait())
+    events = [(moment.awaits, patience_s), (moment.interrupted, RESULT_S)]
+    waits = [(asyncio.create_task(event.wait()), timeout_s) for event, timeout_s in events]
     loop.set_task_factory(stepped)
     try:
         task = asyncio.create_task(main)
         moment.interrupt = interrupt or task.cancel
-        await asyncio.wait({task, noticed}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        noticed.cancel()
-        reached = moment.reached.is_set()
-        if not reached:  # it has ended, or what is waited for does not come
+        for wait, timeout_s in waits:
+            await asyncio.wait({task, wait}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            wait.cancel()
+        if not moment.interrupted.is_set():  # it has ended, or what is waited for does not come
             moment.interrupt()
         await asyncio.wait({task}, timeout=LIMIT_S)
     finally:
@@ -99,16 +107,23 @@ async def _run(work: Work | tuple[Work, Interrupt], at: int, late: bool, patienc
     if left:
         _, left = await asyncio.wait(left, timeout=LIMIT_S)
     assert not left, f"cancelled at {where}, it leaves tasks that go on: {left}"
-    return reached
+    return moment.awaits.is_set()
 
 
-async def cancel_everywhere(make: Callable[[], Work | tuple[Work, Interrupt]], *, least: int, most: int = 1000) -> None:
-    """Runs `make()` once for each await and moment, for at most `most` awaits; there are at least `least`.
+async def cancel_at(make: Make, awaits: Iterable[int]) -> None:
+    """Runs `make()` once for each of these awaits, by their numbers from 1 on, and each moment. All of them must come."""
+    for at in awaits:
+        for late in (False, True):
+            assert await _run(make(), at, late, LIMIT_S), f"await {at} does not come"
 
-    `make` may return a function, too, that is called in place of the task's `cancel`.
+
+async def cancel_everywhere(make: Make) -> int:
+    """Runs `make()` once for each await and moment, until none comes for `PATIENCE_S`; returns the number of awaits.
+
+    Takes a minute on a busy machine.
     """
-    for at in range(1, most + 1):
-        if not await _run(make(), at, False, LIMIT_S if at <= least else PATIENCE_S):
-            assert at > least, f"there are {at - 1} awaits only"
-            return
-        await _run(make(), at, True, RESULT_S)
+    at = 1
+    while await _run(make(), at, False, PATIENCE_S):
+        await _run(make(), at, True, PATIENCE_S)
+        at += 1
+    return at - 1

@@ -12,4 +12,4 @@ TARGETS: Final[Mapping[str, str]] = {
     "chat": "services.frontend.apis",
     "responses": "services.frontend.apis",
 }
-"""Each target, and the package whose coverage guides it."""
+"""Each target, and the package that is measured for its coverage."""

@@ -40,14 +40,14 @@ def one(data: bytes) -> None:
     steps = _text(vocabulary, _steps(ids, Random(seed)))
     assert at_once == each == steps, f"{at_once!r} / {each!r} / {steps!r} of {ids}"
     size = tokenizer.get_vocab_size(with_added_tokens=True)
-    known = [i for i in ids if i not in hidden and i < size]
-    theirs = str(tokenizer.decode(known, skip_special_tokens=False))
+    shown = [i for i in ids if i not in hidden and i < size]
+    theirs = str(tokenizer.decode(shown, skip_special_tokens=False))
     if BROKEN not in theirs and BROKEN not in at_once:
-        # sentencepiece's decoder strips one blank in front; behind a prompt there is none to strip.
+        # sentencepiece's decoder strips one blank at the start; after a prompt there is none to strip.
         right = (theirs, f" {theirs}") if kind % 3 == 1 else (theirs,)
-        assert at_once in right, f"{at_once!r}, the library: {theirs!r}, of {known}"
+        assert at_once in right, f"{at_once!r}, the library: {theirs!r}, of {shown}"
     elif kind % 3 == 0:
-        assert at_once == theirs, f"{at_once!r}, the library: {theirs!r}, of {known}"
+        assert at_once == theirs, f"{at_once!r}, the library: {theirs!r}, of {shown}"
 
 
 def mutate(data: bytes, chance: Random) -> bytes:

@@ -89,9 +89,9 @@ class _Sealer:
 def one(data: bytes) -> None:
     """Raises any exception but `Invalid` and `NotFound`, and AssertionError where an event is not one line of JSON."""
     counting = bool(data[:1] and data[0] & 1)
-    known = {"known": msgspec.Raw(_encoder.encode(_ITEMS[0]))}
+    references = {"known": msgspec.Raw(_encoder.encode(_ITEMS[0]))}
     try:
-        request = decode(data[1:], counting=counting).with_references(known)
+        request = decode(data[1:], counting=counting).with_references(references)
         ask = Responses().understand(request, {"user-agent": "fuzz"}, sealer=_Sealer(), counting=counting)
     except (Invalid, NotFound) as error:
         _encoder.encode(openai_error(error.info))

@@ -1,4 +1,4 @@
-"""Chooses the ledger entries of a conversation's turns among siblings: the right entry, or none.
+"""Chooses the ledger entry of each turn of a conversation among siblings: the right entry, or none.
 
 Siblings are entries with the same visible history, as look-alike sessions, retries and forks have them. In this order:
 
@@ -22,10 +22,10 @@ from services.ledger.store import Doubt, EntryStore, StoredEntry
 from services.templates.messages import Unseal
 
 MAX_COMPARED = 256
-"""Siblings that are compared where no id or seal names one. Of more, none is chosen."""
+"""Siblings that are compared where no id or seal names one. If there are more, none is chosen."""
 
 Restore: TypeAlias = Callable[[int, StoredEntry], list[Message] | None]
-"""The turn with this number as the model wrote it, if both, compared part by part, are the same; else None."""
+"""Returns the messages of the turn with this number as the model wrote it; None where the entry has another turn."""
 
 
 class Choice:
@@ -38,10 +38,10 @@ class Choice:
         self.chosen: list[list[StoredEntry]] = [[] for _ in links]
         self.doubts: list[Doubt] = ["unknown"] * len(links)
         self._restored: dict[int, list[Message]] = {}
-        """Turns as the model wrote them, by number."""
+        """The messages of turns as the model wrote them, by number."""
         self._missing: dict[bytes, None] = {}
         self._evidence: dict[int, Evidence] = {}
-        """What the client sent back of the turns that are judged."""
+        """The evidence in the turns that were examined, by number."""
         self._store = store
         self._conversation = conversation
         self._links = links
@@ -54,7 +54,7 @@ class Choice:
         while number >= 0:
             found = self._decide(number)
             if found and self._accept(number, found[0], restore):
-                self._store.get(found[0].entry.mac)  # it was used
+                self._store.get(found[0].entry.mac)  # counts as a use
                 self.chosen[number] = found
                 number = self._follow(number, found[0], restore)
             else:
@@ -63,31 +63,31 @@ class Choice:
 
     @property
     def missing(self) -> list[bytes]:
-        """Keys of which the store may lack the entry that decides, oldest first."""
+        """Keys for which the store may lack the right entry, oldest first."""
         return [*reversed(self._missing)]
 
-    def turns(self) -> list[Message]:
-        """The conversation's turns, as the model wrote them where that is known."""
-        turns, sent, at = list[Message](), self._conversation.messages, 0
+    def messages(self) -> list[Message]:
+        """The conversation's messages. Turns with a chosen entry are as the model wrote them."""
+        messages, sent, at = list[Message](), self._conversation.messages, 0
         for number, link in enumerate(self._links):
-            turns += sent[at : link.first]
-            turns += self._restored.get(number) or sent[link.first : link.end]
+            messages += sent[at : link.first]
+            messages += self._restored.get(number) or sent[link.first : link.end]
             at = link.end
-        return turns + sent[at:]
+        return messages + sent[at:]
 
     def _number(self, key: bytes, before: int) -> int:
         """The number of the turn with this key before another one; -1 where there is none."""
         return next((number for number in range(before - 1, -1, -1) if self._links[number].key == key), -1)
 
     def _accept(self, number: int, stored: StoredEntry, restore: Restore) -> bool:
-        turns = restore(number, stored)
-        if turns is not None:
-            self._restored[number] = turns
-        return turns is not None
+        messages = restore(number, stored)
+        if messages is not None:
+            self._restored[number] = messages
+        return messages is not None
 
     def _follow(self, number: int, stored: StoredEntry, restore: Restore) -> int:
-        """Takes the entries that an entry names. Returns the number of the turn from which on nothing is decided; -1
-        where every turn is."""
+        """Takes the entries that an entry names, and those that they name. Returns the number of the newest turn that
+        is still undecided; -1 if there is none."""
         while (context := stored.entry.context).previous:
             number, before = self._number(context.previous_key, number), self._store.get(context.previous)
             if number < 0:
@@ -103,12 +103,12 @@ class Choice:
         return -1
 
     def _decide(self, number: int) -> list[StoredEntry]:
-        """The entries that are this turn; several differ in nothing but the prompt before them."""
+        """The entries of this turn; several differ in nothing but the prompt before them."""
         key = self._links[number].key
         if key not in self._store:
             return []
         evidence = self._evidence_of(number)
-        named = self._store.marked(key, (*evidence.ids, *evidence.seals))
+        named = self._store.find_marked(key, (*evidence.ids, *evidence.seals))
         if marks := evidence.marks(named.entry if named is not None else None, self._unseal):
             if named is None:
                 return []
@@ -131,12 +131,13 @@ class Choice:
         return decided
 
     def _by_session(self, number: int, found: list[StoredEntry], *, hidden: bool) -> list[StoredEntry]:
-        """Those of the conversation's session, if they are one. `hidden`: the client did not send the reasoning."""
+        """The siblings of the conversation's session, if that is certain. `hidden`: the client did not send the
+        reasoning."""
         lines = [(stored, self._lineage(number, stored)) for stored in found]
         proven = [stored for stored, own in lines if own]
         found = proven or [stored for stored, own in lines if own is None]
         if _differ(found):
-            found = self._behind_reasoning(number, found)
+            found = self._by_reasoning(number, found)
         if _differ(found):
             found = [stored for stored in found if stored.entry.context.session == self._session]
         if not found or _differ(found):
@@ -163,8 +164,9 @@ class Choice:
             stored = before
         return None
 
-    def _behind_reasoning(self, number: int, found: list[StoredEntry]) -> list[StoredEntry]:
-        """Those of the session to which the reasoning of an earlier turn belongs, where that is one."""
+    def _by_reasoning(self, number: int, found: list[StoredEntry]) -> list[StoredEntry]:
+        """The siblings that descend from the newest earlier turn that the client's reasoning decides; all, if none
+        is."""
         for earlier in range(number - 1, -1, -1):
             if self._evidence_of(earlier).thoughts and (own := self._decide(earlier)):
                 macs = {stored.entry.mac for stored in own}

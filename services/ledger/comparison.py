@@ -28,11 +28,11 @@ _OPENING_CHARS = 256
 _TEXT, _REASONING = "\x00text", "\x00reasoning"
 """Kinds of parts, where a call has its name."""
 _JOINS = ("", "\n", "\n\n", " ")
-"""How APIs and clients with one field for all of a turn's text, or reasoning, join it."""
+"""Separators with which APIs and clients join all text, or all reasoning, of a turn into one field."""
 
 
 class ParseMode(NamedTuple):
-    """How a turn's text is parsed; see `open_parser`."""
+    """The state in which a turn's text is parsed: arguments of `open_parser`."""
 
     in_reasoning: bool
     prefix: str = ""
@@ -42,7 +42,7 @@ class ParseMode(NamedTuple):
 
     @classmethod
     def of(cls, entry: LedgerEntry) -> "ParseMode":
-        """As the parser read the entry's turn."""
+        """The mode in which the parser read the entry's turn."""
         return cls(entry.in_reasoning, entry.prefix, entry.calls_as_text, entry.closed)
 
 
@@ -59,7 +59,7 @@ class TurnReader:
         """`controls`: the texts of the tokenizer's special tokens. `write_calls`: how the template writes calls."""
         hidden = sorted(set(controls) - set(family.markers), key=len, reverse=True)
         self._hidden_text = re.compile("|".join(map(re.escape, hidden))) if hidden else None
-        """Tokens that a parser does not get, though templates write their text."""
+        """Tokens that a parser never receives, though templates write their text."""
         self._family = family
         self._write_calls = write_calls
         self._vocabulary = vocabulary
@@ -71,7 +71,7 @@ class TurnReader:
             self._empty_thought = re.compile(rf"\A\s*(?:{opener}\s*)?{closer}\s*")
 
     def head_end(self, prompt: str, prefix: str) -> int:
-        """Where the turn opening begins at a prompt's end: the marks which open the turn's reasoning, open and close
+        """Where the turn opening begins at a prompt's end: the markers which open the turn's reasoning, open and close
         it, or only close it. `prefix`: a forced call's opening, which follows them."""
         end = len(prompt) - len(prefix)
         start = max(end - _OPENING_CHARS, 0)
@@ -79,7 +79,7 @@ class TurnReader:
         return start + found.start() if found else end
 
     def text_of(self, ids: Iterable[int]) -> str:
-        """The text that a parser gets for these tokens."""
+        """The text that a parser receives for these tokens."""
         decoder = self._vocabulary.open(self._hidden)
         return decoder.feed(list(ids)) + decoder.flush()
 
@@ -102,7 +102,7 @@ class TurnReader:
 
     def is_kept(self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode) -> bool:
         """Whether the stretch of text that a template renders for a turn parses to that turn, with or without the
-        control tokens that a parser does not get. The stretch begins where the prompt's turn opening began."""
+        control tokens that a parser never receives. The stretch begins where the prompt's turn opening began."""
         if self._is_read_as(turn, stretch, opening, tools, mode):
             return True
         readable = self._with_readable_calls(turn, stretch)
@@ -116,7 +116,7 @@ class TurnReader:
         last = turn.parts[-1]
         if isinstance(last, Call):
             calls = sum(isinstance(part, Call) for part in turn.parts)
-            rendered = self._behind_opening(stretch, opening, mode)
+            rendered = self._after_opening(stretch, opening, mode)
             closed = self._end_of_call(calls, rendered[0], tools, rendered[1])
             ended = self._end_of_call(calls, turn.text, tools, mode)
             if closed is None or ended is None:
@@ -137,8 +137,9 @@ class TurnReader:
         return rest[len(blanks) :]
 
     def _with_readable_calls(self, turn: OriginalTurn, stretch: str) -> str | None:
-        """The stretch with the turn's calls in the family's own spelling, where the template has written these calls in
-        another: some print strings unescaped (LFM2.5), so that no parser reads the value back. None where it did not.
+        """The stretch with the turn's calls in the family's own spelling, where the template writes them in another:
+        some print strings unescaped (LFM2.5), so that no parser reads the value back. None where the stretch lacks the
+        template's spelling.
         """
         if self._write_calls is None:
             return None
@@ -175,13 +176,13 @@ class TurnReader:
     def _parses_to(
         self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
     ) -> bool:
-        text, mode = self._behind_opening(stretch, opening, mode)
+        text, mode = self._after_opening(stretch, opening, mode)
         rendered = self.read(text, tools, mode)
         return rendered is not None and same(turn.parts, rendered)
 
-    def _behind_opening(self, stretch: str, opening: str, mode: ParseMode) -> tuple[str, ParseMode]:
-        """The template may write the opening in its other form: reasoning open, closed at once, or not marked at
-        all."""
+    def _after_opening(self, stretch: str, opening: str, mode: ParseMode) -> tuple[str, ParseMode]:
+        """The stretch after the turn opening, and its mode. The template may write another opening: reasoning open,
+        closed at once, or without markers."""
         if stretch.startswith(opening):
             return stretch[len(opening) :], mode._replace(closed=True)
         if self._empty_thought is not None:
@@ -189,7 +190,7 @@ class TurnReader:
         return stretch, ParseMode(False, "", mode.calls_as_text)
 
     def _end_of_call(self, number: int, text: str, tools: list[ToolSpec], mode: ParseMode) -> int | None:
-        """Where the call with this number is complete, before what closes its wrapper."""
+        """Where the call with this number is complete, before the end of its wrapper."""
         parser = self._open(tools, mode)
         for at, character in enumerate(text):
             for event in parser.feed(character):
@@ -201,7 +202,7 @@ class TurnReader:
 
 
 def same(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:
-    """Whether a template renders what the turn holds, in its order.
+    """Whether a template renders the parts of a turn, in their order.
 
     Text before a call may be rendered as reasoning, or as the end of it: templates that have no place for text beside a
     call do so (gpt-oss), though the model may write both.
@@ -213,10 +214,10 @@ def same(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:
 def restored_parts(
     sent: Sequence[Part], turn: OriginalTurn, unseal: Unseal | None, *, with_reasoning: bool
 ) -> list[Part] | None:
-    """The original turn's parts, if what the client sent back is that turn; None where the client changed it.
+    """The original turn's parts, if the client sent back that turn; None where the client changed it.
 
     Ids, names and kinds of calls are the client's, since its results refer to them; templates show the model's own ids.
-    Reasoning that it did not send, or only in parts, is restored with `with_reasoning` and else left out. The key
+    Reasoning that it left out, or sent in parts only, is restored with `with_reasoning` and else left out. The key
     guarantees that calls are equal, and texts nearly so.
     """
     texts = [part.text for part in sent if isinstance(part, Text)]
@@ -246,13 +247,13 @@ def _thought(part: Reasoning, unseal: Unseal | None) -> str:
 
 
 def _is_reasoning_of(sent: Sequence[str], original: Sequence[str]) -> bool:
-    """Whether what was sent is the turn's reasoning: all of it, however joined, or some of its thoughts whole."""
+    """Whether the client sent the turn's reasoning: all of it, however joined, or some of its blocks whole."""
     ours, theirs = list(map(squeeze, original)), list(map(squeeze, sent))
     return "".join(theirs) == "".join(ours) or all(thought in ours for thought in theirs)
 
 
 def _joined(texts: Sequence[str]) -> set[str]:
-    """Everything that the texts may have become on their way through one field."""
+    """All texts that a field may have in which a client joined these."""
     kept = [text for text in texts if text.strip()]
     if len(kept) < 2:
         return {"".join(kept).strip()}
@@ -277,7 +278,7 @@ def _essence(parts: Sequence[TurnPart]) -> list[tuple[str, str]]:
 
 
 def _text_as_reasoning(essence: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """As if text before a call were reasoning; without white space."""
+    """The parts with text before a call as reasoning, and without white space."""
     changed: list[tuple[str, str]] = []
     for index, (kind, text) in enumerate(essence):
         before_call = index + 1 < len(essence) and essence[index + 1][0] not in (_TEXT, _REASONING)

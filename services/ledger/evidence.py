@@ -1,7 +1,7 @@
 """Distinguishes turns with the same visible history by what their clients received.
 
-What a client sends back of a turn shows which turn it was: the ids of its calls and items and the seals of its
-reasoning, which are no other turn's, and the text of its reasoning. An entry has digests of all of them.
+A client sends back the ids of a turn's calls and items and the seals of its reasoning, which no other turn has, and the
+text of its reasoning. An entry has digests of all of them.
 """
 
 import hashlib
@@ -27,29 +27,31 @@ _SEPARATORS = re.compile(r"[^A-Za-z0-9]")
 
 
 class Evidence(Struct, frozen=True):
-    """What a client sent back of one turn."""
+    """Digests of what a client sent back of one turn."""
 
     ids: frozenset[bytes]
     """Marks of the ids that this server made."""
     seals: dict[bytes, str]
     """Blobs of sealed reasoning by their marks; possibly foreign."""
     thoughts: list[bytes]
-    """Digests of its reasoning text: all of it, then each block."""
+    """Digests of the reasoning text: all of it, then each block."""
 
     def marks(self, entry: LedgerEntry | None, unseal: "Unseal | None") -> set[bytes]:
-        """The marks that the turn's entry must have: of ids, and of seals that the entry has or that this server made
-        for another turn."""
-        known = () if entry is None else entry.marks
-        ours = (mark for mark, blob in self.seals.items() if mark in known or (unseal and unseal(blob) is not None))
+        """The marks that the turn's entry must have: those of ids, and those of seals that the entry has or that this
+        server made for another turn."""
+        entry_marks = () if entry is None else entry.marks
+        ours = (
+            mark for mark, blob in self.seals.items() if mark in entry_marks or (unseal and unseal(blob) is not None)
+        )
         return {*self.ids, *ours}
 
     def fits_reasoning(self, entry: LedgerEntry) -> bool:
-        """Whether the reasoning that was sent is the entry's: all of it, however joined, or some of its blocks."""
+        """Whether the client sent the entry's reasoning: all of it, however joined, or some of its blocks."""
         return self.thoughts[:1] == entry.thoughts[:1] or set(self.thoughts[1:]) <= set(entry.thoughts)
 
     def verdict(self, entry: LedgerEntry, unseal: "Unseal | None") -> bool | None:
-        """Whether what was sent is this entry's turn; None where it may be. Equal reasoning proves nothing: other turns
-        may have it, too."""
+        """Whether the client sent back this entry's turn; None where it may have. Equal reasoning proves nothing: other
+        turns may have it, too."""
         if marks := self.marks(entry, unseal):
             return marks <= set(entry.marks)
         return False if self.thoughts and not self.fits_reasoning(entry) else None
@@ -70,7 +72,8 @@ def call_id(turn: str, block: int) -> str:
 
 
 def turn_marks(turn: str, call_ids: Iterable[str], seals: Iterable[str]) -> list[bytes]:
-    """The marks of a turn: of its own id, from which the ids of Responses items are made, its calls and its seals."""
+    """The marks of a turn: digests of its own id, from which the ids of Responses items are made, its calls and
+    seals."""
     calls = [_mark("call", _SEPARATORS.sub("", call)) for call in call_ids]
     return [_mark("turn", turn), *calls, *(_mark("seal", seal) for seal in seals)]
 
@@ -81,14 +84,14 @@ def reasoning_digests(thoughts: Sequence[str]) -> list[bytes]:
     return [_mark("thought", text) for text in ("".join(bare), *bare)] if bare else []
 
 
-def evidence_of(turns: Iterable[Message]) -> Evidence:
+def evidence_of(messages: Iterable[Message]) -> Evidence:
     """The evidence in one turn of the model, as a client sent it back."""
     ids: set[bytes] = set()
     seals: dict[bytes, str] = {}
     thoughts: list[str] = []
-    for turn in turns:
-        items = [*turn.ids]
-        for part in turn.parts:
+    for message in messages:
+        items = [*message.ids]
+        for part in message.parts:
             if isinstance(part, Call):
                 # OpenClaw removes the underscore, or puts the id into a longer one.
                 if (own := _CALL_ID.search(_SEPARATORS.sub("", part.call_id))) is not None:

@@ -1,10 +1,9 @@
 """Computes the key under which a turn is found again when its client sends it back.
 
 No two clients send a turn back alike: blank text is dropped, reasoning is dropped, sealed or joined, text and calls are
-sorted into two fields, arguments pass through the client's own JSON, and Claude Code's through its tools, which tidy
-them. What survives all of it is hashed here: the text without white space, and the calls by name and value. The key
-only has to find the turn; comparing it decides whether it is the same.
-"""
+sorted into two fields, arguments pass through the client's own JSON, and Claude Code's tools tidy theirs. The key
+covers what survives: the text without white space, and the calls by name and value. It only has to find the turn;
+comparing the turn decides whether it is the same."""
 
 import hashlib
 import json
@@ -29,31 +28,31 @@ def canonical_arguments(arguments: str, *, freeform: bool = False) -> str:
 
     Numbers are doubles and keys are sorted, since both go through JavaScript's JSON in most clients: 1.0 comes back as
     1, 2**53 + 1 as 2**53, 1e400 as null, and keys that look like integers come first. `freeform`: the text is a
-    freeform tool's input itself, unless it is an object that holds it. Never raises: what is not a JSON object is kept
-    unchanged.
+    freeform tool's input itself, unless it is an object that holds it. Never raises: text that is not a JSON
+    object is kept unchanged.
     """
     return _canonical(_value(arguments, freeform), arguments)
 
 
 def key_arguments(arguments: str, *, freeform: bool = False) -> str:
-    """A call's arguments as they go into its turn's key: canonical, and without what Claude Code adds or removes when
-    it sends a call back (docs/clients.md). It removes `cd` into the working directory from the start of a command and
-    white space from the ends of lines that it writes, and fills in flags that are off.
+    """A call's arguments in its turn's key: canonical, and without what Claude Code changes when it sends a call back
+    (docs/clients.md). Claude Code removes `cd` into the working directory from the start of a command and white space
+    from the ends of lines that it writes, and fills in flags that are off.
     """
     value = _value(arguments, freeform)
     return _canonical({name: _tidied(name, inner) for name, inner in value.items() if inner is not False}, arguments)
 
 
 def changes_directory(original: str, sent: str) -> bool:
-    """Whether a call that a client sent back enters another directory than the original, or enters one where that
-    enters none. The key does not cover this, and no client does it by itself."""
+    """Whether a call that a client sent back enters another directory than the original, or enters one where the
+    original enters none. The key does not cover this, and no client does it by itself."""
     ours, theirs = _value(original, False).get("command"), _value(sent, False).get("command")
     into = _CHANGES_DIRECTORY.match(theirs) if isinstance(theirs, str) else None
     return into is not None and not (isinstance(ours, str) and ours.startswith(into[0]))
 
 
 def turn_key(state: bytes, text: str, calls: Iterable[tuple[str, str]]) -> bytes:
-    """The chain hash behind a turn. `state`: the one before it; `text`: all of its text; `calls`: rendered names and
+    """The chain hash after a turn. `state`: the hash before it; `text`: all of its text; `calls`: rendered names and
     `key_arguments`."""
     hasher = chain(state)
     add(hasher, "assistant", squeeze(text))

@@ -2,12 +2,12 @@
 
 A `Recall` looks up one request's turns, in two steps around the rendering:
 
-- `restore` puts the turns of the history back as the model wrote them, where the client sent them back as such;
-- `encode` finds the newest turn that the rendered text still contains behind the very text behind which it was decoded,
-  and returns that prompt's ids, the turn's original tokens, and the ids of the text that follows.
+- `restore` puts the turns of the history back as the model wrote them, if the client did not change them;
+- `encode` finds the newest turn that the rendered text still contains, after the same text as when it was decoded, and
+  returns that prompt's ids, the turn's original tokens, and the ids of the text that follows.
 
-Everything is verified: the text before a turn is compared by hash, and what the template renders for the turn is parsed
-and compared with what its tokens parse to. From where that fails, the rendered text is encoded.
+Everything is verified: the text before a turn is compared by hash, and the template's text of the turn is parsed and
+compared with what its tokens parse to. From the first difference on, the rendered text is encoded.
 """
 
 import hashlib
@@ -38,43 +38,43 @@ from services.tokenization.segments import TokenIds, common_prefix
 
 MAX_SCOPES = 1024
 MAX_ENDS = 16
-"""Places that are tried as the end of a turn's stretch: only a turn that quotes end tokens has more than one."""
+"""Limit of places that are tried as the end of a turn's stretch: a turn that quotes end tokens has several."""
 
 Outcome: TypeAlias = Literal["first", "reused", "unknown", "client", "ambiguous", "moved", "template"]
-"""Of the newest turn: there is none; its tokens are in the prompt; it is not in the ledger; its client changed it; it
-may be any of several; the text before it changed; the template renders it differently."""
+"""What became of the newest turn: there is none; its tokens are in the prompt; it is not in the ledger; its client
+changed it; it may be any of several; the text before it changed; the template renders it differently."""
 
 
 class LedgerModel(Struct, frozen=True):
-    """What the ledger needs of its model."""
+    """The properties of a model that its ledger needs."""
 
     name: str
     digest: bytes
-    """Of template, tokenizer and family: entries made with others are never found."""
+    """Digest of template, tokenizer and family: entries made with others are never found."""
     family: Family
     encoder: Encoder
     vocabulary: Vocabulary
     ends: tuple[str, ...]
     """Texts of the tokens that end a turn."""
     write_calls: WriteCalls | None = None
-    """How the template writes calls that follow each other."""
+    """Writes calls that follow each other as the template does."""
     header: str = ""
-    """What the template writes before a turn of the model, without reasoning marks and white space around it."""
+    """The template's text before a turn of the model, without reasoning markers and white space around it."""
 
 
 class RecalledPrompt(Struct, frozen=True):
-    """What `Recall.encode` returns."""
+    """A prompt's ids, and how many of them the ledger contributed."""
 
     ids: TokenIds
     outcome: Outcome
     reused: int
-    """Tokens that were not encoded: the known prompt's and the turns' original ones."""
+    """Tokens that were not encoded: those of an earlier prompt and the original ones of its turn."""
     context: LedgerContext | None
-    """Of the turn that follows; None where it could not be found again."""
+    """The context of the turn that follows; None where its entry could not be found again."""
 
 
 class _Base(Struct, frozen=True):
-    """The known part of a prompt: the prompt of `stored`, its turn, and where the text continues."""
+    """The part of a prompt that an entry covers: the prompt of `stored`, its turn, and where the text continues."""
 
     stored: StoredEntry
     end: int
@@ -101,7 +101,7 @@ class Ledger:
         self._guard = _guard(model.encoder)
 
     def add(self, entry: LedgerEntry) -> bool:
-        """Keeps an entry whose signature is good. False: it is known, or another model's."""
+        """Keeps an entry with a verified signature. False: the ledger has it, or it is another model's."""
         return entry.model == self.model.name and self.entries.add(entry)
 
     def recall(self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal | None = None) -> "Recall":
@@ -115,7 +115,7 @@ class Ledger:
         return None if turn is None else [*turn.parts]
 
     def read(self, entry: LedgerEntry, tools: list[ToolSpec]) -> OriginalTurn | None:
-        """What the entry's tokens parse to; None where they cannot be read."""
+        """The text and parts of the entry's turn; None where its tokens cannot be read."""
         try:
             text = self.reader.text_of(unpack_ids(entry.ids)) + entry.tail
         except (ValueError, IndexError, OverflowError, TypeError):
@@ -124,7 +124,7 @@ class Ledger:
         return None if parts is None else OriginalTurn(text, parts)
 
     def fragment(self, text: str) -> TokenIds:
-        """The ids of text in the middle of a prompt: some tokenizers encode the start of a text differently."""
+        """The ids of text in the middle of a prompt: some tokenizers encode the start of a prompt differently."""
         encoder = self.model.encoder
         if not text or self._guard is None or text.startswith(encoder.cuts.tokens):
             return encoder.encode(text)
@@ -141,7 +141,7 @@ class Ledger:
 
     def own_ends(self, text: str, start: int, turn: OriginalTurn) -> Iterable[int]:
         """Where a turn that begins at `start` may end for a template that writes no end of turn (Apertus, before a
-        result): behind the marker, or else the text, with which the turn itself ends."""
+        result): after the marker, or else the text, with which the turn itself ends."""
         bare = turn.text.rstrip()
         blanks = turn.text[len(bare) :]
         last = next((marker for marker in self.model.family.markers if bare.endswith(marker)), "")
@@ -156,8 +156,8 @@ class Ledger:
             yield at + len(common_prefix(blanks, text[at : at + len(blanks)]))
 
     def has_foreign_end(self, stretch: str, original: str) -> bool:
-        """Whether a stretch holds an end token that neither the turn itself quotes nor more of the model's output
-        follows: what a parser passes over between messages may be another role's."""
+        """Whether a stretch holds an end token that the turn does not quote and that more of the model's output does
+        not follow: text that a parser passes over between messages may be another role's."""
         if self._end is None:
             return False
         quoted = Counter(self._end.findall(original))
@@ -170,7 +170,7 @@ class Ledger:
 
     def without_header(self, stretch: str) -> str:
         """A stretch without the header of the model's messages. A template may write none when the model continues
-        behind a result, but one when all is history (some Gemma 4)."""
+        after a result, but one when all is history (some Gemma 4)."""
         header, rest = self.model.header, stretch.lstrip()
         return rest[len(header) :] if header and rest.startswith(header) else stretch
 
@@ -195,17 +195,17 @@ class Recall:
 
     @property
     def missing(self) -> list[bytes]:
-        """Keys of turns of which memory may lack the entry."""
+        """Keys of turns with entries that memory may lack."""
         return self._choice.missing
 
     def restore(self) -> Conversation:
         """The conversation with its turns as the model wrote them. A turn that the client changed stays as the client
-        has it; reasoning that it dropped is restored, unless the request asks for dropping."""
-        return replace(self._conversation, messages=self._choice.turns())
+        sent it; reasoning that the client dropped is restored, unless the request asks for dropping."""
+        return replace(self._conversation, messages=self._choice.messages())
 
     def encode(self, text: str, prefix: str = "", *, continues: bool = False) -> RecalledPrompt:
-        """The ids of the prompt with this text, to which `restore`'s conversation was rendered. `prefix`: the opening
-        of a forced call at its end. `continues`: it ends in the model's own last turn."""
+        """The ids of a prompt. `text`: the conversation that `restore` returned, rendered. `prefix`: the opening of a
+        forced call at its end. `continues`: it ends in the model's own last turn."""
         ledger = self._ledger
         base, outcome = self._base(text)
         context = self._context(text, ledger.reader.head_end(text, prefix), base, continues=continues)
@@ -220,13 +220,13 @@ class Recall:
         context = prompt.context
         if context is not None:
             parent = self._parent(context)
-            former = None if parent is None else _prompt_key(parent.entry.context)
-            self._ledger.prompts.put(_prompt_key(context), prompt.ids, instead_of=former)
+            earlier = None if parent is None else _prompt_key(parent.entry.context)
+            self._ledger.prompts.put(_prompt_key(context), prompt.ids, instead_of=earlier)
 
     # -- which turn -------------------------------------------------------------------------------------------------
 
     def _base(self, text: str) -> tuple[_Base | None, Outcome]:
-        """The newest turn that the text still contains, and the outcome for the newest of all."""
+        """The newest turn that the text still contains, and the outcome for the newest turn of all."""
         outcome: Outcome | None = None
         for index in range(self._answered_turns - 1, -1, -1):
             base, found = self._try(index, text)
@@ -236,7 +236,7 @@ class Recall:
         return None, outcome or "first"
 
     def _try(self, index: int, text: str) -> tuple[_Base | None, Outcome]:
-        """The turn at `index`, or else the turn before it of which its prompt was made."""
+        """The turn at `index`, or else the earlier turn that its prompt was made of."""
         chosen = self._choice.chosen[index]
         if not chosen:
             return None, self._choice.doubts[index]
@@ -251,7 +251,7 @@ class Recall:
         return (None if parent is None else _Base(parent, context.parent_end, context.joint)), "template"
 
     def _stretch(self, stored: StoredEntry, text: str) -> _Base | None:
-        """The turn with the end of its stretch, if the template keeps it."""
+        """The turn and the end of its stretch, if the template keeps the turn."""
         entry, turn, ledger, reader = stored.entry, self._read(stored), self._ledger, self._ledger.reader
         assert turn is not None  # an entry with the same tokens was read when it was chosen
         start, opening, mode = entry.context.head_chars, entry.context.opening, ParseMode.of(entry)
@@ -269,25 +269,25 @@ class Recall:
         return None
 
     def _restored(self, number: int, stored: StoredEntry) -> list[Message] | None:
-        """The turn as the model wrote it, if the client sent back the entry's turn unchanged."""
+        """The turn's messages as the model wrote them, if the client did not change the turn."""
         turn, link = self._read(stored), self._chain.links[number]
         if turn is None:
             return None
-        turns = self._conversation.messages[link.first : link.end]
-        if stored.entry.context.started:  # the client began this turn: its text is not all the model's
-            return turns
-        known, wanted = stored.restored, self._with_reasoning
-        if known is None or known.with_reasoning != wanted or known.unseal != self._unseal or known.sent != turns:
-            sent = [part for turn in turns for part in turn.parts]
-            parts = restored_parts(sent, turn, self._unseal, with_reasoning=wanted)
+        sent = self._conversation.messages[link.first : link.end]
+        if stored.entry.context.started:  # the client started this turn: its text is not all the model's
+            return sent
+        cached, reasoning = stored.restored, self._with_reasoning
+        if cached is None or cached.with_reasoning != reasoning or cached.unseal != self._unseal or cached.sent != sent:
+            sent_parts = [part for message in sent for part in message.parts]
+            parts = restored_parts(sent_parts, turn, self._unseal, with_reasoning=reasoning)
             if parts is None:
                 return None
-            restored = [Message("assistant", parts, turns[0].name)]
-            known = stored.restored = RestoredTurn(turns, restored, wanted, self._unseal)
-        return known.restored
+            restored = [Message("assistant", parts, sent[0].name)]
+            cached = stored.restored = RestoredTurn(sent, restored, reasoning, self._unseal)
+        return cached.messages
 
     def _read(self, stored: StoredEntry) -> OriginalTurn | None:
-        """What the entry's tokens parse to; None where that is not what its key stands for."""
+        """The text and parts of the entry's turn; None where they do not have the entry's key."""
         if stored.turn is None and not stored.unreadable:
             entry, context = stored.entry, stored.entry.context
             turn = self._ledger.read(entry, self._tools)
@@ -301,18 +301,18 @@ class Recall:
     # -- which ids --------------------------------------------------------------------------------------------------
 
     def _prompt(self, stored: StoredEntry, text: str) -> TokenIds:
-        """The ids of the prompt behind which this turn was decoded, whose text `text` begins with: kept ids, or ids
+        """The ids of the prompt that this turn followed; its text is the beginning of `text`. They are in memory, or
         made again of the turns that the prompt was made of. Where one of those is lost, its text is encoded."""
         ledger = self._ledger
-        behind: list[tuple[LedgerContext, StoredEntry | None]] = []
+        steps: list[tuple[LedgerContext, StoredEntry | None]] = []
         context = stored.entry.context
         while (ids := ledger.prompts.get(_prompt_key(context))) is None:
             parent = self._parent(context)
-            behind.append((context, parent))
+            steps.append((context, parent))
             if parent is None:
                 break
             context = parent.entry.context
-        for context, parent in reversed(behind):
+        for context, parent in reversed(steps):
             if parent is None or ids is None:
                 ids = ledger.model.encoder.encode(text[: context.head_chars] + context.opening)
             else:
@@ -325,9 +325,9 @@ class Recall:
         links, state, started = self._chain.links, self._chain.state, ""
         if self._answered_turns < len(links):
             if not continues:
-                return None  # both turns would be one when they come back
-            turns = self._conversation.messages[links[-1].first :]
-            started, calls = text_and_calls([part for turn in turns for part in turn.parts])
+                return None  # the client sends both turns back as one
+            messages = self._conversation.messages[links[-1].first :]
+            started, calls = text_and_calls([part for message in messages for part in message.parts])
             if calls:
                 return None
             state, started = links[-1].state, squeeze(started)
@@ -350,7 +350,7 @@ class Recall:
         return replace(context, parent=entry.mac, parent_end=base.end, joint=base.joint)
 
     def _has_head(self, context: LedgerContext, text: str) -> bool:
-        """Whether the text begins with the prompt head behind which the turn was decoded."""
+        """Whether the text begins with the prompt head that the turn followed."""
         return 0 <= context.head_chars <= len(text) and _hash(text, context.head_chars) == context.head_hash
 
     def _parent(self, context: LedgerContext) -> StoredEntry | None:
@@ -369,5 +369,5 @@ def _prompt_key(context: LedgerContext) -> bytes:
 
 
 def _guard(encoder: Encoder) -> str | None:
-    """A control token that leaves the text behind it unchanged: one that does not take white space (`rstrip`)."""
+    """A control token that leaves the text after it unchanged: one that does not take white space (`rstrip`)."""
     return next((token for token in encoder.cuts.tokens if len(encoder.encode(f"{token} \n{token}")) > 2), None)

@@ -13,7 +13,7 @@ from schemas.ledger import LedgerEntry
 from services.runtime.storage.seal import secret
 
 MAX_ENTRY_BYTES = 768 * 1024
-"""Of an encoded entry: some 140,000 tokens. It must fit the bus of a NATS server with default limits (1 MB)."""
+"""Limit of an encoded entry: some 140,000 tokens. It must fit the bus of a NATS server with default limits (1 MB)."""
 MAC_BYTES = 16
 
 _encode = msgspec.json.Encoder().encode
@@ -29,7 +29,8 @@ class EntrySigner:
 
     @classmethod
     def load(cls, key_file: str | None, model: str) -> "EntrySigner":
-        """With the key that also seals reasoning; see `Sealer.load`. Raises OSError where the file cannot be read."""
+        """The signer with the key that also seals reasoning, as in `Sealer.load`. Raises OSError where the file cannot
+        be read."""
         return cls(secret(key_file, model))
 
     def sign(self, entry: LedgerEntry) -> LedgerEntry:

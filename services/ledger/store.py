@@ -17,7 +17,7 @@ from services.templates.messages import Unseal
 from services.tokenization.segments import TokenIds
 
 Doubt: TypeAlias = Literal["unknown", "client", "ambiguous"]
-"""Why no entry was chosen: there is none; the client sent back something else; several fit."""
+"""Why no entry was chosen: there is none; the client changed the turn; several fit."""
 _ENTRY_OVERHEAD = 1024
 _PER_ID_BYTE = 4
 """The memory of an id's four bytes, its parsed text included."""
@@ -25,18 +25,18 @@ _PER_MARK = 160
 
 
 class OriginalTurn(Struct, frozen=True):
-    """What a turn's original tokens parse to."""
+    """The text of a turn's original tokens, and the parts that a parser reads in it."""
 
     text: str
-    """As the parser received it, up to where its client was shown something."""
+    """The text that the parser received, up to the last part that its client was sent."""
     parts: list[Text | Reasoning | Call]
 
 
 class RestoredTurn(Struct, frozen=True):
-    """A turn as a client sent it back, and its restored form, which the session's next requests need again."""
+    """A turn as a client sent it back, and as the model wrote it: the session's next requests need both again."""
 
     sent: list[Message]
-    restored: list[Message]
+    messages: list[Message]
     with_reasoning: bool
     unseal: Unseal | None
 
@@ -48,7 +48,7 @@ class StoredEntry(Struct):
     turn: OriginalTurn | None = None
     restored: RestoredTurn | None = None
     unreadable: bool = False
-    """Its ids are not tokens of this model, or do not parse to what its key stands for."""
+    """Its ids are not tokens of this model, or parse to a turn with another key."""
 
     def ids(self) -> TokenIds:
         """The turn's ids. Raises ValueError where they are damaged."""
@@ -60,14 +60,14 @@ class EntryStore:
 
     def __init__(self, max_bytes: int) -> None:
         self._entries: OrderedDict[bytes, StoredEntry] = OrderedDict()
-        """By `mac`, least recently used first. A session marks all of its entries as used with each prompt: cachetools
+        """Entries by `mac`, least recently used first. Each prompt of a session uses all of its entries: cachetools
         takes ten times as long for that."""
         self._bytes = 0
         self._max_bytes = max_bytes
         self._siblings: dict[bytes, _Siblings] = {}
         self._lock = threading.RLock()
         self.shared = False
-        """There is a bucket, which may have siblings that are not here."""
+        """A bucket may have siblings that are not here."""
 
     @property
     def size(self) -> int:
@@ -78,7 +78,7 @@ class EntryStore:
         return len(self._entries)
 
     def add(self, entry: LedgerEntry) -> bool:
-        """Keeps an entry. False: it was there."""
+        """Keeps an entry. False: the store has it."""
         stored = StoredEntry(entry)
         with self._lock:
             if entry.mac in self._entries:
@@ -104,15 +104,15 @@ class EntryStore:
             siblings = self._siblings.get(key)
             return [] if siblings is None else list(islice(reversed(siblings.entries.values()), most))
 
-    def marked(self, key: bytes, marks: Iterable[bytes]) -> StoredEntry | None:
+    def find_marked(self, key: bytes, marks: Iterable[bytes]) -> StoredEntry | None:
         """The entry of a key with one of these marks."""
         with self._lock:
             siblings = self._siblings.get(key)
-            known = siblings.marks if siblings is not None else {}
-            return next((known[mark] for mark in marks if mark in known), None)
+            entries = siblings.marks if siblings is not None else {}
+            return next((entries[mark] for mark in marks if mark in entries), None)
 
     def get(self, mac: bytes) -> StoredEntry | None:
-        """The entry with this `mac`, which is marked as used."""
+        """The entry with this `mac`; becomes the most recently used."""
         with self._lock:
             stored = self._entries.get(mac)
             if stored is not None:
@@ -125,13 +125,13 @@ class EntryStore:
         return siblings.complete if siblings is not None else not self.shared
 
     def set_complete(self, key: bytes) -> None:
-        """All entries that the bucket has of this key were added."""
+        """Notes that all entries which the bucket has of this key were added."""
         with self._lock:
             if (siblings := self._siblings.get(key)) is not None:
                 siblings.complete = True
 
     def doubt(self) -> None:
-        """Entries may have been missed: no key counts as complete any more."""
+        """Notes that entries may have been missed: no key counts as complete any more."""
         with self._lock:
             for siblings in self._siblings.values():
                 siblings.complete = False
@@ -156,7 +156,7 @@ class _Siblings:
     def __init__(self, complete: bool) -> None:
         self.complete = complete
         self.entries: dict[bytes, StoredEntry] = {}
-        """By `mac`, oldest first."""
+        """Entries by `mac`, oldest first."""
         self.marks: dict[bytes, StoredEntry] = {}
 
 

@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load() -> RunService[ParserConfig]:
-    """The service, whose import takes most of the start: see `entry.main`."""
+    """Imports the service, which takes most of the start (see `entry.main`)."""
     from services.parser.service import run
 
     return run

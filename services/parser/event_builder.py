@@ -1,4 +1,4 @@
-"""Writes a parser's events into the turn's log: applies stop strings, barred calls, seals and call ids. Pure."""
+"""Writes a parser's events into the turn's log, with stop strings, barred calls, seals and call ids. Pure."""
 
 from schemas.events import BlockEvent, BlockStart, BlockStop, Delta, FinishReason, TokenLogprob
 from schemas.frames import ParseContext
@@ -11,7 +11,7 @@ from services.runtime.streams.turn_log import TurnLog
 
 
 class EventBuilder:
-    """Writes one turn's blocks into its log. Once `cut` is set, it must get no more events."""
+    """Writes one turn's blocks into its log. Takes no more events once `cut` is set."""
 
     def __init__(self, turn: str, context: ParseContext, log: TurnLog, sealer: TenantSealer) -> None:
         self._turn = turn
@@ -21,26 +21,26 @@ class EventBuilder:
         self._allowed = frozenset(context.allowed)
         self._stop = StopStrings(context.stop) if context.stop else None
         self.cut: FinishReason | None = None
-        """Why the turn has ended although the engine would continue."""
+        """Why the turn has ended before the engine's end."""
         self.stop_string: str | None = None
         """The stop string that has ended the turn."""
         self._held: BlockStart | None = None
-        """A text block of which nothing visible has come."""
+        """A text block without visible text so far."""
         self._held_text = ""
-        """The blanks at its start. They are sent with its first visible character."""
+        """The block's leading white space, which is sent with its first visible character."""
         self._held_logprobs: list[TokenLogprob] = []
         self._shown = 0
-        """Characters of the open text block that passed the stop strings."""
+        """Characters of the open text block that were logged."""
         self._suffix = ""
-        """What ends the text into which a barred call was turned."""
+        """The end of the text that replaces a barred call."""
 
     @property
     def searches(self) -> bool:
-        """All text must come through here: it may hold a stop string."""
+        """Whether all text must pass through here, because it may contain a stop string."""
         return self._stop is not None
 
     def add_traced(self, trace: Trace, events: list[BlockEvent]) -> None:
-        """As `add`, with the log probabilities of the tokens behind each event."""
+        """As `add`, with the log probabilities of each event's tokens."""
         for event, logprobs in zip(events, trace.match(events), strict=True):
             if self._held is not None:
                 self._held_logprobs += logprobs
@@ -51,7 +51,7 @@ class EventBuilder:
                 return
 
     def add(self, events: list[BlockEvent]) -> None:
-        """Takes the parser's events, in order."""
+        """Writes the parser's events, in order."""
         for event in events:
             if isinstance(event, Delta):
                 if self._stop is None or not self._in_text():
@@ -93,7 +93,7 @@ class EventBuilder:
             self.cut, self.stop_string = FinishReason.STOP_STRING, stop
 
     def _show(self, block: int, text: str, *, blank: bool = False) -> None:
-        """Adds text to a text block. A block of blanks only is held, unless `blank`."""
+        """Adds text to a text block. A block of white space only is held back, unless `blank`."""
         if self._held is not None:
             self._held_text += text
             if not (self._held_text if blank or self._context.family == VERBATIM.name else self._held_text.strip()):

@@ -12,10 +12,10 @@ from services.tokenization.detokenizer import Detokenizer
 
 
 def entry_of(parse: TurnParse, detokenizer: Detokenizer) -> LedgerEntry | None:
-    """The unsigned entry of a turn that has ended. None if no later request could find it: it has no ledger context,
-    failed, has no output, or its last call was cut off and will not come back.
+    """Makes the unsigned entry of an ended turn. Returns None if no later request could find it: the turn has no ledger
+    context, failed, has no output, or its last call is incomplete, which clients do not send back.
 
-    `detokenizer`: a fresh one for the turn's tokens, for turns that a stop string has cut.
+    `detokenizer`: a new one for the turn's tokens, for turns that a stop string has cut.
     """
     ledger, finish = parse.context.ledger, parse.log.terminal
     if ledger is None or not isinstance(finish, Finish):
@@ -47,14 +47,14 @@ def entry_of(parse: TurnParse, detokenizer: Detokenizer) -> LedgerEntry | None:
 class _Content(Struct):
     texts: list[str] = []
     calls: list[tuple[str, str]] = []
-    """Names and `key_arguments`."""
+    """(name, `key_arguments`)."""
     call_ids: list[str] = []
     thoughts: list[str] = []
     seals: list[str] = []
 
 
 def _content(parse: TurnParse) -> _Content | None:
-    """None if a call is incomplete."""
+    """Collects the blocks of a turn; None if a call is incomplete."""
     log, content = parse.log, _Content()
     for block in range(log.blocks):
         start, stop = log.ends(block)
@@ -73,14 +73,14 @@ def _content(parse: TurnParse) -> _Content | None:
 
 
 def _before_stop(parse: TurnParse, stop: str, detokenizer: Detokenizer) -> tuple[int, str]:
-    """How many tokens lie wholly before the stop string (behind it, if it is shown), and the characters between."""
+    """Returns how many tokens end before the stop string (its end, if it is shown), and the characters up to there."""
     text, lengths = "", [0]
     for token in parse.ids:
         text += detokenizer.step(token)
         lengths.append(len(text))
-    # It ended with the last token, however often it occurs before, for example in reasoning.
-    found = text.find(stop, max(lengths[-2] - len(stop) + 1, 0))
-    shown = max(found, 0) + (len(stop) if parse.context.include_stop else 0)
+    # The last token completed it; it may occur earlier, too, for example in reasoning.
+    at = text.find(stop, max(lengths[-2] - len(stop) + 1, 0))
+    shown = max(at, 0) + (len(stop) if parse.context.include_stop else 0)
     kept = max(index for index, length in enumerate(lengths) if length <= shown)
     while kept and lengths[kept] == lengths[kept - 1]:  # drop tokens that hold the first bytes of a character
         kept -= 1

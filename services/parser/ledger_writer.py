@@ -27,7 +27,7 @@ class LedgerWriter:
     """Writes the entries of one shard."""
 
     def __init__(self, process: Process, signer: EntrySigner, vocabulary: Vocabulary, bucket: Bucket | None) -> None:
-        """`bucket` None: entries are only in the memory of the preprocessors."""
+        """`bucket` None: only the preprocessors' memory keeps the entries."""
         self._process = process
         self._signer = signer
         self._vocabulary = vocabulary
@@ -43,7 +43,7 @@ class LedgerWriter:
         register(process.metrics, CountCollector(counters))
 
     def write(self, parse: TurnParse) -> None:
-        """Writes the entry of a turn that has ended, if it has one.
+        """Writes the entry of an ended turn, if it has one.
 
         To be called before the turn's end is sent: the preprocessors need the entry for the client's next request.
         """

@@ -1,6 +1,6 @@
-"""The parser process: token frames in, event frames out.
+"""The parser process, which turns token frames into event frames.
 
-Every token frame is handled whole, in one go; the events of all its turns are sent at the end of the same tick, one
+A token frame is handled without a break, and the events of all its turns are sent at the end of the same tick, in one
 event frame per frontend. A turn stays here until its frontend has the last event, so that lost frames can be replayed.
 """
 
@@ -37,14 +37,14 @@ from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_tokenizer
 
 CANCEL_AGAIN_S = 0.5
-"""While tokens of a finished turn still come, its worker gets a cancel at most this often."""
+"""The least time between two cancels to the worker of a finished turn with tokens that still arrive."""
 
 _decode_frame = msgspec.json.Decoder(TokenFrame).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 
 
 class Parser(Service):
-    """One shard on the bus."""
+    """Connects one shard to the bus."""
 
     def __init__(self, process: Process, shard: Shard, model: str, ledger: LedgerWriter | None = None) -> None:
         self._process = process
@@ -55,15 +55,15 @@ class Parser(Service):
         self._receiver = FrameReceiver(process, "worker", shard.positions, on_given_up=self._given_up)
         self._sender = FrameSender(process, "frontend", self._fill, on_credit=self._credited, on_replay=self._replay)
         self._dirty: dict[str, dict[str, TurnParse]] = {}
-        """frontend → its turns that have unsent events."""
+        """Frontend → its turns with unsent events."""
         self._ends: dict[str, deque[tuple[int, TurnParse]]] = {}
-        """frontend → the frames that carried a turn's last event, and the turn."""
+        """Frontend → (frame that carried a turn's last event, turn)."""
         self._done = RecentTurns()
-        """Turns that are finished here: late repeats of their tokens are not parsed again."""
+        """Finished turns: late repeats of their tokens are not parsed again."""
         self._cancelled = RecentTurns(CANCEL_AGAIN_S)
-        """Turns for which the workers have just got a cancel."""
+        """Turns with a recent cancel."""
         self._unreadable = RecentTurns()
-        """Turns whose frontend cannot be read here: their worker has to report that they failed."""
+        """Turns with a frontend that cannot be read here. Their worker reports the failure."""
         text = "From the arrival of a turn's last tokens to the frame with its last events."
         self._parse_s = step_histogram("parse", text, process.metrics)
         self._empty = asyncio.Event()
@@ -89,7 +89,7 @@ class Parser(Service):
     async def drain(self) -> None:
         """Returns when every turn has ended and its frontend has all of it."""
         await self._empty.wait()
-        self._receiver.acknowledge()  # so that the workers give no other shard what this one has passed on
+        self._receiver.acknowledge()  # so that the workers send no other shard what this one has sent on
 
     def _frame(self, delivery: Delivery) -> None:
         frame = _decode_frame(delivery.data)
@@ -106,7 +106,7 @@ class Parser(Service):
             if parse.frontend != frontend:
                 frontend = parse.frontend
                 dirty = self._dirty.setdefault(frontend, {})
-                self._sender.mark(frontend)
+                self._sender.schedule(frontend)
             dirty[turn] = parse
         if self._empty.is_set() and self._shard.turns:
             self._empty.clear()
@@ -119,29 +119,29 @@ class Parser(Service):
             return
         opened_ns = time_ns() if self._process.tracer is not None else 0
         try:
-            taken = self._shard.take(entry, worker)
+            outcome = self._shard.take(entry, worker)
         except Exception as error:
-            # One turn's failure (an unknown family in its context, a defect) must not touch its neighbours.
+            # One turn's failure (an unknown family in its context, a defect) must not affect other turns.
             self._fail(entry, worker, error)
             return
-        if isinstance(taken, StreamPosition):
-            self._receiver.gap(worker, taken)
-        elif taken is not None:
-            self._mark(taken)
-            taken.opened_ns = taken.opened_ns or opened_ns
-            if taken.ended:
-                taken.ended_at = perf_counter()  # the loop's time stands still within a tick
-                self._trace(taken)
+        if isinstance(outcome, StreamPosition):
+            self._receiver.gap(worker, outcome)
+        elif outcome is not None:
+            self._schedule(outcome)
+            outcome.opened_ns = outcome.opened_ns or opened_ns
+            if outcome.ended:
+                outcome.ended_at = perf_counter()  # the loop's time does not advance within a tick
+                self._trace(outcome)
                 if self._ledger is not None:
-                    self._ledger.write(taken)
-            if taken.cut is not None:  # the turn has ended for the client, and the engine still decodes
-                stopped = taken.cut is FinishReason.STOP_STRING
-                self._publish_cancel(Cancel(taken.turn, taken.attempt, "stop_string" if stopped else "calls"))
+                    self._ledger.write(outcome)
+            if outcome.cut is not None:  # the turn has ended for the client, but the engine still decodes
+                stopped = outcome.cut is FinishReason.STOP_STRING
+                self._publish_cancel(Cancel(outcome.turn, outcome.attempt, "stop_string" if stopped else "calls"))
 
-    def _mark(self, parse: TurnParse) -> None:
+    def _schedule(self, parse: TurnParse) -> None:
         frontend = parse.frontend
         self._dirty.setdefault(frontend, {})[parse.turn] = parse
-        self._sender.mark(frontend)
+        self._sender.schedule(frontend)
 
     def _fill(self, frontend: str, seq: int) -> EventFrame | None:
         dirty = self._dirty.get(frontend)
@@ -168,7 +168,7 @@ class Parser(Service):
                 parse.end_seq = seq
                 if parse.ended_at:
                     self._parse_s.observe(perf_counter() - parse.ended_at)
-                    parse.ended_at = 0.0  # what a replay sends again is not measured again
+                    parse.ended_at = 0.0  # replays are not measured
                 self._ends.setdefault(frontend, deque()).append((seq, parse))
             if room <= 0:
                 break
@@ -192,7 +192,7 @@ class Parser(Service):
         ends = self._ends.get(frontend)
         while ends and ends[0][0] <= seq:
             number, parse = ends.popleft()
-            if parse.end_seq == number:  # else it was rewound since, and its end is sent again
+            if parse.end_seq == number:  # else it was rewound, and its end is sent again
                 self._forget(parse)
 
     def _replay(self, request: Replay) -> None:
@@ -207,12 +207,12 @@ class Parser(Service):
                 parse.rewind(StreamPosition(parse.turn, parse.attempt))
             else:
                 continue
-            self._mark(parse)
+            self._schedule(parse)
 
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)
         if cancel.reason in ("stop_string", "calls", "failed", "unreadable"):
-            return  # a parser's own cancel: the worker's last tokens are yet to arrive
+            return  # sent by a parser: the worker's last tokens are still to arrive
         self._cancelled.note(cancel.turn, cancel.attempt)
         parse = self._shard.turns.get(cancel.turn)
         if parse is not None and parse.attempt <= cancel.attempt:
@@ -223,7 +223,7 @@ class Parser(Service):
             self._done.note(cancel.turn, cancel.attempt)
 
     def _cancel_again(self, turn: str) -> None:
-        """Tokens of a finished turn have come: the cancel did not reach the worker."""
+        """Repeats the cancel of a finished turn, because its tokens still arrive."""
         if turn not in self._cancelled:
             unreadable = turn in self._unreadable
             self._publish_cancel(Cancel(turn, self._done.attempt(turn), "unreadable" if unreadable else "superseded"))
@@ -239,12 +239,12 @@ class Parser(Service):
             parse = self._shard.unreadable(entry, worker)
         cancel = Cancel(entry.turn, entry.attempt, "unreadable" if parse is None else "failed")
         self._process.publish(subjects.cancel(self._model), cancel)
-        if parse is None:  # not even the frontend can be read: the worker has it, and reports the failure
+        if parse is None:  # the frontend cannot be read either: the worker, which has it, reports the failure
             self._done.note(entry.turn, entry.attempt)
             self._unreadable.note(entry.turn, entry.attempt)
         elif not parse.ended:
             parse.fail(ErrorInfo(ErrorKind.ENGINE, f"the output could not be parsed: {type(error).__name__}"))
-            self._mark(parse)
+            self._schedule(parse)
             self._trace(parse)
 
     def _forget(self, parse: TurnParse) -> None:
@@ -261,7 +261,7 @@ class Parser(Service):
             self._empty.set()
 
     def _given_up(self, worker: str) -> None:
-        """A worker took this shard for dead: its turns are parsed elsewhere, or sent again from their start."""
+        """Drops the turns of a worker that took this shard for dead: they are parsed elsewhere, or sent again."""
         for parse in list(self._shard.turns.values()):
             if parse.worker == worker and not parse.ended:
                 self._drop(parse)
@@ -271,13 +271,13 @@ class Parser(Service):
             lost = [p for p in self._shard.turns.values() if p.worker == heartbeat.id and not p.ended]
             for parse in lost:
                 parse.interrupt(ErrorInfo(ErrorKind.ENGINE, "the worker was lost in mid-turn", code=ENGINE_DIED))
-                self._mark(parse)
+                self._schedule(parse)
                 self._trace(parse)
             if lost:
                 self._log.warning("parser.worker_lost", worker=heartbeat.id, turns=len(lost))
 
     def _trace(self, parse: TurnParse) -> None:
-        """Records the span of a parse that is over."""
+        """Records the span of an ended parse."""
         scope = self._process.scope(parse.context.trace)
         if scope is None:
             return
@@ -303,17 +303,17 @@ class Parser(Service):
 
 
 def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
-    """The tokenizer of a model directory or hub id.
+    """Loads the tokenizer of a model directory or hub id.
 
     Raises:
-        Invalid: the model has none that this process could decode with.
+        Invalid: the model has no tokenizer that can decode.
         OSError: its files cannot be read.
     """
     file = Path(model) / "tokenizer.json"
     if file.is_file():
         try:
             return Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers has no class of its own
+        except Exception as error:  # the library raises plain Exceptions
             raise Invalid(f"{file} cannot be read: {error}", param="model") from error
     try:
         backend = getattr(load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None)

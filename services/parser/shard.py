@@ -1,7 +1,7 @@
-"""Parses the turns of one parser process: token entries in, turn events out. Pure; `service` connects it to the bus.
+"""Parses the turns of one parser process into turn events. Pure; `service` connects it to the bus.
 
-A turn is parsed from its first token, and the stream itself has all that is needed: the same tokens give the same
-blocks, ids and seals in every shard. So a shard may die, or a stream may come twice, and the frontend sees one turn.
+A turn is parsed from its first token, and its stream has all that is needed: the same tokens make the same blocks, ids
+and seals in every shard. So a shard may die, or a stream may come twice, and the frontend still gets one turn.
 """
 
 from typing import Final
@@ -20,9 +20,9 @@ from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 
 MIN_BYTES: Final = 1024
-"""A smaller context is decoded faster than its tools are looked up."""
+"""A smaller context is decoded at once: looking up its tools would take longer."""
 TOOLS_BYTES: Final = 2 * 1024 * 1024
-"""JSON of the lists of tools that are kept: those of some 70 agents."""
+"""Bytes of the tool lists that are kept, as JSON: those of some 70 agents."""
 
 
 class _ContextTools(msgspec.Struct):
@@ -42,22 +42,22 @@ _decode_frontend = msgspec.json.Decoder(_ContextFrontend).decode
 class ContextDecoder:
     """Decodes parse contexts.
 
-    The tools of a session are the same in all its turns. They are decoded once and shared by all open turns: decoded,
-    25 tools take 130 KB, and half of the time that a context takes.
+    A session has the same tools in all its turns. They are decoded once and shared by all open turns: 25 decoded tools
+    take 130 KB, and their decoding half of a context's time.
     """
 
     def __init__(self) -> None:
         self._tools = Memo[list[ToolSpec]](TOOLS_BYTES)
 
     def decode(self, raw: msgspec.Raw) -> ParseContext:
-        """The context; its tools must not be changed. Raises msgspec.DecodeError."""
+        """Decodes a context; its tools must not be changed. Raises msgspec.DecodeError."""
         data = bytes(raw)
         if len(data) < MIN_BYTES:
             return _decode(data)
         tools = bytes(_decode_tools(data).tools)
-        # Outside of strings, where quotes are bare, no other field has this name.
-        head, found, tail = data.partition(b'"tools":' + tools)
-        if not found:
+        # Only the field has these bytes: quotes inside of strings are escaped, and no other field has this name.
+        head, field, tail = data.partition(b'"tools":' + tools)
+        if not field:
             return _decode(data)
         return replace(_decode(head + b'"tools":[]' + tail), tools=self._tools.get(tools, _decode_tool_list))
 
@@ -75,12 +75,13 @@ class Shard:
         """Parses an entry.
 
         Returns the turn if there are new events, the `StreamPosition` to replay from if tokens are missing, or None if
-        the entry brought nothing. Propagates errors of the parse."""
+        the entry has nothing new. Propagates errors of the parser.
+        """
         parse = self.turns.get(entry.turn)
         opened = parse is None or entry.attempt > parse.attempt
         if parse is None or opened:
             if entry.context == ABSENT:
-                # A replay of a stream that is gone would only report again that it is gone.
+                # The replay of a stream that is gone would have the same result.
                 return None if _is_gone(entry) else StreamPosition(entry.turn, entry.attempt)
             context = self._contexts.decode(entry.context)
             parse = self.turns[entry.turn] = TurnParse(entry.turn, entry.attempt, context, worker, held=entry.held)
@@ -107,8 +108,8 @@ class Shard:
         return parse if opened or parse.log.size != before else None
 
     def unreadable(self, entry: TokenEntry, worker: str) -> TurnParse | None:
-        """A turn that can only fail, for an entry with an invalid parse context. None if not even its frontend can be
-        read."""
+        """Opens a turn that can only fail, for an entry with an invalid parse context. Returns None if its frontend
+        cannot be read either."""
         try:
             frontend = _decode_frontend(entry.context).frontend
         except msgspec.DecodeError:
@@ -118,7 +119,7 @@ class Shard:
         return parse
 
     def positions(self, worker: str) -> list[StreamPosition]:
-        """Up to where this shard has each open stream of a worker."""
+        """Returns this shard's position in each open stream of a worker."""
         return [
             StreamPosition(parse.turn, parse.attempt, len(parse.ids))
             for parse in self.turns.values()
@@ -127,5 +128,5 @@ class Shard:
 
 
 def _is_gone(entry: TokenEntry) -> bool:
-    """The worker no longer has this stream."""
+    """Returns whether the worker no longer has this stream."""
     return entry.finish is not None and entry.finish.error is not None and entry.finish.error.code == STREAM_GONE

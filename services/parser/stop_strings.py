@@ -1,17 +1,16 @@
-"""Stop strings in streamed text: held back while they might be coming, cut exactly where they begin."""
+"""Finds stop strings in streamed text, holds back text that may be the start of one, and cuts where it begins."""
 
 
 class StopStrings:
     """Looks for any of several strings in a text that arrives in pieces.
 
-    Linear: each character is searched once, and what is held back is shorter than the longest stop string. Memory is
-    that of the strings.
+    Each character is searched once, and the text that is held back is shorter than the longest stop string.
     """
 
     __slots__ = ("_by_first", "_held", "_longest", "_strings")
 
     def __init__(self, strings: list[str]) -> None:
-        """`strings`: not empty, none of them empty."""
+        """`strings`: at least one; none is empty."""
         self._strings = sorted(dict.fromkeys(strings), key=len, reverse=True)
         self._by_first: dict[str, list[str]] = {}
         for string in self._strings:
@@ -20,32 +19,32 @@ class StopStrings:
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """The text that may be shown now, and the stop string that was found (nothing may follow it)."""
+        """Returns the text that may be shown now, and the stop string if one was found; no text may follow then."""
         text = self._held + text
-        found = self._first(text)
-        if found is not None:
+        stop = self._first(text)
+        if stop is not None:
             self._held = ""
-            return text[: text.index(found)], found
+            return text[: text.index(stop)], stop
         keep = self._unsure(text)
         self._held = text[len(text) - keep :] if keep else ""
         return text[: len(text) - keep] if keep else text, None
 
     def _first(self, text: str) -> str | None:
-        """The string that is whole first; the longest of several. So it does not matter how the text was cut."""
-        found, end = None, len(text) + 1
+        """Returns the string that ends first, the longest of several, however the text is divided into pieces."""
+        first, end = None, len(text) + 1
         for string in self._strings:
             at = text.find(string, 0, end - 1 + len(string))
             if at >= 0 and at + len(string) < end:
-                found, end = string, at + len(string)
-        return found
+                first, end = string, at + len(string)
+        return first
 
     def flush(self) -> str:
-        """What was held back, when no more text comes."""
+        """Returns the text that was held back. No more text may follow."""
         held, self._held = self._held, ""
         return held
 
     def _unsure(self, text: str) -> int:
-        """How many characters at the end could begin a stop string."""
+        """Returns how many characters at the end may begin a stop string."""
         for at in range(max(0, len(text) - self._longest + 1), len(text)):
             strings = self._by_first.get(text[at])
             if strings is not None:

@@ -1,12 +1,12 @@
 """Matches tokens with the characters of blocks, for requests that ask for log probabilities.
 
-A token belongs to the block that its text is in, at the place of its first character there. A token whose text was a
-marker, framing white space or the syntax of a call around its arguments belongs to no block. Tokens that hold parts of
-one character are all placed at that character.
+A token belongs to the block with its text, at the place of its first character there. Tokens of markers, framing white
+space or the syntax around a call's arguments belong to no block. Tokens with parts of one character are all placed at
+that character.
 
-Reasoning and text blocks are one stretch of the output each, so the place of a block's start gives the place of every
-token in it. Arguments are rewritten by the reader: their pieces are searched in the output that it has just passed, as
-they are or without JSON escapes.
+A reasoning or text block is one stretch of the output, so the place of its start gives the place of every token in it.
+The reader rewrites arguments: their pieces are searched in the output that it has just read, as they are or without
+JSON escapes.
 """
 
 import json
@@ -23,12 +23,12 @@ Logprobs = Sequence[tuple[int, float]]
 
 
 class _Written(NamedTuple):
-    """A piece of arguments: where in its block, and how many characters of input were behind the reader's position."""
+    """A piece of arguments, its place in its block, and the number of input characters after the reader's position."""
 
     block: int
     offset: int
     text: str
-    behind: int
+    unread: int
 
 
 class TracedBlockWriter(BlockWriter):
@@ -45,8 +45,8 @@ class TracedBlockWriter(BlockWriter):
 
     def _record(self, text: str) -> None:
         if self.kind == "tool_use" and text:
-            behind = len(self._scanner.text) - self._scanner.position
-            self.written.append(_Written(self.index, self.length + self._waiting, text, behind))
+            unread = len(self._scanner.text) - self._scanner.position
+            self.written.append(_Written(self.index, self.length + self._waiting, text, unread))
         self._waiting += len(text)
         self._parts.append(text)
 
@@ -56,7 +56,7 @@ class TracedBlockWriter(BlockWriter):
 
 
 class _Token(NamedTuple):
-    """A token and the characters of the output that it has a part in."""
+    """A token, and the characters of the output to which it contributes."""
 
     start: int
     end: int
@@ -64,23 +64,23 @@ class _Token(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """A stretch of the output that is in a block: where it begins in both."""
+    """A stretch of the output that is in a block, and its place in both."""
 
     source: int
     offset: int
     text: str
-    """As it is in the output."""
+    """The text in the output."""
     escaped: bool
-    """The block has it with JSON escapes."""
+    """Whether the block has the text with JSON escapes."""
 
     def place(self, at: int) -> int:
-        """The place in the block of the output's character `at`."""
-        front = self.text[: at - self.source]
-        return self.offset + len(escaped(front) if self.escaped else front)
+        """Returns the place in the block of the output's character `at`."""
+        before = self.text[: at - self.source]
+        return self.offset + len(escaped(before) if self.escaped else before)
 
 
 class Trace:
-    """The tokens of one turn that were not matched with an event yet."""
+    """Matches the tokens of one turn with its events."""
 
     def __init__(self, vocabulary: Vocabulary, top: int) -> None:
         """`top`: how many alternatives each token gets."""
@@ -92,29 +92,32 @@ class Trace:
         self._top = top
         self._tokens: deque[_Token] = deque()
         self._starts: dict[int, int] = {}
-        """For each reasoning or text block: its first character's place in the output."""
+        """Reasoning or text block → the place of its first character in the output."""
         self._raw: list[str] = []
         """The output from `_base` on."""
         self._base = 0
         self._passed = 0
-        """Everything before this place in the output was matched, or never will be."""
+        """The output before this place needs no more matching."""
         self._inside = b""
-        """The first bytes of a character."""
+        """The first bytes of an incomplete character."""
         self._flowing = False
-        """The last piece of arguments was found: the next one probably follows it."""
+        """Whether the last piece of arguments was found, so that the next one probably follows it."""
 
     @property
     def _end(self) -> int:
         return self._base + sum(map(len, self._raw))
 
     def token(self, token: int, text: str, pending: bytes, logprobs: Logprobs) -> None:
-        """Adds the next token with the text that it completed, which is fed to the parser next, and the bytes that are
-        held of an incomplete character. Without `logprobs` only its text counts."""
+        """Adds the next token.
+
+        `text`: the text that it completed, which is fed to the parser next; `pending`: the bytes of an incomplete
+        character. Without `logprobs` only the text counts.
+        """
         end = self._end
         start = end
         data = self._vocabulary.bytes_of(token)
         if self._inside and text and not _continues(data):
-            start += len(self._inside.decode("utf-8", "replace"))  # what was held was no character
+            start += len(self._inside.decode("utf-8", "replace"))  # the bytes before were not a character
         stop = end + len(text) + bool(pending)
         if logprobs and stop > start:
             self._tokens.append(_Token(start, stop, logprobs))
@@ -127,17 +130,18 @@ class Trace:
         self._raw.append(text)
 
     def match(self, events: Sequence[BlockEvent]) -> list[list[TokenLogprob]]:
-        """The tokens of each event that the parser returned for the last text. No events: takes what came before it."""
+        """Returns the tokens of each event that the parser returned for the last text. No events: the parser's
+        prefix."""
         blocks, end = self.blocks, self._end
         for block, behind in blocks.behind.items():
             self._starts[block] = end - behind
         blocks.behind.clear()
         written, blocks.written = deque(blocks.written), []
-        found = [self._of(event, written, end) if isinstance(event, Delta) else [] for event in events]
+        tokens = [self._of(event, written, end) if isinstance(event, Delta) else [] for event in events]
         if self._passed > self._base:
             raw = "".join(self._raw)[self._passed - self._base :]
             self._base, self._raw = self._passed, [raw]
-        return found
+        return tokens
 
     def _of(self, delta: Delta, written: deque[_Written], end: int) -> list[TokenLogprob]:
         start = self._starts.get(delta.block)
@@ -147,16 +151,16 @@ class Trace:
         whole = delta.offset + len(delta.text)
         while written and (written[0].block, written[0].offset) < (delta.block, whole):
             runs.append(self._found(written.popleft(), end))
-        if not runs:  # it did not pass the reader: it is the last text, escaped where necessary
+        if not runs:  # not written by the reader: the last text, escaped where necessary
             text = self._raw[-1]
             runs.append(_Run(end - len(text), delta.offset, text, len(text) != len(delta.text)))
             self._flowing = True
         return [token for run in runs if run is not None for token in self._take(run)]
 
     def _found(self, piece: _Written, end: int) -> _Run | None:
-        """Where a piece of arguments is in the output; None if it is not there."""
+        """Finds a piece of arguments in the output; None if it is not there."""
         raw = "".join(self._raw)
-        at, low = end - piece.behind - self._base, max(self._passed - self._base, 0)
+        at, low = end - piece.unread - self._base, max(self._passed - self._base, 0)
         for text, quote, is_escaped in _spellings(piece.text):
             start = _find(raw, text, at, low, self._flowing)
             if start is not None:
@@ -167,20 +171,20 @@ class Trace:
         return None
 
     def _take(self, run: _Run) -> list[TokenLogprob]:
-        """The tokens that begin in the run, or reach into it and were not taken."""
+        """Takes the tokens that begin in the run or reach into it."""
         tokens, stop = self._tokens, run.source + len(run.text)
-        found = []
+        logprobs = []
         while tokens and tokens[0].start < stop:
             token = tokens.popleft()
             if token.end > run.source:
                 place = run.place(max(token.start, run.source))
-                found.append(token_logprob(self._vocabulary, token.logprobs, self._top, place))
+                logprobs.append(token_logprob(self._vocabulary, token.logprobs, self._top, place))
         self._passed = max(self._passed, stop)
-        return found
+        return logprobs
 
 
 def token_logprob(vocabulary: Vocabulary, logprobs: Logprobs, top: int, at: int = 0) -> TokenLogprob:
-    """A token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`: its place."""
+    """Makes a token of a block, with its `top` likeliest alternatives. `logprobs`: not empty; `at`: its place."""
     token, logprob = logprobs[0]
     ranked = sorted(logprobs, key=lambda pair: -pair[1])[:top]
     data = vocabulary.bytes_of(token)
@@ -190,9 +194,11 @@ def token_logprob(vocabulary: Vocabulary, logprobs: Logprobs, top: int, at: int 
 
 
 def _spellings(text: str) -> list[tuple[str, int, bool]]:
-    """The forms that a piece of JSON may have in the output, with the length of the quote before it (0 or 1) and
-    whether it was escaped since: as it is, or decoded, with or without quotes around it."""
-    found = [(text, 0, False)]
+    """Returns the forms that a piece of JSON may have in the output: as it is, or decoded, with or without its quotes.
+
+    Each has the length of the quote before it (0 or 1), and whether the block has it with escapes.
+    """
+    forms = [(text, 0, False)]
     quoted = len(text) > 1 and text[0] == text[-1] == '"'
     for inner, quote in [(text, 0), (text[1:-1], 1)][: 1 + quoted]:
         try:
@@ -200,12 +206,12 @@ def _spellings(text: str) -> list[tuple[str, int, bool]]:
         except ValueError:
             continue
         if decoded and decoded != text:
-            found.append((decoded, quote, decoded != inner))
-    return found
+            forms.append((decoded, quote, decoded != inner))
+    return forms
 
 
 def _find(raw: str, text: str, at: int, low: int, flowing: bool) -> int | None:
-    """Where `text` is in the output: before or at the reader's place `at`, and not before `low`."""
+    """Finds `text` in the output: before or at the reader's place `at`, and not before `low`."""
     if flowing and raw.startswith(text, low):
         return low
     if at >= low and raw.startswith(text, at):
@@ -213,13 +219,13 @@ def _find(raw: str, text: str, at: int, low: int, flowing: bool) -> int | None:
     if at - len(text) >= low and raw.startswith(text, at - len(text)):
         return at - len(text)
     if any(map(str.isalnum, text)):
-        found = raw.rfind(text, low, max(at, low))
-        return found if found >= 0 else None
+        start = raw.rfind(text, low, max(at, low))
+        return start if start >= 0 else None
     return None
 
 
 def _continues(data: bytes) -> bool:
-    """The bytes continue an incomplete character."""
+    """Returns whether the bytes continue an incomplete character."""
     return bool(data) and data[0] & 0xC0 == 0x80
 
 

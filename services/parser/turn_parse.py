@@ -1,8 +1,8 @@
-"""Parses one attempt at one turn: tokens in, turn events out. Pure.
+"""Parses the tokens of one attempt at a turn into turn events. Pure.
 
 Most tokens are whole characters in a plain stretch of a block, where the text depends on the token alone. There a turn
-takes the *fast path*: the token's text is looked up and sent, and neither parser nor log is touched. They catch up when
-the turn leaves the fast path: with the first token that is not plain, and before anything else is read or done.
+takes the *fast path*: the token's text is looked up and sent, without parser and log. They are brought up to date when
+the turn leaves the fast path: at the first token that is not plain, and before anything else is read or done.
 """
 
 from array import array
@@ -25,12 +25,12 @@ from services.tokenization.detokenizer import Detokenizer, Vocabulary
 from services.tokenization.plain_tokens import PlainTexts
 
 UNREAD = 4096
-"""A turn leaves the fast path when about so many characters wait to be read: the log joins them at less cost."""
+"""Unread characters with which a turn leaves the fast path: the log joins them at less cost."""
 
 
 @dataclass(slots=True, eq=False)
 class TurnParse:
-    """One attempt at one turn: its tokens so far, and the events that they made. `start` must follow."""
+    """One attempt at one turn: its tokens so far, and their events. `start` must be called first."""
 
     turn: str
     attempt: int
@@ -42,32 +42,32 @@ class TurnParse:
     held: int = 0
     """Prompt tokens that the worker expects in its KV cache."""
     reasoning_tokens: int = 0
-    """Of the first `_counted` tokens."""
+    """The reasoning tokens among the first `_counted` tokens."""
     log: TurnLog = field(default_factory=TurnLog)
-    """All events; on the fast path, those up to where it began."""
+    """All events, except those of the fast path while the turn is there."""
     sent: Cursor = field(default_factory=Cursor)
-    """Up to where they were read."""
+    """Position up to which the events were read."""
     announced: bool = False
-    """The frontend was sent `Prepared`."""
+    """Whether `Prepared` was sent to the frontend."""
     ended_at: float = 0.0
-    """When the end came, until it is sent."""
+    """Time of the end, until the end is sent."""
     end_seq: int | None = None
     """The frame that carried the last event."""
     opened_ns: int = 0
     """Unix time at which the stream opened, where the turn is traced."""
     cut: FinishReason | None = None
-    """Why the parser ended the turn although the engine would continue."""
+    """Why the parser ended the turn before the engine's end."""
     trace: Trace | None = None
     """Matches tokens with events, if the request asked for log probabilities."""
     plain: PlainTexts | None = None
-    """The texts of tokens here, on the fast path."""
+    """The texts of tokens, on the fast path."""
     fresh: str = ""
-    """Text of the fast path that was not read …"""
+    """Unread text of the fast path …"""
     block: int = 0
     offset: int = 0
     """… and its place."""
     _may_skip: bool = False
-    """Plain text need not pass parser and builder: there are no stop strings, no log probabilities and no ids."""
+    """Whether plain text may skip parser and builder: no stop strings, log probabilities or ids are requested."""
     _counted: int = 0
     _vocabulary: Vocabulary = field(init=False)
     _builder: EventBuilder = field(init=False)
@@ -75,7 +75,7 @@ class TurnParse:
     _parser: TurnParser = field(init=False)
 
     def __post_init__(self) -> None:
-        # One object for all turns of a frontend: comparing costs no access to memory that is not in the CPU's caches.
+        # One object for all turns of a frontend, which is probably in the CPU's caches when names are compared.
         self.frontend = intern(self.context.frontend)
 
     def start(self, vocabulary: Vocabulary, sealer: Sealer) -> None:
@@ -96,11 +96,11 @@ class TurnParse:
             blocks=trace.blocks if trace is not None else None,
         )
         if trace is not None:
-            trace.match([])  # what a prefix wrote
+            trace.match([])  # the blocks of the prefix
         self._may_skip = not (self._builder.searches or self.trace or context.prompt_ids)
 
     def rewind(self, position: StreamPosition) -> None:
-        """Moves back to the frontend's position, never forward."""
+        """Moves back to the frontend's position; never moves forward."""
         self.leave_fast_path()
         self.sent.rewind(position)
         self.end_seq = None
@@ -109,16 +109,16 @@ class TurnParse:
 
     @property
     def ended(self) -> bool:
-        """The last event is in the log."""
+        """Whether the last event is in the log."""
         return self.log.terminal is not None
 
     # -- fast path ---------------------------------------------------------------------------------------------------
 
     def take_fast(self, entry: TokenEntry) -> bool:
-        """Takes an entry on the fast path. False for an entry that cannot be taken there; nothing of it was taken.
+        """Takes an entry on the fast path. Returns False, and changes nothing, if the entry cannot be taken there.
 
-        Nearly every entry can. This touches few objects: between two frames the CPU's caches hold other data, so a turn
-        costs the memory accesses (measured: five times the time of the instructions).
+        Most entries can. The code touches few objects, because between two frames the CPU's caches hold other data:
+        memory accesses take five times as long as the instructions (measured).
         """
         plain = self.plain
         if plain is None or entry.at != len(self.ids) or entry.attempt != self.attempt:
@@ -143,7 +143,7 @@ class TurnParse:
         return True
 
     def enter_fast_path(self) -> None:
-        """After everything was read: enters the fast path, if the turn is in a plain stretch."""
+        """Enters the fast path if the turn is in a plain stretch. To be called when all events were read."""
         if not self._may_skip or self.ended:
             return
         scanner, stretches = self._parser.scanner, self._detokenizer.stretches
@@ -153,14 +153,14 @@ class TurnParse:
             self.block, self.offset = self.log.end
 
     def next_delta(self) -> Delta:
-        """The text of the fast path since the last read."""
+        """Returns the unread text of the fast path."""
         delta = Delta(self.block, self.offset, self.fresh)
         self.offset += len(self.fresh)
         self.fresh = ""
         return delta
 
     def leave_fast_path(self) -> None:
-        """Leaves the fast path: brings log and parser up to date."""
+        """Leaves the fast path and brings log and parser up to date."""
         if self.plain is None:
             return
         text = self.plain.text(self.ids[self._counted :])
@@ -173,14 +173,14 @@ class TurnParse:
         self._count_reasoning()
 
     def read(self, room: int) -> tuple[list[LoggedEvent], int]:
-        """The events that were not read yet, and the room that is left: see `TurnLog.read`."""
+        """Returns the unread events and the room that is left, as `TurnLog.read`."""
         self.leave_fast_path()
         return self.log.read(self.sent, room)
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
     def feed(self, ids: Sequence[int]) -> None:
-        """Takes further tokens. Those behind a cut are not counted."""
+        """Takes further tokens. Those after a cut are not counted."""
         self.leave_fast_path()
         detokenizer, scanner, may_skip = self._detokenizer, self._parser.scanner, self._may_skip
         for token in ids:
@@ -215,15 +215,15 @@ class TurnParse:
     def report(self, ids: Sequence[int], logprobs: Sequence[Logprobs]) -> None:
         """Logs the ids of tokens, with their log probabilities, for a request that asked for ids."""
         top, vocabulary = self.context.logprobs, self._vocabulary
-        found = None
+        traced = None
         if top is not None:
             missing = [()] * (len(ids) - len(logprobs))
             each = [*logprobs[: len(ids)], *missing]
-            found = [token_logprob(vocabulary, pairs, top) if pairs else None for pairs in each]
-        self.log.add_tokens(ids, found)
+            traced = [token_logprob(vocabulary, pairs, top) if pairs else None for pairs in each]
+        self.log.add_tokens(ids, traced)
 
     def finish(self, finish: TokenFinish) -> None:
-        """The engine ended the stream."""
+        """Ends the turn with the engine's end of the stream."""
         if finish.reason is FinishReason.ERROR or finish.reason is FinishReason.CANCELLED:
             error = finish.error or EngineFailed("the worker stopped before the turn was done").info
             if finish.error is None or finish.error.code in (ENGINE_DIED, STREAM_GONE):
@@ -247,12 +247,12 @@ class TurnParse:
             self._end(reason, ended_by_token=finish.stop_id is not None)
 
     def interrupt(self, error: ErrorInfo) -> None:
-        """The worker is gone: returns the tokens so far to the frontend, which finds another worker."""
+        """Ends this attempt after the loss of its worker; the frontend gets the tokens so far for another worker."""
         self.leave_fast_path()
         self.log.append(Interrupted(self.worker, pack_ids(self.ids), error, *self.log.end))
 
     def fail(self, error: ErrorInfo) -> None:
-        """Ends a turn that cannot continue, here or elsewhere."""
+        """Ends a turn that no process can continue."""
         self.leave_fast_path()
         self.log.append(Failed(error))
 
@@ -268,17 +268,17 @@ class TurnParse:
         self.log.append(Finish(reason, self.log.blocks, usage, stop_string, tokens))
 
     def _parsed(self, text: str) -> list[BlockEvent]:
-        """The parser's events for text that it must see."""
+        """Returns the parser's events for a text."""
         self._count_reasoning()
         return self._parser.feed(text)
 
     def _count_reasoning(self) -> None:
-        """Counts the tokens inside reasoning. Tokens that the parser did not see cannot have changed the block."""
+        """Counts the tokens inside reasoning. Tokens that skipped the parser cannot have changed the block."""
         self.reasoning_tokens += (len(self.ids) - self._counted) * self._parser.in_reasoning
         self._counted = len(self.ids)
 
     def _write(self, text: str) -> None:
-        """Adds text that belongs to no token."""
+        """Adds text without a token."""
         if text and self.cut is None:
             if self.trace is not None:
                 self.trace.flushed(text)

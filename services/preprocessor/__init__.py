@@ -1,1 +1,1 @@
-"""The preprocessor: from a conversation to the prompt's token ids, and to a worker."""
+"""The preprocessor: makes a conversation's prompt, as token ids, and sends it to a worker."""

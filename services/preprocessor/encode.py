@@ -11,14 +11,14 @@ from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 
 CHECK_EVERY = 500
-"""One prompt in so many is encoded by both tokenizers. A large one costs 0.1 s in a thread, which makes 0.2 ms a
+"""One of this many prompts is encoded by both tokenizers. A large one costs 0.1 s in a thread, on average 0.2 ms a
 prompt."""
 
 
 def encode(
     rendered: RenderedPrompt, encoder: Encoder, recall: Recall | None
 ) -> tuple[Sequence[int], RecalledPrompt | None]:
-    """The ids of a prompt, and the ledger's part of it where its turns were looked up."""
+    """The ids of a prompt, and the ledger's part of it if its turns were looked up."""
     if recall is None:
         return encoder.encode(rendered.text), None
     found = recall.encode(rendered.text, rendered.prefix, continues=rendered.continues)
@@ -44,7 +44,7 @@ def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> list[int]:
 
 
 class EncodingCheck:
-    """Chooses the prompts on which fastokens is compared with tokenizers: the trials at load cover many cases, but not
+    """Compares fastokens with tokenizers on a sample of the prompts: the trials at load cover many cases, but not
     all."""
 
     def __init__(self, encoder: Encoder, *, every: int = CHECK_EVERY) -> None:
@@ -53,10 +53,10 @@ class EncodingCheck:
         self._prompts = 0
 
     def is_due(self) -> bool:
-        """Counts a prompt. True: it is to be compared."""
+        """Counts a prompt. Returns whether it is to be compared."""
         self._prompts += 1
         return self._prompts % self._every == 0
 
     def compare(self, text: str) -> str | None:
-        """The difference because of which fastokens is not used any more; None: there is none. CPU-bound."""
+        """A difference, after which fastokens is not used any more; None: there is none. CPU-bound."""
         return self._encoder.find_difference(text)

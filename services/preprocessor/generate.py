@@ -1,4 +1,4 @@
-"""Makes the `GenerateRequest` for a turn's worker, and the grammar that holds the turn to its promises. Pure."""
+"""Makes the `GenerateRequest` for a turn's worker, and the grammar that enforces the request's promises. Pure."""
 
 from typing import Literal
 
@@ -26,8 +26,8 @@ def generate_request(
     setup: ModelSetup,
     grammar: str,
 ) -> GenerateRequest:
-    """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which each worker that is tried gets.
-    `packed`: the prompt's ids (`pack_ids`); `grammar`: see `turn_guide`."""
+    """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which are set for each worker that is
+    tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
@@ -74,13 +74,13 @@ def generate_request(
 
 
 def _with_tools(context: bytes, tools: bytes) -> bytes:
-    """Adds tools to an encoded context: they are most of it, and encoded once for a session."""
+    """Adds tools to an encoded context: they are most of it, and are encoded once for a session."""
     return context if tools == b"[]" else b'%b,"tools":%b}' % (context[:-1], tools)
 
 
 def ledger_context_of(prompt: Prompt, conversation: Conversation) -> LedgerContext | None:
-    """What the parser needs to write the turn's ledger entry. None for a turn that may end where the template does not
-    close it: such an entry could not be used."""
+    """The prompt's part of the turn's ledger entry, for the parser. None for a turn that may end where the template
+    does not close it: its entry could not be used."""
     sampling = conversation.sampling
     if prompt.found is None or sampling.stop_token_ids or sampling.ignore_eos:
         return None
@@ -88,8 +88,8 @@ def ledger_context_of(prompt: Prompt, conversation: Conversation) -> LedgerConte
 
 
 def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> str:
-    """The grammar that holds a turn to its request's promises, in some milliseconds of CPU. "": nothing is promised, or
-    no grammar can describe the family's calls."""
+    """The grammar that enforces the request's promises, in some milliseconds of CPU. "": nothing is promised, or no
+    grammar can describe the family's calls."""
     if not promises(conversation):
         return ""
     allowed = allowed_tools(conversation)

@@ -1,4 +1,4 @@
-"""Checks that prompt and answer fit the context window, with error texts on which agent clients act.
+"""Checks that prompt and answer fit the context window, with error texts to which agent clients react.
 
 Claude Code compacts its history when a 400 reads `prompt is too long: N tokens > M maximum`, Codex and opencode when
 the code is `context_length_exceeded`. "input length and `max_tokens` exceed context limit" is never sent: Claude Code
@@ -15,17 +15,17 @@ from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
 
 USEFUL_ANSWER = 1024
-"""With less room the request is refused, while the client can still compact. In small windows less."""
+"""Tokens for which the window must have room, so that the client can still compact; in small windows fewer."""
 MAX_STOPS = 256
 MAX_STOP_CHARS = 4096
-"""Length of one stop string. Every character that a model writes is compared with all of them."""
+"""Length of one stop string. Each character of the output is compared with all stop strings."""
 MAX_BIASES = 1024
 MAX_BIAS = 100
 """The range of OpenAI's API; its ends ban or force a token."""
 
 
 class OutputLimit(Struct, frozen=True):
-    """The number of tokens that may be decoded."""
+    """The limit of output tokens of a turn."""
 
     max_tokens: int
     window_limited: bool
@@ -37,7 +37,7 @@ def limit_output(prompt_tokens: int, requested: int | None, window: int, cap: in
 
     `requested` None: what the window leaves; 0: the prompt is only prefilled. `cap`: the operator's longest answer,
     which clients see in the model list; a longer request is cut without an error. Raises ContextOverflow where less is
-    left than requested, and less than a useful answer.
+    left than was requested, and less than a useful answer needs.
     """
     if cap is not None:
         requested = cap if requested is None else min(requested, cap)

@@ -26,13 +26,13 @@ from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.tokenizer_files import load_tokenizer
 
 OBJECT_FACTOR = 8
-"""Tools take several times the bytes of their JSON."""
+"""Memory of tools in bytes per byte of their JSON."""
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
 class ModelSetup:
-    """What it takes to make prompts for one model. Immutable; shared by all threads."""
+    """Everything that is needed to make prompts for one model. Immutable; shared by all threads."""
 
     template: ChatTemplate
     traits: TemplateTraits
@@ -48,12 +48,12 @@ class ModelSetup:
     stop_ids: tuple[int, ...]
     """Ids that end a turn."""
     sampling: Sampling
-    """The model's defaults, for what a client leaves open."""
+    """The model's defaults, for values that a client does not set."""
     template_kwargs: dict[str, Any]
     """The operator's template variables."""
     strip_preamble: bool
     cache_bytes: int
-    """Bound of the tools that are kept, as JSON."""
+    """Bound of the cached tools, in bytes of their JSON."""
     card: ModelCard
     _tools: Memo[PromptTools] = field(init=False, repr=False, compare=False)
 
@@ -98,14 +98,15 @@ class ModelSetup:
         )
 
     def tools_of(self, tools: list[ToolSpec]) -> PromptTools:
-        """The forms of a request's tools, those of an earlier request with the same tools. Raises RecursionError for
+        """The forms of a request's tools; cached for the next request with the same tools. Raises RecursionError for
         schemas that are nested too deeply to be written."""
         marks = self.encoder.marks
         marker = marks.data if marks is not None else None
         return self._tools.get(_encode(tools), lambda _: PromptTools.of(tools, marker))
 
     def window(self, worker: int | None) -> int:
-        """The effective window, given the workers' (None: not known yet), which takes precedence over the files'."""
+        """The effective window. The workers' window (None: not known yet) takes precedence over the one in the
+        files."""
         if worker is None:
             return self.max_model_len
         return worker if self.window_cap is None else min(worker, self.window_cap)
@@ -114,7 +115,7 @@ class ModelSetup:
 def choose_family(
     config: PreprocessorConfig, template: ChatTemplate, traits: TemplateTraits, tokens: Iterable[str]
 ) -> Detection:
-    """The operator's choice, else the family whose parser reads the template's calls.
+    """The family that the operator chose, else the one with the parser that reads the template's calls.
 
     A tool-call parser's name takes precedence over a family's. A reasoning parser's name replaces the reasoning of the
     family, named or detected. Raises ValueError where no parser reads the template's calls, UnknownFamily for an

@@ -28,13 +28,13 @@ from services.runtime.process import Process
 from services.tokenization.segments import TokenIds, common_prefix
 
 MAX_PENDING = 4096
-"""Turns whose end is waited for; the oldest are given up."""
+"""Limit of turns that are waited for; the oldest are dropped."""
 LEAST_TOKENS = 64
-"""Fewer are not worth a request."""
+"""The least number of tokens that are worth a request."""
 TAKE_TIMEOUT_S = 2.0
 
 _ANSWERS = ("Next", "7 steps")
-"""Two answers without a common beginning: what both prompts begin with does not depend on the answer."""
+"""Two answers without a common beginning: the common beginning of both prompts does not depend on the answer."""
 
 Encode = Callable[[Conversation], Sequence[int]]
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
@@ -47,11 +47,11 @@ class PendingTurn(msgspec.Struct, frozen=True):
     worker: str
     conversation: Conversation
     tools: list[ToolSpec]
-    """As the model sees them."""
+    """The tools as the model sees them."""
 
 
 class Prefills:
-    """Prefills behind turns with the hint."""
+    """Prefills the next prompt after turns with the hint."""
 
     def __init__(self, process: Process, placement: Placement, preparation: Preparation, ledger: Ledger) -> None:
         self._process = process
@@ -68,12 +68,12 @@ class Prefills:
         )
 
     def expect(self, context: LedgerContext, turn: PendingTurn) -> None:
-        """A turn with the hint goes to a worker."""
+        """Notes that a turn with the hint is sent to a worker."""
         self._placement.follow()
         self._pending[_key(context)] = turn
 
     def ended(self, entry: LedgerEntry) -> None:
-        """A turn has ended, here or elsewhere."""
+        """Starts the prefill after a turn with the hint that has ended, here or elsewhere."""
         turn = self._pending.pop(_key(entry.context), None)
         if turn is not None and not self._process.draining:
             self._process.spawn(self._prefill(turn, entry), f"prefill behind {turn.turn}")
@@ -126,18 +126,18 @@ def _key(context: LedgerContext) -> bytes:
 def certain_prefix(conversation: Conversation, answer: Sequence[Part], encode: Encode) -> TokenIds:
     """The ids with which every prompt begins that continues `conversation` after the model's turn `answer`.
 
-    `encode` makes a conversation's prompt, and its exceptions propagate.
+    `encode` makes a conversation's prompt; its exceptions propagate.
     """
     one, other = (array("I", encode(_with_reply(conversation, answer, reply))) for reply in _ANSWERS)
     return common_prefix(one, other)
 
 
 def _with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) -> Conversation:
-    """The conversation with the model's turn and a reply to it, from its tools if it called any, else its user."""
+    """The conversation with the model's turn and a reply to it: results if it called tools, else a user message."""
     calls = [part for part in answer if isinstance(part, Call)]
-    next_turn = (
+    next_message = (
         Message("tool", [Result(call.call_id, [Text(reply)], name=call.name) for call in calls])
         if calls
         else Message("user", [Text(reply)])
     )
-    return replace(conversation, messages=[*conversation.messages, Message("assistant", list(answer)), next_turn])
+    return replace(conversation, messages=[*conversation.messages, Message("assistant", list(answer)), next_message])

@@ -1,9 +1,9 @@
 """Decides where a prompt is made: on the event loop if that takes a few milliseconds, else in a thread.
 
-In a thread, short work would hold the interpreter's lock for most of its time, and other messages would wait all the
-same. How long a prompt takes follows from its number of messages and its bytes. A chat template is a program, though,
-and may take any time: one that exceeds what its size lets expect is stopped, and run again among few others of its
-kind, so that it holds up neither the event loop nor the threads.
+Short work in a thread would hold the interpreter's lock for most of its time, so that other requests would wait all the
+same. The time of a prompt is estimated from its number of messages and its bytes. A chat template is a program, though,
+and may take any time: one that takes much longer than estimated is stopped and run again, few of them at once, so that
+it delays neither the event loop nor the threads.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from services.tokenization.encoder import TooLong
 T = TypeVar("T")
 
 LOOP_S = 0.01
-"""A prompt that takes no longer is made on the event loop."""
+"""Estimated time up to which a prompt is made on the event loop."""
 MESSAGE_S = 35e-6
-"""Time to look up, adapt and render one message, by the slowest of the published templates."""
+"""Time to look up, adapt and render one message, with the slowest of the published templates."""
 FAST_BYTE_S, SLOW_BYTE_S = 12e-9, 0.8e-6
 """Time to read, render and encode one new byte with fastokens and with tokenizers."""
 LOOP_STOP_S = 0.03
@@ -37,14 +37,14 @@ LOOP_STOP_S = 0.03
 THREAD_STOP_S = 1.0
 """CPU time after which a template is stopped in a thread."""
 FAST_CHARS, SLOW_CHARS = 1_048_576, 32_768
-"""Characters that are encoded on the loop, with fastokens and with tokenizers: a template may write more text than it
-gets."""
+"""Limit of characters that are encoded on the loop, with fastokens and with tokenizers: a template may write more text
+than it receives."""
 SLOW_TEMPLATES = 2
-"""Stopped templates that run again at once."""
+"""Limit of stopped templates that run again at the same time."""
 
 
 class _Unfetched(Exception):
-    """Turns are to be fetched from the ledger's bucket first."""
+    """Turns must be fetched from the ledger's bucket first."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def seconds_left(deadline: float | None, now: float) -> float | None:
     """Returns the time until the deadline of a request, None if it has none.
 
     Raises:
-        TimedOut: it has passed. The client no longer waits for the turn.
+        TimedOut: the deadline has passed. The client no longer waits for the turn.
     """
     if deadline is not None and deadline <= now:
         raise TimedOut("The request took longer than this server allows.", code=DEADLINE_PASSED)
@@ -86,10 +86,10 @@ class Preparation:
         self._render_timeout_s = render_timeout_s
 
     async def prompt(self, conversation: Conversation, *, limit: bool, size: int, on_step: OnStep = no_step) -> Prompt:
-        """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. For `limit`,
-        `on_step` and exceptions see `assemble`; `on_step` is called on any thread, again for repeated steps.
+        """The prompt of a conversation. Turns that are only in the ledger's bucket are fetched first. `limit`,
+        `on_step` and exceptions are those of `assemble`; `on_step` is called on any thread, again for repeated steps.
 
-        `size`: bytes of the request. Raises Invalid, which names the template, where it takes longer than
+        `size`: bytes of the request. Raises Invalid, which names the template, where rendering takes longer than
         `render_timeout_s`.
         """
         ledger = self.ledger
@@ -120,7 +120,7 @@ class Preparation:
         return await self._run_limited(partial(make, remember=ledger.remember), expected_s)
 
     def ids(self, conversation: Conversation) -> Sequence[int]:
-        """The ids of a conversation's prompt, without turns that only the bucket has. Thread-safe."""
+        """The ids of a conversation's prompt, without fetching turns from the bucket. Thread-safe."""
         remember = self.ledger.remember if self.ledger is not None else None
         unseal = self._sealer.of(conversation.client.tenant).open
         make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, remember=remember)
@@ -130,7 +130,7 @@ class Preparation:
             raise self._slow_template() from None
 
     def check(self, prompt: Prompt) -> None:
-        """Has the tokenizers compared on one prompt in some hundred."""
+        """Starts a comparison of the tokenizers on this prompt, if one is due."""
         if self._check.is_due():
             self._process.spawn(self._compare(prompt.text), "compare tokenizers")
 
@@ -148,7 +148,7 @@ class Preparation:
         self._pool.shutdown(wait=False)
 
     async def _run_limited(self, make: Callable[[], T], expected_s: float) -> T:
-        """Runs `make` where its expected time tells, and once more if its template is stopped there."""
+        """Runs `make` on the event loop or in a thread, by its expected time; once more if its template is stopped."""
         longest = self._render_timeout_s
         try:
             if expected_s <= LOOP_S:
@@ -171,7 +171,7 @@ class Preparation:
         return len(conversation.messages) * MESSAGE_S + size * byte_s
 
     def _stopped(self, make: Callable[[], T], seconds: float, clock: Callable[[], float]) -> T:
-        """Raises TooLong where the template is still at work after so many seconds of a clock."""
+        """Runs `make`. Raises TooLong where the template still runs after `seconds` by `clock`."""
         end = clock() + seconds
 
         def check() -> None:

@@ -33,30 +33,30 @@ _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is neste
 Remember: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
 """Looks up the turns of a stripped conversation, with its tools as the model sees them: `Ledger.recall`."""
 OnStep: TypeAlias = Callable[[str], None]
-"""Called at the beginning of each step with its name: `strip`, `ledger`, `render`, `encode`."""
+"""Called at the start of each step with its name: `strip`, `ledger`, `render`, `encode`."""
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """What a worker and a parser shard need of a prompt."""
+    """A prompt, with what the worker and the parser shard need."""
 
     ids: Sequence[int]
-    """An array, which `pack_ids` packs as it is, where the ids come from the encoder."""
+    """An array if the ids come from the encoder: `pack_ids` packs it without a conversion."""
     text: str
     """"": a prompt that was sent as ids."""
     in_reasoning: bool
     """The prompt ends inside an open reasoning block."""
     prefix: str
-    """The end of the prompt that opens a forced call, and so belongs to the model's turn."""
+    """The end of the prompt, if it opens a forced call: it belongs to the model's turn."""
     tools: list[ToolSpec]
     """The tools under the names and with the schemas that the model sees, deferred ones included."""
     parser_tools: bytes = b"[]"
-    """The same as JSON, at least with what parsers need."""
+    """The tools as JSON, reduced to the fields that parsers need."""
     max_tokens: int
     window_limited: bool
     """Reaching `max_tokens` means that the context window is full."""
     stop_ids: list[int]
     sampling: Sampling
-    """The client's, with the model's defaults for what it left open, and `max_tokens` set."""
+    """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
     stripped_lines: int
     """Billing header lines that were removed."""
     found: RecalledPrompt | None = None
@@ -64,7 +64,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
 
 
 def no_step(name: str) -> None:
-    """The `OnStep` of prompts whose steps are of no interest."""
+    """An `OnStep` that does nothing."""
 
 
 def prompt_ids(model: str, conversation: Conversation) -> list[int]:

@@ -1,7 +1,7 @@
 """Renders a conversation to the text of its prompt, whole, up to where the model continues. Pure.
 
 A request may demand a call: then the prompt ends with the opening of that call. A format is enforced by the engine
-where no tool may be called (see `strip` for the other case).
+where no tool may be called; `strip` describes it to a model with tools.
 """
 
 from typing import Any
@@ -18,16 +18,16 @@ from services.templates.thinking import template_variables, without_old_reasonin
 from services.templates.tools import PromptTools, rendered_tool, tool_name
 
 _TAIL_CHARS = 512
-_CONTINUE_MARK = "\ue000continues here\ue000"
+_CONTINUATION = "\ue000continues here\ue000"
 
 
 class RenderedPrompt(Struct, frozen=True, kw_only=True):
     """A prompt as text."""
 
     text: str
-    """With marks (`DataMarks`), where data may spell control tokens."""
+    """The text with marks (`DataMarks`), where data may spell control tokens."""
     prefix: str = ""
-    """The end of the text that opens a forced call, and so belongs to the model's turn."""
+    """The end of the text, if it opens a forced call: it belongs to the model's turn."""
     in_reasoning: bool = False
     """The text ends inside an open reasoning block."""
     continues: bool = False
@@ -72,7 +72,8 @@ def render(
 
 
 def forced_call(conversation: Conversation, family: Family) -> str | None:
-    """The opening of the call with which the model's turn must begin; None where it is free. Raises Invalid."""
+    """The opening of the call with which the model's turn must begin; None where it may begin freely. Raises
+    Invalid."""
     choice = conversation.tool_choice
     allowed = allowed_tools(conversation)
     if choice.mode not in ("any", "tool"):
@@ -96,15 +97,15 @@ def allowed_tools(conversation: Conversation) -> list[str]:
 
     Raises Invalid where the client allows a tool that it does not offer.
     """
-    known: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for tool in conversation.tools if conversation.tool_choice.allowed else ():
         rendered = tool_name(tool.name, tool.namespace)
         for name in {tool.name, rendered}:
-            known.setdefault(name, []).append(rendered)
+            names.setdefault(name, []).append(rendered)
     for name in conversation.tool_choice.allowed:
-        if name not in known:
+        if name not in names:
             raise Invalid(f"tool_choice allows a tool that is not among the tools: {name}", param="tool_choice")
-    return list(dict.fromkeys(rendered for name in conversation.tool_choice.allowed for rendered in known[name]))
+    return list(dict.fromkeys(rendered for name in conversation.tool_choice.allowed for rendered in names[name]))
 
 
 def enforced_format(conversation: Conversation) -> OutputFormat | None:
@@ -135,8 +136,8 @@ def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> st
 
 def _reasoning_end(setup: ModelSetup) -> str:
     """The text that closes an open reasoning block before a call."""
-    if setup.traits.marks[2]:
-        return setup.traits.marks[2]
+    if setup.traits.separators[2]:
+        return setup.traits.separators[2]
     return f"\n{setup.family.think[1]}\n\n" if setup.family.think else ""
 
 
@@ -144,14 +145,14 @@ def _continued(adapted: TemplateInput, setup: ModelSetup, tools: PromptTools, va
     """The template's text up to the end of the assistant's last text."""
     last = dict(adapted.messages[-1])
     if isinstance(last["content"], str):
-        last["content"] += _CONTINUE_MARK
+        last["content"] += _CONTINUATION
     else:
         *before, part = last["content"]
-        last["content"] = [*before, {**part, "text": part["text"] + _CONTINUE_MARK}]
+        last["content"] = [*before, {**part, "text": part["text"] + _CONTINUATION}]
     text = setup.template.render(
         [*adapted.messages[:-1], last], tools=tools.definitions, variables=variables, generation=False
     )
-    before_mark, found, _ = text.rpartition(_CONTINUE_MARK)
+    opening, found, _ = text.rpartition(_CONTINUATION)
     if not found:
         raise Invalid("this model's chat template cannot continue an assistant message", param="messages")
-    return before_mark
+    return opening

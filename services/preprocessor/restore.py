@@ -3,7 +3,7 @@
 `open_ledger` makes it for a loaded model. `LedgerReader` keeps it filled: it receives the entries of turns that end,
 and fetches others from the bucket.
 
-An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign messages cost speed.
+An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign entries cost only speed.
 """
 
 import asyncio
@@ -26,23 +26,23 @@ from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket
 from services.runtime.storage.seal import Sealer
 from services.templates.assistant import AssistantWriter
-from services.templates.messages import render_turns
+from services.templates.messages import render_messages
 from services.tokenization.detokenizer import Vocabulary
 
 _ANSWER, _QUESTION = "zqsaid", "zqasked"
 FORM = b"2"
-"""Changes when conversations are adapted to other messages, so that prompts made before have another text, and when
-entries are written otherwise."""
+"""The form of prompts and entries. It changes when conversations are adapted to other messages, so that earlier prompts
+have another text, and when entries change."""
 FETCH_TIMEOUT_S = 0.5
-"""A prompt waits no longer for turns that are not in memory."""
+"""Limit of the time that a prompt waits for turns from the bucket."""
 FETCH_AT_ONCE = 64
 MAX_FETCHED = 1024
-"""Turns of one conversation that are fetched, newest first."""
+"""Limit of turns of one conversation that are fetched, newest first."""
 FETCHED_S = 60.0
-"""A key whose turns were fetched is not requested again before."""
+"""Time before turns of the same key are fetched again."""
 MAX_FETCHED_KEYS = 65_536
 SILENT_S = 5.0
-"""A bucket that did not answer gets no request for so long."""
+"""Time without requests to a bucket that did not answer."""
 
 
 def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Ledger:
@@ -68,7 +68,7 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
 
 
 class Fetched(NamedTuple):
-    """What came of fetching a key."""
+    """The result of fetching a key."""
 
     until: float
     """The loop's time from which on the key may be fetched again."""
@@ -79,7 +79,7 @@ _NEVER = Fetched(0.0, False)
 
 
 class LedgerReader:
-    """One preprocessor's ledger."""
+    """Keeps one preprocessor's ledger filled."""
 
     def __init__(
         self, process: Process, ledger: Ledger, signer: EntrySigner, sealer: Sealer, bucket: Bucket | None
@@ -103,7 +103,7 @@ class LedgerReader:
         Gauge("turnwire_ledger_entries", "Turns in memory.", registry=registry).set_function(lambda: len(entries))
         Gauge("turnwire_ledger_bytes", "Memory that turns take.", registry=registry).set_function(lambda: entries.size)
         self.on_entry: list[Callable[[LedgerEntry], None]] = []
-        """Called with every turn that ended and is new here."""
+        """Called with the entry of every turn that ended, once."""
         process.on_reconnect.append(self._doubt)
 
     async def start(self) -> None:
@@ -115,13 +115,13 @@ class LedgerReader:
         return self.ledger.recall(conversation, tools, self._sealer.of(conversation.client.tenant).open)
 
     def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Those of the keys of which the bucket may have more than memory; for any thread."""
+        """The keys for which the bucket may have more entries than memory; for any thread."""
         now = self._loop.time()
         return [] if self._bucket is None else [key for key in keys if self._fetched.get(key, _NEVER).until <= now]
 
     async def fetch(self, keys: Sequence[bytes]) -> bool:
-        """Copies turns from the bucket into memory, those that it holds and returns in time. Returns whether there may
-        be more in memory now. Never raises."""
+        """Copies turns from the bucket into memory, those that arrive in time. Returns whether memory may have more
+        entries now. Never raises."""
         if self._bucket is None or self._loop.time() < self._silent_until:
             return False
         keys, gate = keys[: -MAX_FETCHED - 1 : -1], asyncio.Semaphore(FETCH_AT_ONCE)
@@ -140,7 +140,7 @@ class LedgerReader:
         return True
 
     def count(self, prompt: RecalledPrompt) -> None:
-        """Counts where the tokens of a turn's prompt came from."""
+        """Counts the tokens of a turn's prompt by origin."""
         self._outcomes.labels(prompt.outcome).inc()
         self._tokens.labels("ledger").inc(prompt.reused)
         self._tokens.labels("text").inc(len(prompt.ids) - prompt.reused)
@@ -157,20 +157,20 @@ class LedgerReader:
         self._take_all(key, values)
 
     def _take_all(self, key: bytes, values: Sequence[bytes]) -> None:
-        """Takes what the bucket has of a key."""
+        """Takes all entries that the bucket has of a key."""
         for data in values:
             self._take(data, "fetched")
         self._note_fetched([key], found=bool(values))
 
     def _note_fetched(self, keys: Sequence[bytes], *, found: bool) -> None:
         if len(self._fetched) > MAX_FETCHED_KEYS:
-            self._fetched.clear()  # they are fetched again
+            self._fetched.clear()  # at worst they are fetched again
         self._fetched.update(dict.fromkeys(keys, Fetched(self._loop.time() + FETCHED_S, found)))
         for key in keys:
             self.ledger.entries.set_complete(key)
 
     def _doubt(self) -> None:
-        """Entries may have been missed while the connection was down."""
+        """Notes that entries may have been missed while the connection was down."""
         self._fetched.clear()
         self.ledger.entries.doubt()
 
@@ -212,25 +212,26 @@ def _call_writer(setup: ModelSetup) -> WriteCalls:
     return write
 
 
-def _end_in_history(setup: ModelSetup, known: Collection[str]) -> list[str]:
-    """The control token with which the template ends an answer that is not the last one. Some have a token of its own
-    for that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`). None where a `known` end stands
-    before the next message's text: what comes first may only close the text (Kimi K3)."""
-    turns = [Message("user", [Text("Hi.")]), Message("assistant", [Text(_ANSWER)]), Message("user", [Text(_QUESTION)])]
-    behind = render_turns(turns, setup.traits, setup.template).partition(_ANSWER)[2]
-    if any(end in behind.partition(_QUESTION)[0] for end in known):
+def _end_in_history(setup: ModelSetup, ends: Collection[str]) -> list[str]:
+    """The control token with which the template ends an answer that is not the last one. Some have a separate
+    token for that (gpt-oss: the model ends with `<|return|>`, its history has `<|end|>`). Empty where one of `ends` is
+    before the next message's text: the first token may only close the text (Kimi K3)."""
+    users = [Message("user", [Text(text)]) for text in ("Hi.", _QUESTION)]
+    messages = [users[0], Message("assistant", [Text(_ANSWER)]), users[1]]
+    after = render_messages(messages, setup.traits, setup.template).partition(_ANSWER)[2]
+    if any(end in after.partition(_QUESTION)[0] for end in ends):
         return []
-    found = setup.encoder.cuts.find(behind)
-    if not found or behind[: found[0]].strip():
+    found = setup.encoder.cuts.find(after)
+    if not found or after[: found[0]].strip():
         return []
-    rest = behind[found[0] :]
+    rest = after[found[0] :]
     return [max((token for token in setup.encoder.cuts.tokens if rest.startswith(token)), key=len)]
 
 
 def _header(setup: ModelSetup, reader: TurnReader) -> str:
-    """What the template writes before the model's output, without the marks that open its reasoning."""
-    turns = [Message("user", [Text("Hi.")])]
-    whole = render_turns(turns, setup.traits, setup.template)
-    without = render_turns(turns, setup.traits, setup.template, generation=False)
+    """The template's text before the model's output, without the markers that open its reasoning."""
+    messages = [Message("user", [Text("Hi.")])]
+    whole = render_messages(messages, setup.traits, setup.template)
+    without = render_messages(messages, setup.traits, setup.template, generation=False)
     header = whole.removeprefix(without) if without and whole.startswith(without) else ""
     return header[: reader.head_end(header, "")].strip()

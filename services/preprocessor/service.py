@@ -1,8 +1,8 @@
 """The preprocessor process: receives turn requests and sends each as a generate request to one worker.
 
 The path of a turn: `_turn` accepts it, `Preparation` makes its prompt (on the event loop if that is short work, else in
-a small thread pool), `_dispatch` sends it to the best worker that takes it. A frontend receives only refusals
-from here, before it has sent anything to its client; the parser reports that a worker has the turn.
+a small thread pool), `_dispatch` sends it to the best worker that takes it. A frontend receives only refusals from the
+preprocessor, before it has sent anything to its client; the parser reports that a worker has the turn.
 """
 
 import asyncio
@@ -53,10 +53,10 @@ from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
 
 TAKE_TIMEOUT_S = 2.0
-"""A worker that has not answered by then may have the turn or not: the attempt is given up."""
+"""After this time without an answer the worker may have the turn or not, and the attempt fails."""
 REFUSE_TIMEOUT_S = 1.0
 DRAIN_DELAY_S = 0.05
-"""Requests that were sent before the heartbeat with `draining` arrived are still taken."""
+"""Time in which requests still arrive that were sent before the heartbeat with `draining`."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_turn = msgspec.json.Decoder(TurnRequest).decode
@@ -87,7 +87,7 @@ class Preprocessor(Service):
         weights = Weights(config.router_overlap_weight, config.router_load_tokens)
         self._placement = Placement(process, self._model, weights)
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
-        """The newest attempt at each turn that has no worker yet."""
+        """The newest attempt, and its task, of each turn without a worker."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled = RecentTurns()
         self._idle = asyncio.Event()
@@ -121,7 +121,7 @@ class Preprocessor(Service):
         return Load(running=len(self._turns))
 
     async def drain(self) -> None:
-        """Takes nothing new; returns when every turn has gone to a worker and every question is answered."""
+        """Takes no new requests; returns when every turn has a worker and every other request an answer."""
         await asyncio.sleep(DRAIN_DELAY_S)
         for subscription in self._work:
             await subscription.stop()
@@ -130,10 +130,10 @@ class Preprocessor(Service):
 
     def _turn(self, delivery: Delivery) -> None:
         request = _decode_turn(delivery.data)
-        present, former = self._turns.get(request.turn, (0, None))
+        present, earlier = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
-            if former is not None:
-                former.cancel()
+            if earlier is not None:
+                earlier.cancel()
             task = self._begin(self._prepare(request, len(delivery.data)), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
@@ -163,7 +163,7 @@ class Preprocessor(Service):
         scope = self._process.scope(request.trace)
         spans = TurnSpans(scope, request.attempt) if scope is not None else None
         try:
-            await self._process.attached()  # else the cancellation of a request may still be behind it
+            await self._process.attached()  # else the cancellation of this request may still follow it
             seconds_left(deadline, now())
             on_step = spans.step if spans is not None else no_step
             prompt = await self._preparation.prompt(request.conversation, limit=True, size=size, on_step=on_step)
@@ -230,20 +230,20 @@ class Preprocessor(Service):
             if spans is not None:
                 spans.refused(worker, refusal.kind)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
-                break  # because of the request itself: no other worker would take it either
+                break  # an error of the request itself: no other worker would take it either
         assert refusal is not None  # `workers` returns at least one
         raise raised(refusal)
 
     def _expect(self, request: TurnRequest, prompt: Prompt, worker: str) -> None:
-        """Waits for the turn's end, where its client requested a prefill of the next prompt. Called before the worker
-        has the turn: a short one may have ended when its acceptance is read."""
+        """Registers a turn with a client that requested a prefill of the next prompt. Called before the worker has the
+        turn: a short turn may have ended when the acceptance arrives."""
         conversation = request.conversation
         context = ledger_context_of(prompt, conversation)
         if self._prefills is not None and context is not None and conversation.hints.speculative_prefill:
             self._prefills.expect(context, PendingTurn(request.turn, worker, conversation, prompt.tools))
 
     async def _refuse(self, request: TurnRequest, error: ErrorInfo) -> None:
-        """Sends the error to the frontend until that acknowledges it, or is gone."""
+        """Sends the error to the frontend until the frontend acknowledges it, or is gone."""
         frame = EventFrame(self._process.id, 0, [EventEntry(request.turn, request.attempt, [Failed(error)])])
         registry = self._process.registry
         until = asyncio.get_running_loop().time() + self._process.config.bus.recovery_s
@@ -279,7 +279,7 @@ async def run(config: PreprocessorConfig) -> None:
     """Loads the model's tokenizer and template, serves until the process is stopped, drains.
 
     Raises:
-        TurnwireError: the bus or the model's files could not be had.
+        TurnwireError: the bus could not be reached, or the model's files not be read.
         EngineFailed: the connection to the bus was lost permanently.
     """
     process = Process("preprocessor", config)

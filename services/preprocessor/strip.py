@@ -1,16 +1,15 @@
-"""Makes of a client's conversation the one that the model is to see. Pure.
+"""Removes billing headers from a conversation, and adds an instruction for its output format. Pure.
 
-Claude Code's billing header is removed, which changes between requests and defeats prefix caching. Claude Code begins
-its system prompt with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`. Part of it is a hash of
+Claude Code's billing header changes between requests and defeats prefix caching. Claude Code begins its system prompt
+with `x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=cli;`. Part of it is a hash of
 the first user message; older builds change it with every request. With it, the prompts of two sessions of the same user
-share 47 characters; without it, 221,492. It is a system block of its own or, where a proxy merged blocks, the start of
-a longer one, on whose first line the instructions may go on.
+share 47 characters; without it, 221,492. The header is a system block of its own or, where a proxy merged blocks, the
+start of a longer one; then the instructions may follow on the same line.
 
 An output format (`response_format`, `text.format`) is enforced by the engine where no tool may be called. A model with
-tools cannot be constrained so: its first token would belong to the answer, and an agent that sends a format with every
-request (Codex' `--output-schema`) would never get a call. An instruction describes the format to such a model, the same
-in every turn of the session.
-"""
+tools cannot be constrained in this way: its first token would belong to the answer, and an agent that sends a format
+with every request (Codex' `--output-schema`) would never get a call. An instruction describes the format to such a
+model, the same in every turn of the session."""
 
 import json
 import re
@@ -34,8 +33,8 @@ P = TypeVar("P", bound=Part)
 
 
 def strip(conversation: Conversation, *, headers: bool) -> tuple[Conversation, int]:
-    """The conversation that the model is to see: with `headers` without billing headers, of which the number is
-    returned, and with an instruction for its output format."""
+    """The conversation as the model sees it, and the number of billing headers that were removed (only with `headers`).
+    An instruction for its output format is added."""
     stripped, removed = strip_preamble(conversation) if headers else (conversation, 0)
     return _with_format_instruction(stripped), removed
 
@@ -43,24 +42,24 @@ def strip(conversation: Conversation, *, headers: bool) -> tuple[Conversation, i
 def strip_preamble(conversation: Conversation) -> tuple[Conversation, int]:
     """The conversation without billing headers, and the number of headers that were removed.
 
-    A header is removed where a system text begins with it: in the top-level instructions and in turns of role system or
-    developer, several in a row, in any letter case, and wrapped over lines. A header is its name and its fields, which
-    begin with `cc`; with the line end, if nothing else is on the line. White space before it is removed as well. All
-    that follows stays byte for byte, on the same line too; a block or turn with only white space left is dropped. Texts
-    of users, the model and tools stay as they are, and so does a system text that quotes the header further down.
-    """
+    A header is removed where a system text begins with it: in the top-level instructions and in messages of role system
+    or developer, several in a row, in any letter case, and wrapped over lines. A header is its name and its fields,
+    which begin with `cc`; with the line end, if nothing else is on the line. White space before it is removed as well.
+    All that follows stays byte for byte, on the same line too; a block or message with only white space left is
+    dropped. Texts of users, the model and tools stay as they are, and so does a system text that quotes the header
+    further down."""
     system, removed = _strip_parts(conversation.system)
-    turns = conversation.messages
-    instructions = [at for at, role in enumerate(map(_role, turns)) if role in _INSTRUCTIONS]
-    stripped = {at: _strip_parts(turns[at].parts) for at in instructions}
+    messages = conversation.messages
+    instructions = [at for at, role in enumerate(map(_role, messages)) if role in _INSTRUCTIONS]
+    stripped = {at: _strip_parts(messages[at].parts) for at in instructions}
     if changed := {at: parts for at, (parts, lines) in stripped.items() if lines}:
         removed += sum(lines for _, lines in stripped.values())
-        turns = [
-            replace(turn, parts=changed[at]) if at in changed else turn
-            for at, turn in enumerate(turns)
+        messages = [
+            replace(message, parts=changed[at]) if at in changed else message
+            for at, message in enumerate(messages)
             if changed.get(at, True)
         ]
-    return (replace(conversation, system=system, messages=turns), removed) if removed else (conversation, 0)
+    return (replace(conversation, system=system, messages=messages), removed) if removed else (conversation, 0)
 
 
 def _with_format_instruction(conversation: Conversation) -> Conversation:

@@ -13,7 +13,7 @@ from services.preprocessor.preparation import Preparation
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.process import Process
 
-Begin = Callable[[Coroutine[Any, Any, None], str], object]
+Spawn = Callable[[Coroutine[Any, Any, None], str], object]
 """Starts a named task that a drain waits for."""
 Answer = Callable[[Delivery], Coroutine[Any, Any, TextReply]]
 
@@ -24,15 +24,15 @@ _decode_detokenize = msgspec.json.Decoder(DetokenizeRequest).decode
 
 
 class TokenizeService:
-    """The subscriptions of one model."""
+    """Answers these requests for one model."""
 
-    def __init__(self, process: Process, preparation: Preparation, begin: Begin) -> None:
+    def __init__(self, process: Process, preparation: Preparation, spawn: Spawn) -> None:
         self._process = process
         self._preparation = preparation
-        self._begin = begin
+        self._spawn = spawn
 
     async def start(self) -> list[Subscription]:
-        """Subscribes."""
+        """Subscribes to the requests; returns the subscriptions."""
         model, own = self._preparation.setup.card.name, self._process.id
         answers: list[tuple[str, Answer]] = [
             (subjects.count(model, own), self._count),
@@ -47,12 +47,12 @@ class TokenizeService:
                 found = await answer(delivery)
             except TurnwireError as error:
                 found = TextReply(error=error.info)
-            except Exception as error:  # the client waits for a reply, whatever the defect
+            except Exception as error:  # the client waits for a reply in any case
                 self._process.log.exception("preprocessor.question_failed", subject=delivery.subject)
                 found = TextReply(error=EngineFailed(f"could not be answered: {type(error).__name__}").info)
             delivery.reply(_encode(found))
 
-        self._begin(reply(), delivery.subject)
+        self._spawn(reply(), delivery.subject)
 
     async def _count(self, delivery: Delivery) -> TextReply:
         request = _decode_count(delivery.data)

@@ -1,4 +1,4 @@
-"""Tries whether a template keeps turns: plays a small session through the ledger, for `turnwire doctor`."""
+"""Tests whether a template keeps turns: plays a small session through the ledger, for `turnwire doctor`."""
 
 from typing import Literal, TypeAlias
 
@@ -23,17 +23,17 @@ _TOOL = ToolSpec("probe", "Looks.", {"type": "object", "properties": {"city": {"
 Fate: TypeAlias = Literal["kept", "changed", "refused"]
 
 
-class Keeps(Struct, frozen=True):
-    """What becomes of a turn's tokens in the next prompt."""
+class TurnFates(Struct, frozen=True):
+    """Whether the next prompt has a turn's original tokens."""
 
     loop: Fate
-    """A call with reasoning, when its result comes."""
+    """A call with reasoning, when its result follows."""
     user: Fate
     """An answer with reasoning, when the user continues."""
 
 
-def keeps_turns(setup: ModelSetup) -> Keeps:
-    """Whether the model's template keeps turns."""
+def try_turns(setup: ModelSetup) -> TurnFates:
+    """Tests whether the model's template keeps turns."""
     ledger = open_ledger(setup, entry_bytes=_ROOM, prompt_bytes=_ROOM)
     question, result = Message("user", [Text("Which city?")]), Message("tool", [Result("c0", [Text("Paris")])])
     style = setup.family.style
@@ -41,11 +41,11 @@ def keeps_turns(setup: ModelSetup) -> Keeps:
     loop, parts = _fate(setup, ledger, [question], call, result)
     history = [question, Message("assistant", parts), result] if parts else [question]
     user, _ = _fate(setup, ledger, history, style.write_text("Paris."), Message("user", [Text("And then?")]))
-    return Keeps(loop, user)
+    return TurnFates(loop, user)
 
 
 def _output(setup: ModelSetup, prompt: Prompt, text: str) -> str:
-    """What a model would write behind the prompt: a thought, where the prompt leaves room for one, and `text`."""
+    """The output of a model for the prompt: a thought, where the prompt leaves room for one, and `text`."""
     style = setup.family.style
     if style.joint:
         text = text.removesuffix(style.text.partition("{text}")[2])
@@ -61,8 +61,10 @@ def _output(setup: ModelSetup, prompt: Prompt, text: str) -> str:
     return written + style.joint + text
 
 
-def _fate(setup: ModelSetup, ledger: Ledger, turns: list[Message], text: str, then: Message) -> tuple[Fate, list[Part]]:
-    conversation = Conversation(setup.card.name, turns, tools=[_TOOL])
+def _fate(
+    setup: ModelSetup, ledger: Ledger, messages: list[Message], text: str, reply: Message
+) -> tuple[Fate, list[Part]]:
+    conversation = Conversation(setup.card.name, messages, tools=[_TOOL])
     try:
         prompt = assemble(conversation, setup, limit=False, remember=ledger.recall)
         assert prompt.found is not None
@@ -78,7 +80,7 @@ def _fate(setup: ModelSetup, ledger: Ledger, turns: list[Message], text: str, th
         reasoned = prompt.in_reasoning
         ledger.add(LedgerEntry(setup.card.name, key, context, ids, in_reasoning=reasoned, thoughts=thoughts, mac=key))
         sent: list[Part] = [Call("c0", p.name, p.arguments) if isinstance(p, Call) else p for p in parts]
-        later = Conversation(setup.card.name, [*turns, Message("assistant", sent), then], tools=[_TOOL])
+        later = Conversation(setup.card.name, [*messages, Message("assistant", sent), reply], tools=[_TOOL])
         found = assemble(later, setup, limit=False, remember=ledger.recall).found
     except Invalid:
         return "refused", []

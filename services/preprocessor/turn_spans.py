@@ -1,4 +1,4 @@
-"""The spans of one attempt at a turn in the preprocessor: preparation with its steps, and placement."""
+"""Records the spans of one attempt at a turn in the preprocessor: preparation with its steps, and placement."""
 
 from time import time_ns
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TurnSpans:
-    """Takes the times of one attempt, and records its spans."""
+    """The times and spans of one attempt."""
 
     def __init__(self, scope: "Scope", attempt: int) -> None:
         self._scope = scope
@@ -22,7 +22,7 @@ class TurnSpans:
         self._refusals: list[tuple[str, int, Attributes]] = []
 
     def step(self, name: str) -> None:
-        """Notes that a step begins, on any thread. A step that is repeated replaces itself and those behind it."""
+        """Notes that a step begins, on any thread. A repeated step replaces its first time and the steps after it."""
         repeated = next((at for at, (noted, _) in enumerate(self._steps) if noted == name), len(self._steps))
         self._steps[repeated:] = [(name, time_ns())]
 
@@ -48,11 +48,11 @@ class TurnSpans:
         self._scope.record("place", self._placing, time_ns(), details, events=self._refusals)
 
     def failed(self, kind: str) -> None:
-        """Records that the turn was refused, in the step in which it was."""
+        """Records that the turn was refused, in its present step."""
         self._broken_off({}, kind)
 
     def cancelled(self) -> None:
-        """Records that the turn was cancelled, in the step in which it was."""
+        """Records that the turn was cancelled, in its present step."""
         self._broken_off({"turnwire.cancelled": True})
 
     def _broken_off(self, details: "Attributes", error: str | None = None) -> None:

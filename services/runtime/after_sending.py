@@ -1,4 +1,4 @@
-"""Runs work after what is being sent, so that nothing that somebody waits for waits for the work."""
+"""Runs work after the messages of this tick have been sent, so that it does not delay them."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,11 +7,11 @@ from typing import TypeVarTuple
 A = TypeVarTuple("A")
 
 
-def after_sending(work: Callable[[*A], object], *of: *A) -> None:
+def after_sending(work: Callable[[*A], object], *arguments: *A) -> None:
     """Calls `work` when the messages of this tick have been written.
 
-    Frames are made at the end of a tick (`FrameSender`), and nats-py writes in the next one what was published: work
-    that is scheduled now for the tick after the next comes after both.
+    Frames are made at the end of a tick (`FrameSender`), and nats-py writes published messages in the next one. Both
+    precede work that is scheduled for the tick after the next.
     """
     loop = asyncio.get_running_loop()
-    loop.call_soon(loop.call_soon, work, *of)
+    loop.call_soon(loop.call_soon, work, *arguments)

@@ -1,4 +1,4 @@
-"""A cache of things that begin alike, such as requests and prompts of one session: several values under one key."""
+"""A cache with several values under one key, for things that begin alike, such as the prompts of one session."""
 
 import threading
 from collections.abc import Callable, Hashable
@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from cachetools import LRUCache
 
 BRANCHES = 8
-"""Values under one key at most, unless the owner sets another number."""
+"""Default of the most values under one key."""
 
 V = TypeVar("V")
 
@@ -19,7 +19,7 @@ class BranchCache(Generic[V]):
     """
 
     def __init__(self, max_bytes: int, size_of: Callable[[V], int], branches: int = BRANCHES) -> None:
-        """`size_of` gives the bytes of a value; `branches`: values under one key at most."""
+        """`size_of`: returns the bytes of a value; `branches`: most values under one key."""
         self._max_bytes = max_bytes
         self._branches = branches
         self._size_of = size_of
@@ -32,17 +32,17 @@ class BranchCache(Generic[V]):
         return int(self._values.currsize)
 
     def get(self, key: Hashable) -> list[V]:
-        """The values of a key, the last used first."""
+        """Returns the values of a key, the last used first."""
         with self._lock:
             return list(self._values.get(key, ()))
 
     def put(self, key: Hashable, value: V, *, instead_of: V | None = None) -> None:
-        """Adds a value, or marks one as used. It takes the place of `instead_of`."""
+        """Adds a value, which replaces `instead_of`, or moves an existing one to the front."""
         with self._lock:
-            known = self._values.get(key, [])
-            if known and known[0] is value:
+            former = self._values.get(key, [])
+            if former and former[0] is value:
                 return
-            values = [value, *(one for one in known if one is not value and one is not instead_of)]
+            values = [value, *(one for one in former if one is not value and one is not instead_of)]
             del values[self._branches :]
             while sum(map(self._size_of, values)) > self._max_bytes:
                 values.pop()

@@ -1,11 +1,11 @@
-"""The bus: one process's connection to NATS, by nats-py (`docs/bus.md`, "The connection").
+"""Connects one process to the bus, a NATS server, with nats-py (`docs/bus.md`, "The connection").
 
 Handlers are synchronous, and their exceptions are logged. Publishing is synchronous and never buffers across a
-disconnect: a message that cannot be sent now is not sent later, the sender's log still holds it.
+disconnect: a message that cannot be sent now is not sent later, because the sender's log still holds it.
 
-nats-py's own reconnection is off. It would send again what was pending before the disconnect, which no public call
-discards, and it never begins while the old server does not read. Here each connection is a new client, with empty
-buffers and with passwords and credentials that were just read.
+nats-py's own reconnection is off. It would send what was pending before the disconnect, which no public call discards,
+and it does not begin while the old server does not read. Here each connection is a new client, with empty buffers and
+with passwords and credentials that were just read.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.requests import Requester
 from services.runtime.without import without
 
-with without("aiohttp"):  # for NATS over WebSocket: 95 ms and 10 MB
+with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
     import nats.errors
     import nats.js.errors
     from nats.aio.msg import Msg
@@ -39,14 +39,14 @@ with without("aiohttp"):  # for NATS over WebSocket: 95 ms and 10 MB
     from nats.js import JetStreamContext
 
 WAIT_S = (0.2, 0.3)
-"""Between two rounds over all servers; random, so that a fleet does not reconnect in one instant."""
+"""Range of the time between two rounds over all servers, random so that a fleet does not reconnect at once."""
 STOP_S = 2.0
 BUFFER_BYTES = 256 * 1024 * 1024
-"""Published and not yet taken by the server. Over it publishing fails; credit keeps far less under way."""
+"""Limit of published bytes that the server has not read; then publishing fails. Credit allows far less."""
 NO_RESPONDERS = "503"
-"""The status of an answer from NATS itself: the subject has no subscriber (NATS ADR-4)."""
+"""Status of an answer from NATS itself: the subject has no subscriber (NATS ADR-4)."""
 NOTHING_FOUND = "404"
-"""JetStream's status: the stream has no such message."""
+"""Status of an answer from JetStream: the stream has no such message."""
 NO_MEMORY = "this process is out of memory"
 
 Handler = Callable[["Delivery"], None]
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class Delivery:
-    """A message that a subscription received. `reply` answers its sender, if that sent a request."""
+    """A message that a subscription received. `reply` answers it, if it is a request."""
 
     __slots__ = ("_bus", "data", "reply_to", "subject")
 
@@ -65,13 +65,13 @@ class Delivery:
         self.reply_to = reply_to
 
     def reply(self, data: bytes) -> None:
-        """Answers a request. Does nothing without one, or where the connection is down: its sender then times out."""
+        """Answers a request. Does nothing for other messages, or while the connection is down: the sender times out."""
         if self.reply_to:
             self._bus.publish(self.reply_to, data)
 
 
 class Subscription:
-    """A subscription, which survives reconnects."""
+    """A subscription that survives reconnects."""
 
     def __init__(self, subject: str, receive: Callable[[Msg], Awaitable[None]], others: "list[Subscription]") -> None:
         self._subject = subject
@@ -82,13 +82,13 @@ class Subscription:
 
     def start(self, client: NatsClient) -> None:
         """Subscribes on a connection, in this tick."""
-        # No limits, at which nats-py would drop messages: handlers do not wait, so its queues stay short.
+        # No limits, because nats-py would drop messages. Handlers do not wait, so its queues stay short.
         self._live = at_once(
             client.subscribe(self._subject, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
         )
 
     async def stop(self) -> None:
-        """Takes no more messages; those that have arrived are still handled."""
+        """Unsubscribes; messages that have arrived are still handled."""
         if self in self._others:
             self._others.remove(self)
             if self._live is not None:
@@ -111,7 +111,7 @@ class Bus(Requester):
         """
         Args:
             name: shown in NATS's own monitoring.
-            inbox_prefix: first tokens of the subjects on which replies come (a user's permissions name it).
+            inbox_prefix: first tokens of the subjects for replies, as in the user's permissions.
             on_fatal: called if the server closes the connection because of an error of this client, or if there is no
                 memory to handle a message.
             on_reconnect: called after each reconnect.
@@ -133,16 +133,16 @@ class Bus(Requester):
 
     @property
     def connected(self) -> bool:
-        """Whether a publish would reach the server now."""
+        """Whether the connection is up."""
         return self._client.is_connected
 
     @property
     def max_payload(self) -> int:
-        """Largest message in bytes that the server takes."""
+        """The largest message in bytes that the server accepts."""
         return self._client.max_payload
 
     async def connect(self) -> None:
-        """Connects, waiting for a server that is not up yet.
+        """Connects; waits for a server that is not up yet.
 
         Raises:
             Unavailable: no server within `connect_timeout_s`, or one that refuses this client.
@@ -159,10 +159,10 @@ class Bus(Requester):
         self._reconnecting = asyncio.create_task(self._reconnect(servers))
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
-        """Sends one message in this tick. False: the connection is down and nothing was sent.
+        """Sends one message in this tick. Returns False if nothing was sent, because the connection is down.
 
         Raises:
-            TooLarge: the server would not take a message of this size.
+            TooLarge: the server does not accept a message of this size.
         """
         client = self._client
         if not client.is_connected:
@@ -173,7 +173,7 @@ class Bus(Requester):
                 details={"size_bytes": len(data), "limit_bytes": client.max_payload},
             )
         if client.pending_data_size > BUFFER_BYTES:
-            if not self._blocked:  # Never with credit in force; the message is lost, as on a connection that is down.
+            if not self._blocked:  # never within credit; the message is lost, as on a connection that is down
                 self._log.error("bus.publish_blocked", subject=subject)
             self._blocked = True
             return False
@@ -200,11 +200,11 @@ class Bus(Requester):
         self.answer(token, answer)
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
-        """Calls `handler` for each message, one after the other, on the loop. The handler must not block."""
+        """Calls `handler` for each message, one after the other, on the event loop. The handler must not block."""
 
         def take(message: Msg) -> None:
-            # No service sends headers. JetStream does, with a stored value, on whatever subject its reader names for
-            # the answer, the permissions notwithstanding.
+            # No service sends headers. JetStream does, when it answers a reader with a stored value, on any subject
+            # that the reader named, whatever its permissions.
             if not message.headers:
                 handler(Delivery(self, message.subject, message.data, message.reply))
 
@@ -215,7 +215,7 @@ class Bus(Requester):
             self.received += 1
             try:
                 take(message)
-            except MemoryError:  # half of the message may be handled; others can take over from a process that ends
+            except MemoryError:  # the message may be half handled; others can take over from a process that ends
                 self._on_fatal(NO_MEMORY)
             except (Exception, asyncio.CancelledError):  # nats-py ends a subscription silently on CancelledError
                 self._log.exception("bus.handler_failed", subject=message.subject)
@@ -251,15 +251,15 @@ class Bus(Requester):
         return result
 
     async def flush(self, timeout_s: float = STOP_S) -> None:
-        """Waits until the server has everything that was published. Two round trips: not for the token path."""
-        for _ in range(2):  # nats-py sends a ping ahead of what waits to be written: only the second one is behind it
+        """Waits until the server has everything that was published. Takes two round trips: not for the token path."""
+        for _ in range(2):  # nats-py sends a ping before pending messages: only the second ping follows them
             if self.connected:
                 await within(timeout_s, self._client.flush(timeout=PING_INTERVAL_S * (MAX_UNANSWERED + 2)))
 
     async def close(self, timeout_s: float = STOP_S) -> None:
         """Sends what is pending and closes. Requests without an answer end with Unavailable.
 
-        `timeout_s`: for each of three answers of the server.
+        `timeout_s`: the limit for each of three answers of the server.
         """
         await self.flush(timeout_s)
         if self._reconnecting is not None:
@@ -280,7 +280,7 @@ class Bus(Requester):
                 return
             self._blocked = False
             self._log.warning("bus.disconnected", url=self._url, reason=reason(client.last_error))
-            # A cluster's other servers have the scheme, the user and the certificate name of the one that named them.
+            # A cluster's other servers have the scheme, user and certificate name of the server that announced them.
             cluster = {server.netloc: client.url for server in client.discovered_servers}
             self._client = await self._find_server(cluster | servers)
             await self.flush()
@@ -291,7 +291,7 @@ class Bus(Requester):
                 self._log.exception("bus.reconnect_handler_failed")
 
     async def _find_server(self, servers: dict[str, SplitResult]) -> NatsClient:
-        """Tries addresses until a server accepts this client. The first connection raises where a server refuses it."""
+        """Tries addresses until a server accepts this client. The first connection raises if a server refuses it."""
         refusal = ""
         while True:
             for address, url in random.sample(list(servers.items()), len(servers)):
@@ -300,16 +300,16 @@ class Bus(Requester):
                 except (nats.errors.NoServersError, TimeoutError, ConnectionError):
                     continue
                 except Exception as error:
-                    # nats-py quotes an -ERR of the server; its other errors are about answers that are none.
+                    # nats-py quotes an -ERR of the server; its other errors report malformed answers.
                     if self._reconnecting is None and not (type(error) is nats.errors.Error and "'" not in str(error)):
                         raise
-                    if reason(error) != refusal:  # once, and not with every attempt
+                    if reason(error) != refusal:  # not with every attempt
                         refusal = reason(error)
                         self._log.warning("bus.refused", reason=refusal)
             await asyncio.sleep(random.uniform(*WAIT_S))
 
     async def _attempt(self, address: str, url: SplitResult) -> NatsClient:
-        """A client that is connected to this address, and has every subscription."""
+        """Connects to an address and subscribes to everything."""
         client = NatsClient(url, lambda error: self._log.warning("bus.refused", reason=reason(error)))
         try:
             await client.open(address, self._config, name=self._name, inbox_prefix=self._inbox_prefix)

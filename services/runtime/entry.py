@@ -23,8 +23,8 @@ def main(stage: str, config: type[C], load: Callable[[], RunService[C]], argv: S
     Args:
         stage: its name.
         config: its settings.
-        load: imports the service. Called when the settings are valid, and without garbage collection, which would
-            take a tenth of the import: modules are no garbage.
+        load: imports the service. Called when the settings are valid, and with garbage collection off, which would take
+            a tenth of the import for nothing.
         argv: flags; None: those of this process.
 
     Raises:
@@ -39,7 +39,7 @@ def main(stage: str, config: type[C], load: Callable[[], RunService[C]], argv: S
                 try:
                     runner.run(_loaded(load)(loaded))
                 except KeyboardInterrupt:
-                    # Both the runner and Python would wait for a thread that loads a model, for as long as that takes.
+                    # The runner and Python would wait for a thread that loads a model.
                     sys.stdout.flush()
                     sys.stderr.flush()
                     os._exit(FAILURE)
@@ -64,7 +64,7 @@ def _loaded(load: Callable[[], RunService[C]]) -> RunService[C]:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's loop where it is installed; None: asyncio's own."""
+    """Returns the factory of uvloop's loop if it is installed; None: asyncio's own loop."""
     try:
         import uvloop
     except ImportError:

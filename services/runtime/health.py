@@ -1,4 +1,4 @@
-"""Serves health over HTTP for a process without HTTP of its own. Imported only where configured: aiohttp takes 9 MB."""
+"""Serves health over HTTP for a process without an HTTP server. Imported only if configured: aiohttp takes 9 MB."""
 
 from collections.abc import Callable
 

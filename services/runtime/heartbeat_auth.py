@@ -1,9 +1,9 @@
 """Authenticates heartbeats, so that a client of the bus cannot make processes look dead, busy or alive.
 
-A heartbeat counts only if the stage and the id in it are those of its subject: the permissions of the bus let a service
-publish on the subjects of its own stage only. With a key, which all processes share, it must also be signed (HMAC) and
-newer than the last one of the same process, so that a recorded one has no effect. A process that is new to the receiver
-has no last one: its heartbeat must have been sent within `FRESH_S`. Clocks matter only there.
+A heartbeat counts only if it has the stage and the id of its subject: the permissions of the bus let a service publish
+only on the subjects of its stage. With a key, which all processes share, it must also be signed (HMAC) and newer than
+the last one of the same process, so that a recorded one has no effect. The first heartbeat of a process must have been
+sent within `FRESH_S`; only this check depends on clocks.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ from services.runtime.observability.metrics import CountCollector, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 FRESH_S = 300.0
-"""Between the sender's clock and the receiver's, at the first heartbeat of a process."""
+"""Allowed difference of the sender's time and the receiver's, for the first heartbeat of a process."""
 MAX_PROCESSES = 65_536
-"""Processes whose last number is remembered, those that have left included; a forger cannot add any."""
+"""Processes with a remembered number, those that have left included. A forger cannot add any."""
 LOG_EVERY_S = 10.0
-"""One line for all heartbeats that were refused in this time."""
+"""Time between two lines about refused heartbeats."""
 _MAC = b',"mac":"'
 _END = b'"}'
 _MAC_DIGITS = 64
@@ -59,7 +59,7 @@ class HeartbeatAuth:
         self._log = log
         self._clock = clock
         self._numbers: LRUCache[str, int] = LRUCache(MAX_PROCESSES)
-        """By subject, which names the process: the number of the last heartbeat."""
+        """Subject, which names the process → number of the last heartbeat."""
         self.refused = 0
         self._logged = 0
         self._log_again = 0.0
@@ -67,14 +67,14 @@ class HeartbeatAuth:
         register(metrics, CountCollector({"turnwire_heartbeats_refused_total": (help_text, lambda: self.refused)}))
 
     def encode(self, heartbeat: Heartbeat) -> bytes:
-        """The message of a heartbeat of this process."""
+        """Encodes a heartbeat of this process."""
         if not self._key:
             return msgspec.json.encode(heartbeat)
         body = msgspec.json.encode(msgspec.structs.replace(heartbeat, time=self._clock()))
         return body[:-1] + _MAC + self._sign(body) + _END
 
     def decode(self, subject: str, data: bytes) -> Heartbeat | None:
-        """The heartbeat in a message; None where it must change nothing."""
+        """Decodes a heartbeat; returns None if it must have no effect."""
         try:
             return self._check(subject, data)
         except msgspec.MsgspecError as error:
@@ -97,7 +97,7 @@ class HeartbeatAuth:
         return heartbeat
 
     def _signed(self, data: bytes) -> bytes:
-        """What was signed: the message without its last member. Raises Invalid."""
+        """Returns the part that was signed, without the message's last member. Raises Invalid."""
         body, tail = data[:-_TAIL] + b"}", data[-_TAIL:]
         if not hmac.compare_digest(tail, _MAC + self._sign(body) + _END):
             raise Invalid("it is not signed with this process's key")

@@ -1,4 +1,4 @@
-"""One connection to NATS: nats-py's client as the bus uses it, and what its coroutines need around them."""
+"""One connection to NATS: nats-py's client for the bus, and helpers for its coroutines."""
 
 import asyncio
 import ssl
@@ -11,18 +11,18 @@ from services.runtime.config import BusConfig
 from services.runtime.nats_login import read_login, read_tls
 from services.runtime.without import without
 
-with without("aiohttp"):  # for NATS over WebSocket: 95 ms and 10 MB
+with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
     import nats.errors
     from nats.aio.client import Client, RawCredentials
 
 ATTEMPT_S = 2
 """How long one server may take to accept a connection."""
 PING_INTERVAL_S, MAX_UNANSWERED = 10, 2
-"""A connection counts as lost after 30 s without an answer."""
+"""After 30 s without an answer a connection counts as lost."""
 CHECK_S = 1.0
-"""How often `is_closed` is read: nats-py reports most ends of a connection, and not that to a stopped server."""
+"""Interval for reading `is_closed`: nats-py reports most ends of a connection, but not that to a stopped server."""
 PERMISSION = "permissions violation"
-"""In the one -ERR after which a connection stays open."""
+"""Text in the one -ERR after which a connection stays open."""
 
 NOWHERE = SplitResult("nats", "", "", "", "")
 
@@ -41,7 +41,7 @@ class NatsClient(Client):
         url: SplitResult = NOWHERE,
         on_refused: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
-        """`on_refused`: called for what this client's user may not do, which the connection survives."""
+        """`on_refused`: called with an error of permissions, after which the connection stays open."""
         super().__init__()
         self.url = url
         self._on_refused = on_refused
@@ -65,7 +65,7 @@ class NatsClient(Client):
                 tls=await read_tls(config),
                 tls_hostname=self.url.hostname,
                 inbox_prefix=inbox_prefix,
-                pending_size=0,  # no limit, like the next one: publishing and subscribing never wait
+                pending_size=0,  # no limits, so that publishing and subscribing never wait
                 flusher_queue_size=0,
                 **await self._login(config),
             )
@@ -85,19 +85,19 @@ class NatsClient(Client):
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
-        """Read when nats-py starts TLS, which it does only if the server requires it, whatever the URL has."""
+        """The context of TLS. nats-py reads it when it starts TLS, which only the server decides, not the URL."""
         self.has_tls = True
         return super().ssl_context
 
     async def _login(self, config: BusConfig) -> dict[str, Any]:
-        """The options of `connect` with secrets, which may have changed since the last attempt."""
+        """Returns the options of `connect` with secrets, which may have changed since the last attempt."""
         login = await read_login(config, self.url)
-        if "credentials" in login:  # the token is for the check of TLS
+        if "credentials" in login:  # the token only checks TLS
             return {"user_credentials": RawCredentials(login["credentials"]), "token": self._secret("")}
         return {name: value if name == "user" else self._secret(value) for name, value in login.items()}
 
     def _secret(self, value: str) -> Callable[[], str]:
-        """An option of `connect` that nats-py reads just before it is sent."""
+        """Makes an option of `connect` that nats-py reads just before it sends it."""
 
         def checked() -> str:
             self._check_tls()
@@ -106,7 +106,7 @@ class NatsClient(Client):
         return checked
 
     def _check_tls(self) -> None:
-        """Raises ValueError where the URL requires TLS and the server does not start it."""
+        """Raises ValueError if the URL requires TLS and the server has not started it."""
         if self.url.scheme == "tls" and not self.has_tls:
             raise ValueError("the server has no TLS")
 
@@ -120,7 +120,7 @@ class NatsClient(Client):
         self._reported.set()
 
     def _note_fault(self) -> None:
-        """Keeps an -ERR before the end of the connection replaces it in `last_error`."""
+        """Saves an -ERR, because the end of the connection replaces it in `last_error`."""
         error = self.last_error
         if type(error) in (nats.errors.Error, nats.errors.AuthorizationError) and PERMISSION not in str(error):
             self.fault = error
@@ -129,21 +129,21 @@ class NatsClient(Client):
 def at_once(work: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine of nats-py that does not wait, without a task.
 
-    A queue that a task empties in each tick would cost a tick more, and move errors away from the caller.
+    A task with a queue would cost one tick more, and the caller would not get its errors.
     """
     try:
         work.send(None)
     except StopIteration as done:
         return cast(T, done.value)
     work.close()
-    raise nats.errors.ConnectionClosedError  # It waits only on a connection that is about to be closed.
+    raise nats.errors.ConnectionClosedError  # it waits only if the connection is about to be closed
 
 
 async def cancellable(work: Awaitable[T]) -> T:
-    """Awaits nats-py in a task of its own, so that a cancellation ends the wait whatever nats-py does with it.
+    """Awaits nats-py in a task, so that a cancellation ends the wait even if nats-py loses it.
 
-    nats-py calls `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes in the tick of the result:
-    an attempt to connect would then go on until its time limit.
+    nats-py calls `asyncio.wait_for`, which in Python 3.11 drops a cancellation that comes in the tick of the result: an
+    attempt to connect would then continue until its time limit.
     """
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -155,9 +155,9 @@ async def cancellable(work: Awaitable[T]) -> T:
 
 
 async def within(timeout_s: float, work: Awaitable[object]) -> None:
-    """Waits for nats-py, but not longer than this, and whatever the outcome.
+    """Waits for nats-py, at most `timeout_s`, and ignores the outcome.
 
-    The work goes on after that: the end of a ping's waiter would end nats-py's reader when the answer comes.
+    The work continues afterwards: without a ping's waiter, nats-py's reader would end when the answer arrives.
     """
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -165,5 +165,5 @@ async def within(timeout_s: float, work: Awaitable[object]) -> None:
 
 
 def reason(error: Exception | None) -> str:
-    """The text of an error, without nats-py's prefix."""
+    """Returns the text of an error without nats-py's prefix."""
     return str(error).removeprefix("nats: ").strip("'") or repr(error)

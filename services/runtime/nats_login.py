@@ -1,4 +1,4 @@
-"""Reads from the configuration where the NATS servers are, as which user to connect, and whom to trust."""
+"""Reads servers, login and TLS settings of a NATS connection from the configuration."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ _CREDENTIALS = re.compile(r"-BEGIN NATS USER JWT-+\s+\S.*-BEGIN USER NKEY SEED-+
 
 
 def parse_servers(urls: str) -> dict[str, SplitResult]:
-    """The servers of a setting `nats_url` by HOST[:PORT]. Raises ValueError for what is no URL of a NATS server.
+    """Parses the setting `nats_url` into servers by HOST[:PORT]. Raises ValueError if one is not a NATS server's URL.
 
     Each is `nats://[USER[:PASSWORD]@]HOST[:PORT]` or `tls://`; a user without a password is a token.
     """
@@ -20,20 +20,20 @@ def parse_servers(urls: str) -> dict[str, SplitResult]:
         parts = urlsplit(url if "://" in url else f"nats://{url}")
         if parts.scheme not in ("nats", "tls"):
             raise ValueError(f"{parts.scheme}:// is not supported; a NATS server's URL begins with nats:// or tls://")
-        if not parts.hostname or parts.port == 0:  # `port` raises ValueError where it is no number
+        if not parts.hostname or parts.port == 0:  # `port` raises ValueError if it is not a number
             raise ValueError("a NATS server's URL needs a host")
         servers[parts.netloc.rpartition("@")[2]] = parts
     return servers
 
 
 async def read_login(config: BusConfig, url: SplitResult) -> dict[str, str]:
-    """The login for a server: `credentials` (the text of a file), a `token`, `user` and `password`, or nothing.
+    """Returns the login for a server: `credentials` (the text of a file), a `token`, `user` and `password`, or none.
 
-    Reads secret files again, off the loop. Raises ValueError, naming the file.
+    Reads the secret files off the loop. Raises ValueError, which names the file.
     """
     if config.nats_creds_file:
         text = await asyncio.to_thread(read_secret, config.nats_creds_file)
-        if not _CREDENTIALS.search(text):  # nats-py would look for the JWT for ever
+        if not _CREDENTIALS.search(text):  # nats-py would look for the JWT forever
             raise ValueError(f"{config.nats_creds_file}: not a NATS credentials file")
         return {"credentials": text}
     user, password = config.nats_user or unquote(url.username or ""), unquote(url.password or "")
@@ -45,9 +45,9 @@ async def read_login(config: BusConfig, url: SplitResult) -> dict[str, str]:
 
 
 async def read_tls(config: BusConfig) -> ssl.SSLContext | None:
-    """The TLS settings; None: the system's authorities, and no certificate. Reads the files again, off the loop.
+    """Returns the TLS settings; None: the system's authorities, and no certificate. Reads the files off the loop.
 
-    Raises ValueError, naming the file.
+    Raises ValueError, which names the file.
     """
     if not config.nats_ca_file and not config.nats_cert_file:
         return None

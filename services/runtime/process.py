@@ -1,8 +1,8 @@
-"""One service process on the bus: its identity, heartbeats, drain and end.
+"""Runs one service process on the bus: its identity, heartbeats, drain and end.
 
-A stage's `Service` subscribes by its `Process`; then `run` serves it until the end. SIGTERM or SIGINT starts the drain:
-heartbeats announce it, the service stops accepting work, running turns may end, and the last heartbeat reports that the
-process has left. A second signal ends it within `END_S`.
+A stage's `Service` subscribes through its `Process`; then `run` serves until the end. SIGTERM or SIGINT starts the
+drain: heartbeats announce it, the service stops accepting work, running turns may end, and the last heartbeat reports
+that the process has left. A second signal ends the process within `END_S`.
 """
 
 import asyncio
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
     from services.runtime.observability.tracing import Scope, Tracer
 
 CHANGE_DELAY_S = 0.02
-"""A heartbeat on change follows the change by this much, so that a hundred changes in a tick make one heartbeat."""
+"""Time from a change to its heartbeat, so that a hundred changes in a tick make one heartbeat."""
 ANNOUNCE_S = 5 * CHANGE_DELAY_S
-"""Within this time all others have answered a new process's first heartbeat."""
+"""Time in which all others answer a new process's first heartbeat."""
 CUT_OFF_S = 0.1
-"""For an answer of a bus that does not answer, at the end of the process."""
+"""Limit for an answer of a bus that hangs, at the end of the process."""
 END_S = 0.5
-"""From a second signal to the end of the process."""
+"""Time from a second signal to the end of the process."""
 MAX_UNDER_WAY = 256
-"""Own heartbeats that may come back: those of some minutes."""
+"""The number of own heartbeats that may be under way: those of some minutes."""
 
 
 class Links(NamedTuple):
-    """The links to all receivers of a process's frames, by receiver, as in `Heartbeat`."""
+    """The fields of `Heartbeat` for the links to the receivers of a process's frames, by receiver."""
 
     sent: dict[str, int] = {}
     unacknowledged: dict[str, int] = {}
@@ -65,16 +65,16 @@ class Links(NamedTuple):
 
 
 class Service:
-    """A stage of the pipeline in its process: what heartbeats report of it, and its end."""
+    """A stage of the pipeline in its process: what heartbeats report, and its end."""
 
     models: Sequence[ModelCard] = ()
 
     def load(self) -> Load:
-        """Returns the turns in work."""
+        """Returns the number of turns in work."""
         return Load()
 
     def links(self) -> Links:
-        """Returns how far the frames have come that this stage sends."""
+        """Returns the state of the links on which this stage sends frames."""
         return Links()
 
     async def drain(self) -> None:
@@ -90,7 +90,7 @@ class Process:
         self.id = f"{config.id or socket.gethostname()}-{secrets.token_hex(3)}"
         self.log = (log or open_log(config)).bind(stage=stage, process=self.id)
         self.tracer = _tracer(config, stage, self.id, self.log)
-        """None: tracing is off."""
+        """None if tracing is off."""
         self.metrics = new_registry()
         self.registry = Registry(config.bus.dead_after_s, config.bus.recovery_s)
         self._heartbeat_auth = HeartbeatAuth(config.bus.heartbeat_key_file, self.metrics, self.log)
@@ -113,32 +113,32 @@ class Process:
         self._subscriptions: list[Subscription] = []
         self._stop = asyncio.Event()
         self._stopping = False
-        """A signal has come."""
+        """Whether a signal has arrived."""
         self._announced = False
-        """Whether the others may know of this process: all its subscriptions exist."""
+        """Whether heartbeats are sent, because all subscriptions exist."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._heartbeats = 0
         self._under_way: deque[tuple[int, float]] = deque(maxlen=MAX_UNDER_WAY)
-        """Own heartbeats that did not come back yet: number and time."""
+        """(number, time) of own heartbeats that did not come back yet."""
         self._cut_off_after_s = max(
             config.bus.dead_after_s - config.bus.beat_interval_s, 2 * config.bus.beat_interval_s
         )
         self._returned = self._returned_at = 0.0
-        """When the newest own heartbeat that came back was sent, and when the last one came."""
+        """When the newest own heartbeat that came back was sent, and when the last one came back."""
         self._resumed_at = 0.0
-        """When the first one came back after a gap."""
+        """When the first own heartbeat came back after a gap."""
         self._attached = asyncio.Event()
-        """Set for a moment when an own heartbeat comes back."""
+        """Set and cleared when an own heartbeat comes back."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
-        """Connects and subscribes to heartbeats; the process itself sends none before `announce`."""
+        """Connects and subscribes to heartbeats. The process sends none before `announce`."""
         adopt_library_logs(self.log)
         await self.bus.connect()
         await self.bus.subscribe(subjects.heartbeats(), self._receive)
 
     async def subscribe(self, subject: str, handler: Callable[[Delivery], None]) -> Subscription:
-        """As `Bus.subscribe`; the subscription ends with the process."""
+        """Subscribes as `Bus.subscribe`, until the end of the process."""
         subscription = await self.bus.subscribe(subject, handler)
         self._subscriptions.append(subscription)
         return subscription
@@ -149,13 +149,13 @@ class Process:
         async def guarded() -> None:
             try:
                 await work
-            except Exception:  # nothing awaits the task
+            except Exception:  # no caller awaits the task
                 self.log.exception("process.task_failed", task=name)
 
         task = asyncio.get_running_loop().create_task(guarded(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # else a task that is cancelled before its first step warns
+        task.add_done_callback(lambda _: work.close())  # else a task that is cancelled at once logs a warning
         return task
 
     def publish(self, subject: str, message: msgspec.Struct) -> bool:
@@ -163,14 +163,14 @@ class Process:
         return self.bus.publish(subject, msgspec.json.encode(message))
 
     def scope(self, trace: dict[str, str]) -> "Scope | None":
-        """The parent of this process's spans of a turn, from the trace context in its message. None: the turn is not
-        traced."""
+        """Returns the parent of this process's spans of a turn, from the trace context in a message; None: the turn is
+        not traced."""
         return self.tracer.scope(trace) if trace and self.tracer is not None else None
 
     @property
     def cut_off(self) -> bool:
-        """Whether this process cannot know what the others do: its connection is down, or its own heartbeats do not
-        come back, because the bus hangs or this process was suspended. What it receives now may be old."""
+        """Whether this process lacks messages of the others: its connection is down, or its own heartbeats do not come
+        back, because the bus hangs or this process was suspended. What it receives now may be old."""
         if not self.bus.connected:
             return True
         if not self._announced:
@@ -179,13 +179,13 @@ class Process:
         return self._returned < self._resumed_at or silence > self._cut_off_after_s
 
     async def attached(self) -> None:
-        """Waits while this process is cut off. Then it has received all that was sent to it meanwhile."""
+        """Waits while this process is cut off. Afterwards it has received everything that was sent meanwhile."""
         while self.cut_off:
             await self._attached.wait()
 
     def probe(self, subject: str, message: msgspec.Struct, on_gone: Callable[[], None]) -> None:
-        """Calls `on_gone` if no process is subscribed to a subject: NATS reports that at once. A process that is
-        suspended, or cut off by a hanging bus, is still subscribed."""
+        """Calls `on_gone` if no process subscribes to a subject, which NATS reports at once. A process that is
+        suspended or cut off still subscribes."""
 
         def answered(answer: bytes | TurnwireError) -> None:
             if isinstance(answer, Unavailable):
@@ -194,13 +194,13 @@ class Process:
         try:
             self.bus.ask(subject, msgspec.json.encode(message), self.config.bus.beat_interval_s, answered)
         except Unavailable:
-            pass  # the connection is down: nothing can be known
+            pass  # the connection is down: the probe has no result
 
     async def run(self, service: Service) -> None:
         """Sends heartbeats until `stop`, then lets the service drain.
 
         Raises:
-            EngineFailed: the process cannot go on (`failure` has the reason).
+            EngineFailed: the process cannot continue (`failure` has the reason).
         """
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -208,7 +208,7 @@ class Process:
         loop.set_exception_handler(self._unhandled)
         self.spawn(watch_event_loop(self.metrics), "watch_event_loop")
         register(self.metrics, CountCollector(bus_readings(self.bus)))
-        if self.stage != "frontend":  # its own metrics have its turns, by model and API
+        if self.stage != "frontend":  # it has metrics of its turns by model and API
             register(self.metrics, CountCollector(load_readings(self.stage, service.load)))
         health, config = None, self.config
         try:
@@ -234,7 +234,7 @@ class Process:
             raise EngineFailed(self.failure)
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Takes an exception of a callback of the loop. Without memory the connection that it served would hang; others
+        """Handles an exception in a callback of the loop. Out of memory, the callback's connection would hang; others
         can take over from a process that ends."""
         if isinstance(context.get("exception"), MemoryError):
             self.stop(failure=NO_MEMORY)
@@ -243,20 +243,20 @@ class Process:
     def _signalled(self) -> None:
         """Starts the drain; a second signal cuts it short."""
         if self._stopping:
-            # The kernel ends the process, whatever holds up the rest: a thread, an engine, the bus, a client.
+            # The kernel ends the process, even if a thread, an engine, the bus or a client delays the end.
             signal.setitimer(signal.ITIMER_REAL, END_S)
         self._stopping = True
         self.stop()
 
     def stop(self, failure: str | None = None) -> None:
-        """Ends `run`: with a drain, or at once where a failure is given."""
+        """Ends `run`: with a drain, or at once after a `failure`."""
         if failure is not None and self.failure is None:
             self.failure = failure
             self.log.error("process.failed", reason=failure)
         self._stop.set()
 
     def heartbeat_soon(self) -> None:
-        """Sends a heartbeat soon instead of at the next interval: something in it changed."""
+        """Sends a heartbeat before the next interval, because its content has changed."""
         if self._announced and self._heartbeat_timer is None and not self._stop.is_set():
             self._heartbeat_timer = asyncio.get_running_loop().call_later(CHANGE_DELAY_S, self.send_heartbeat)
 
@@ -292,12 +292,12 @@ class Process:
         self._service = service
 
     async def announce(self, service: Service) -> None:
-        """Makes this process and the others known to each other. `run` does that, unless it was done before."""
+        """Exchanges first heartbeats with the others. `run` calls this, unless it was called before."""
         if self._announced:
             return
         self.serve(service)
-        # The first heartbeat accepts no work: the others answer it with theirs, so that this process has them all
-        # before any work comes.
+        # The first heartbeat accepts no work. The others answer with theirs, so that this process has all of them
+        # before it gets work.
         self._returned = self._returned_at = asyncio.get_running_loop().time()
         self.draining = self._announced = True
         self.send_heartbeat()
@@ -318,7 +318,7 @@ class Process:
             try:
                 for callback in self.on_tick:
                     callback(now)
-            except Exception:  # heartbeats continue whatever a listener does
+            except Exception:  # a listener must not stop the heartbeats
                 self.log.exception("process.tick_failed")
             self.send_heartbeat()
 
@@ -343,7 +343,7 @@ class Process:
             await asyncio.gather(draining, heartbeats, return_exceptions=True)
 
     async def _leave(self) -> None:
-        if not self.cut_off:  # else nothing more comes, and nothing arrives
+        if not self.cut_off:  # else no message arrives here or there
             await asyncio.gather(*(subscription.stop() for subscription in self._subscriptions))
         for task in list(self._tasks):
             task.cancel()
@@ -363,23 +363,23 @@ class Process:
             return
         if self.registry.receive(heartbeat, asyncio.get_running_loop().time()):
             self.log.debug("process.peer_joined", peer=heartbeat.id, peer_stage=heartbeat.stage)
-            self.heartbeat_soon()  # so that the new process has this one within milliseconds
+            self.heartbeat_soon()  # so that the new process has this one's within milliseconds
 
     def _came_back(self, number: int, now: float) -> None:
-        """Takes an own heartbeat: the bus carried messages when it was sent, and only such a moment shows which process
-        is dead. While the bus hangs or this process is suspended, the silence of the others proves nothing."""
+        """Handles an own heartbeat that came back, which proves that the bus worked when it was sent. Only up to then
+        does the silence of another process show its death: the bus may hang, or this process may be suspended."""
         sent_at = None
         while self._under_way and self._under_way[0][0] <= number:
             sent_at = self._under_way.popleft()[1]
         if sent_at is None:
-            return  # of an earlier connection
+            return  # sent on an earlier connection
         gap = now - self._returned_at
         if gap > self._cut_off_after_s:
-            # What waited in the server arrives in any order: the others' heartbeats may be behind this one.
+            # What waited in the server arrives in any order: the others' heartbeats may follow this one.
             self.registry.discount(math.inf, now)
             self.log.warning("process.was_cut_off", seconds=round(gap, 1))
             self._resumed_at = now
-            self.send_heartbeat()  # when it comes back, what had waited in the server has come, too
+            self.send_heartbeat()  # when it comes back, everything that waited in the server has arrived
         else:
             self.registry.discount(max(gap - self.config.bus.beat_interval_s, 0.0), now)
         was_cut_off = self.cut_off
@@ -409,7 +409,7 @@ class Process:
 
 
 def _tracer(config: ServiceConfig, stage: Stage, process: str, log: FilteringBoundLogger) -> "Tracer | None":
-    """Raises Invalid where tracing is on and cannot be set up."""
+    """Makes the tracer; None if tracing is off. Raises Invalid if it cannot be set up."""
     if not config.tracing:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The turns that a process has cancelled or finished lately: messages about them may still be under way."""
+"""Remembers the turns that a process has cancelled or finished, because messages about them may still arrive."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ MAX_TURNS = 16_384
 
 
 class RecentTurns:
-    """Turns by id, each with the newest attempt that was noted. The oldest ones are dropped beyond `MAX_TURNS`."""
+    """Turns by id, with the newest noted attempt of each. Beyond `MAX_TURNS` the oldest ones are dropped."""
 
     def __init__(self, for_s: float | None = None) -> None:
         """`for_s`: seconds after which a turn is dropped; None: only the number of turns counts."""

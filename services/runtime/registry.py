@@ -1,8 +1,8 @@
 """Tracks the living processes by their heartbeats, and calls listeners when one joins, changes or leaves. Pure.
 
-`process.Process` feeds it heartbeats and the time. A process has left when its last heartbeat reports that, or when
-none came for `dead_after_s`. That also holds for a process that was only expected: one that relies on it gets notice of
-its end, even if its heartbeats never came. For `recovery_s` after its end, a successor is expected.
+`process.Process` passes it heartbeats and the time. A process has left when its last heartbeat reports it, or when none
+came for `dead_after_s`. This also holds for a process that was only expected, so that listeners are called even if no
+heartbeat of it ever came. For `recovery_s` after the end of a process, a successor is expected.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ class Registry:
         self._dead_after_s = dead_after_s
         self._recovery_s = recovery_s
         self._former: dict[Key, tuple[Heartbeat, float]] = {}
-        """The processes that have left lately: the last heartbeat, and when."""
+        """Processes that have left within `recovery_s`: the last heartbeat, and the time."""
         self._peers: dict[Key, tuple[Heartbeat, float]] = {}
         self._expected: dict[Key, float] = {}
         self._on_join: list[Listener] = []
@@ -28,13 +28,13 @@ class Registry:
         self._on_leave: list[Listener] = []
         self._on_forget: list[Listener] = []
         self.on_join = self._on_join.append
-        """Registers what is called with the first heartbeat of a process."""
+        """Registers a listener for the first heartbeat of each process."""
         self.on_heartbeat = self._on_heartbeat.append
-        """Registers what is called with every heartbeat, the first included."""
+        """Registers a listener for every heartbeat, the first included."""
         self.on_leave = self._on_leave.append
-        """Registers what is called with the last heartbeat of a process that has left."""
+        """Registers a listener for the last heartbeat of each process that has left."""
         self.on_forget = self._on_forget.append
-        """Registers what is called when a successor of a process that has left is no longer expected."""
+        """Registers a listener that is called when no successor of a process is expected any longer."""
 
     def receive(self, heartbeat: Heartbeat, now: float) -> bool:
         """Records a heartbeat. Returns whether the process is new."""
@@ -56,15 +56,14 @@ class Registry:
         return new
 
     def expect(self, stage: Stage, process: str, now: float) -> None:
-        """Expects heartbeats of a process that is unknown, or no longer known: it leaves like any other without
-        them."""
+        """Expects heartbeats of a process without any so far. Without heartbeats it leaves like any other process."""
         if (stage, process) not in self._peers:
             self._expected.setdefault((stage, process), now)
 
     def sweep(self, now: float) -> list[Heartbeat]:
-        """Removes the processes whose heartbeats stopped, and returns their last ones.
+        """Removes the processes without recent heartbeats, and returns their last ones.
 
-        `now`: the latest moment up to which this process certainly received what the others sent.
+        `now`: the latest time up to which this process has certainly received the others' messages.
         """
         before = now - self._dead_after_s
         dead = [(key, heartbeat) for key, (heartbeat, seen) in self._peers.items() if seen < before]
@@ -79,7 +78,7 @@ class Registry:
         return [heartbeat for _, heartbeat in dead]
 
     def discount(self, seconds: float, now: float) -> None:
-        """Does not count a time against the others in which this process could not receive."""
+        """Ignores a time in which this process could not receive the others' heartbeats."""
         self._peers = {key: (heartbeat, min(seen + seconds, now)) for key, (heartbeat, seen) in self._peers.items()}
         self._expected = {key: min(since + seconds, now) for key, since in self._expected.items()}
 
@@ -98,11 +97,11 @@ class Registry:
         return (heartbeat for (kind, _), (heartbeat, _) in self._peers.items() if kind == stage)
 
     def former(self, stage: Stage) -> Iterator[Heartbeat]:
-        """Yields the last heartbeats of processes that have left within `recovery_s`."""
+        """Yields the last heartbeats of the processes that have left within `recovery_s`."""
         return (heartbeat for (kind, _), (heartbeat, _) in self._former.items() if kind == stage)
 
     def awaited(self, stage: Stage, model: str) -> bool:
-        """Returns whether a process of a stage is there for a model, or a successor is expected."""
+        """Returns whether a process of a stage serves a model, or a successor of one is expected."""
         peers = (*self.living(stage), *self.former(stage))
         return any(card.name == model for peer in peers for card in peer.models)
 

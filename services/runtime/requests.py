@@ -1,4 +1,4 @@
-"""Requests over a bus: sends them, and passes each answer, refusal or timeout to the caller."""
+"""Sends requests over a bus, and passes each answer, refusal or timeout to the caller."""
 
 import asyncio
 import secrets
@@ -19,18 +19,18 @@ class _Request(NamedTuple):
 
 
 class Requester(ABC):
-    """Sends requests by `publish`. All answers come on one inbox, behind which a token names the request: a
+    """Sends requests with `publish`. All answers arrive on one inbox, with a token that names the request: a
     subscription for each would cost two messages and a round trip."""
 
     def __init__(self, inbox_prefix: str) -> None:
         self.inbox = f"{inbox_prefix}.{secrets.token_hex(8)}."
         self._last_request = 0
         self.waiting: dict[str, _Request] = {}
-        """The requests that have no answer yet, by token."""
+        """Token → request without an answer so far."""
 
     @abstractmethod
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
-        """Sends one message; False: the connection is down."""
+        """Sends one message; returns False if the connection is down."""
 
     async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
         """Sends a request and waits for one answer.
@@ -39,7 +39,8 @@ class Requester(ABC):
             Unavailable: the subject has no subscriber, or the connection is down.
             TimedOut: no answer within `timeout_s`.
             TooLarge: as `publish`.
-            NotFound: a stored message was requested, and there is none; EngineFailed: the store refuses the request.
+            NotFound: the requested stored message does not exist.
+            EngineFailed: the store refuses the request.
         """
         outcome: asyncio.Future[bytes | TurnwireError] = asyncio.get_running_loop().create_future()
 
@@ -57,9 +58,10 @@ class Requester(ABC):
         return answer
 
     def ask(self, subject: str, data: bytes, timeout_s: float, on_answer: OnAnswer) -> Callable[[], object]:
-        """As `request`, without a task: the request is sent in this tick, `on_answer` gets the answer or the error.
+        """Sends a request in this tick, and passes the answer or the error to `on_answer`: `request` without a task.
 
-        Returns a function that cancels the call of `on_answer`. Raises as `request` for what is known at once.
+        Returns a function that cancels the call of `on_answer`. Raises Unavailable if the connection is down, and
+        TooLarge.
         """
         self._last_request += 1
         token = str(self._last_request)
@@ -74,7 +76,7 @@ class Requester(ABC):
         return partial(self._forget, token)
 
     def answer(self, token: str, answer: bytes | TurnwireError) -> None:
-        """Ends a request, if it still waits."""
+        """Passes the answer to a request that still waits."""
         if (request := self._forget(token)) is not None:
             request.on_answer(answer)
 

@@ -1,4 +1,4 @@
-"""Imports libraries without a package that they use only if it is installed."""
+"""Imports libraries without one of their optional packages."""
 
 import sys
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without(package: str) -> Iterator[None]:
-    """Within it, importing the package fails, unless it was imported before."""
+    """Makes imports of the package fail inside the block, unless it was imported before."""
     if package in sys.modules:
         yield
         return

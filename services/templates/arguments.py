@@ -16,7 +16,7 @@ def arguments_of(call: Call) -> dict[str, Any]:
 
 def read_arguments(text: str, *, freeform: bool, decode: Callable[[str], Any] = json.loads) -> dict[str, Any]:
     """Arguments as an object. `freeform`: the text is a freeform tool's `input`, unless it is an object that holds it.
-    Text that is no JSON object is kept whole under one name. `decode` reads the JSON, and raises as `json.loads`."""
+    Text that is not a JSON object is kept whole under one name. `decode` reads the JSON, and raises as `json.loads`."""
     value: Any = {}
     try:
         if text.strip():

@@ -1,4 +1,5 @@
-"""Writes an assistant's turn, an ordered sequence of reasoning, text and calls, in a form that the template renders.
+"""Writes a turn of the assistant, an ordered sequence of reasoning, text and calls, in a form that the template
+renders.
 
 Most templates read three fields and render them in one order: reasoning, text, calls. A turn in that order goes into
 the fields. Any other (reasoning, call, reasoning, call; text after a call; text beside a call where the template drops
@@ -67,7 +68,7 @@ class AssistantWriter:
         write_call: WriteCall = call_text,
         marker: Marker | None = None,
     ) -> None:
-        """`marker`: marks the names, ids and arguments of calls; reasoning and text come marked."""
+        """`marker`: marks the names, ids and arguments of calls; reasoning and text are marked already."""
         self._traits = traits
         self._template = template
         self._call_id = call_id
@@ -104,11 +105,11 @@ class AssistantWriter:
         return message
 
     def inline(self, cut: Sequence[Segment], *, tail: bool) -> TemplateMessage:
-        """The turn as one content in the template's own marks; with `tail`, its last calls in their field."""
+        """The turn as one content in the template's own markup; with `tail`, its last calls in their field."""
         traits = self._traits
         last = cut[-1]
         native_calls = last.calls if tail and self._fits(Segment(text="", calls=last.calls)) else []
-        opening, before_text, before_call = traits.marks
+        opening, before_text, before_call = traits.separators
         content, join = "", ""
         if cut[0].reasoning is not None and cut[0].text is None:
             join = before_call.removeprefix(before_text)
@@ -126,8 +127,8 @@ class AssistantWriter:
             content = (content + join).removesuffix(traits.text_join)
         elif last.reasoning is not None and last.text is None and not last.calls:
             content += join
-        keeps_marks = traits.reasoning is not None and traits.inline_reasoning
-        message = self._texts(cut[0].reasoning or ("" if keeps_marks else None), content)
+        keeps_markup = traits.reasoning is not None and traits.inline_reasoning
+        message = self._texts(cut[0].reasoning or ("" if keeps_markup else None), content)
         if native_calls:
             message["tool_calls"] = [self._call(call) for call in native_calls]
         return message

@@ -26,17 +26,17 @@ _RESERVED = frozenset(
     )
 )
 """Variables that the server sets, and parameters of transformers' `apply_chat_template`, with which other servers
-render. A client's variable of such a name would not do what its client expects."""
+render. A client's variable with one of these names would not do what the client expects."""
 
 
 class ChatTemplate:
     """Renders messages to prompt text. Immutable and thread-safe."""
 
     def __init__(self, tokenizer: LoadedTokenizer, source: str, name: str = "of the model") -> None:
-        """`source` is the Jinja text. Special tokens that it names come from `tokenizer`. `name`: for messages, behind
-        the words "the chat template".
+        """`source` is the Jinja text. Special tokens that it names come from `tokenizer`. `name`: follows
+        the words "the chat template" in errors.
 
-        Raises ValueError where the text is no template.
+        Raises ValueError where the text is not a template.
         """
         self.source = source
         self.name = name
@@ -62,7 +62,8 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, tokenizer: LoadedTokenizer, *, override: str | None = None, model: str | None = None) -> "ChatTemplate":
-        """As `load`, for a loaded tokenizer. `model`: its name, for messages."""
+        """The template of a loaded tokenizer, or the one in the file `override`. `model`: the model's name, for errors.
+        Raises as `load`."""
         if override is not None:
             return cls(tokenizer, Path(override).read_text(encoding="utf-8"), Path(override).name)
         source = tokenizer.chat_template
@@ -74,8 +75,8 @@ class ChatTemplate:
 
     @contextmanager
     def checked(self, check: Callable[[], None]) -> Iterator[None]:
-        """Within it, what this thread renders calls `check` every few steps of the template's loops. An exception that
-        it raises ends the rendering."""
+        """A context in which this thread's renderings call `check` every few steps of the template's loops. An
+        exception of `check` ends the rendering."""
         self._checks.check = check
         try:
             yield
@@ -101,7 +102,7 @@ class ChatTemplate:
             raise Invalid(f"chat_template_kwargs may not set {', '.join(sorted(taken))}", param="chat_template_kwargs")
         if not messages:
             raise Invalid("at least one message is required", param="messages")
-        given = {
+        variables = {
             **self._special,
             **variables,
             "messages": list(map(template_message, messages)),
@@ -109,7 +110,7 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": generation,
         }
-        context = cast(CheckedContext, self._template.new_context(given))
+        context = cast(CheckedContext, self._template.new_context(variables))
         context.check = getattr(self._checks, "check", None)
         try:
             return self._template.environment.concat(self._template.root_render_func(context))

@@ -2,7 +2,8 @@
 
 As in transformers (`sanitize_control_tokens`) these are the special tokens and the other added tokens that the chat
 template's text or strings contain, or else those that the tokenizer names itself (`chat_control_tokens`). Beside those:
-tokens that the template puts together of pieces, and the markers that the family's parser reads. White space is none.
+tokens that the template puts together of pieces, and the markers that the family's parser reads. White space never is
+one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,17 +14,17 @@ from schemas.conversation import Call, Message, Reasoning, Result, Text, ToolSpe
 from services.families import Family
 from services.templates.chat_template import ChatTemplate
 from services.templates.jinja import environment
-from services.templates.messages import render_turns
+from services.templates.messages import render_messages
 from services.templates.tools import tool_definition
 from services.templates.traits import TemplateTraits
 from services.tokenization.data_marks import DataMarks
 from services.tokenization.tokenizer_files import LoadedTokenizer
 
 _TAKES_APART = frozenset(("partition", "removeprefix", "removesuffix", "replace", "rpartition", "rsplit", "split"))
-"""Methods and filters that cut their first argument out of a text; `replace` only where nothing takes its place. Single
+"""Methods and filters that cut their first argument out of a text; `replace` only where it inserts nothing. Single
 characters do not count: most texts hold them."""
 _TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})
-_TURNS = [
+_MESSAGES = [
     Message("user", [Text("Hi.")]),
     Message("assistant", [Reasoning("So."), Call("call_0", "look", '{"city": "Paris"}')]),
     Message("tool", [Result("call_0", [Text("Rain.")])]),
@@ -38,7 +39,7 @@ def data_marks(tokenizer: LoadedTokenizer, template: ChatTemplate, traits: Templ
     strings = list(_strings(tree))
     literals = [*(node.data for node in tree.find_all(nodes.TemplateData)), *strings]
     handled = set(_handled(tree))
-    rendered = render_turns(_TURNS, traits, template, tools=[tool_definition(_TOOL)])
+    rendered = render_messages(_MESSAGES, traits, template, tools=[tool_definition(_TOOL)])
     thought = {tag.strip() for tag in family.think or ()}
     if handled.isdisjoint(thought):
         thought = set()

@@ -20,7 +20,8 @@ _TOOL = ToolSpec("get_weather", "", {"type": "object", "properties": {"city": {"
 _CALLS = tuple(
     Call(call_id, "get_weather", '{"city": "Paris"}') for call_id in ("000000001", "functions.get_weather:0")
 )
-"""With an id in Mistral's form, and with one that names the tool: some templates write nothing else (Kimi K2.5)."""
+"""A call with an id in Mistral's form, and one with an id that names the tool: some templates write only the id (Kimi
+K2.5)."""
 _NEAR = 4
 
 
@@ -44,8 +45,8 @@ def detect_family(
 
 
 def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
-    """A statement on a template whose calls no parser reads: the call as it writes it, and the families whose markers
-    it has, or else all."""
+    """Describes a template with calls that no parser reads: a call as the template writes it, and the families with
+    markers in it, or else all."""
     markup = next((markup.strip() for markup, _ in _renderings(template, traits) if markup.strip()), "")
     text = template.source + markup
     count = {family.name: sum(marker in text for marker in family.markers) for family in families().values()}
@@ -69,7 +70,7 @@ def _call_markup(template: ChatTemplate, traits: TemplateTraits, call: Call) -> 
 
 
 def _answer_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
-    """All that the template writes behind the prompt for a call: some address a call in the header of its message
+    """Everything that the template writes after the prompt for a call: some address a call in the header of its message
     (gpt-oss)."""
     messages = _messages(template, traits, call)
     prompt, whole = template.render(messages[:1]), template.render(messages, generation=False)
@@ -77,19 +78,21 @@ def _answer_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call
 
 
 def _message_with_call(template: ChatTemplate, traits: TemplateTraits, call: Call) -> str:
-    """A message with a call, with its header: some prompts for a turn are not what the turn begins with later."""
+    """A message with a call, with its header: in history some turns begin with other text than the prompt ended
+    with."""
     messages = _messages(template, traits, call)
-    asked, whole = (template.render(some, generation=False) for some in (messages[:1], messages))
-    return whole[len(common_prefix(asked, whole)) :]
+    before, whole = (template.render(some, generation=False) for some in (messages[:1], messages))
+    return whole[len(common_prefix(before, whole)) :]
 
 
 def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> list[TemplateMessage]:
     conversation = Conversation("probe", [Message("user", [Text("Hello.")]), Message("assistant", [call])])
-    return adapt(conversation, replace(traits, call_ids="given"), template).messages
+    return adapt(conversation, replace(traits, call_ids="client"), template).messages
 
 
 def _reads(family: Family, markup: str, *, alone: bool) -> bool:
-    """Whether the family reads the call; with `alone` as all of the text, else beside text without pieces of it."""
+    """Whether the family reads the call; with `alone` as the whole text, else beside text without pieces of the
+    call."""
     parser = open_parser(family.name, tools=[_TOOL], in_reasoning=False)
     events = [*parser.feed(markup), *parser.finish(FinishReason.STOP)]
     blocks = {event.block: event for event in events if isinstance(event, BlockStart)}

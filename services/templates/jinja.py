@@ -20,25 +20,26 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from typing_extensions import override
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
-"""The names under which messages carry reasoning. A template that reads one of the first two gets it under either."""
+"""The fields of messages with reasoning. Templates receive it in the first two."""
 _MAX_ANSWERS = 4096
 _STEPS = 64
-"""A loop of a template is checked every so many steps."""
+"""Steps of a template's loops between two checks."""
 
 
 _ESCAPED_MARK = re.compile(r"(\\[^u]|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|\\u(dc[0-7][0-9a-f])")
 
 
 class NestedTooDeeply(Exception):
-    """JSON data is nested deeper than it can be written."""
+    """JSON data is nested too deeply to be written."""
 
 
 class JsonDict(dict[str, Any]):
-    """An object that keeps its JSON: a session's tools are written into every one of its prompts.
+    """An object that caches its JSON: each prompt of a session contains the same tools.
 
-    It must not change once it was written.
+    It must not change after it was written.
     """
 
     __slots__ = ("_json",)
@@ -49,7 +50,7 @@ class JsonDict(dict[str, Any]):
 
 
 class CheckedContext(Context):
-    """The context of one rendering. Every loop of the template calls `step`, with which the caller can stop it."""
+    """The context of one rendering. Every loop of the template calls `step`, so that the caller can stop it."""
 
     check: Callable[[], None] | None = None
     """Called every few steps; an exception ends the rendering."""
@@ -61,8 +62,8 @@ class CheckedContext(Context):
         if self._count % _STEPS == 0 and self.check is not None:
             self.check()
 
+    @override
     def derived(self, locals: dict[str, Any] | None = None) -> Context:
-        """A context for a block, with the same check."""
         derived = super().derived(locals)
         if isinstance(derived, CheckedContext):
             derived.check = self.check
@@ -77,23 +78,27 @@ class _StepCounter(CodeGenerator):
         self._bodies: list[list[nodes.Node]] = []
         self._tests: list[nodes.Node | None] = []
 
+    @override
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         self._bodies.append(node.body)
         self._tests.append(node.test)
         super().visit_For(node, frame)
 
+    @override
     def blockvisit(self, body: Iterable[nodes.Node], frame: Frame) -> None:
-        if any(body is known for known in self._bodies):
+        if any(body is loop_body for loop_body in self._bodies):
             self.writeline("context.step()")
         super().blockvisit(body, frame)
 
+    @override
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
         if any(node is test for test in self._tests):
             self.write("context.step() or ")
         return super().visit(node, *args, **kwargs)
 
+    @override
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
-        """As Jinja's, but an item of a message is taken without calling `_Sandbox.getattr`, which returns the same."""
+        """Writes code that reads an item of a message without calling `_Sandbox.getattr`, which returns the same."""
         if isinstance(node.node, nodes.Name) and node.attr not in _OBJECT_ATTRIBUTES:
             variable = frame.symbols.ref(node.node.name)
             item = f"{variable}[{node.attr!r}] if type({variable}) is dict and {node.attr!r} in {variable}"
@@ -112,9 +117,8 @@ _OBJECT_ATTRIBUTES = frozenset(dir(JsonDict))
 class _Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, which calls `is_safe_attribute` before it returns any attribute.
 
-    Its answer follows from the object's type and the attribute's name. Jinja walks abstract base classes for it, which
-    took 0.55 of 1.4 ms of an agent's next prompt, so the answer is kept for each type and name. A test compares them.
-    """
+    The result depends on the object's type and the attribute's name only. Jinja walks abstract base classes for it,
+    which took 0.55 of 1.4 ms of an agent's next prompt, so it is cached by both. A test compares the results."""
 
     code_generator_class = _StepCounter
     context_class = CheckedContext
@@ -123,27 +127,28 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(**options)
         self._is_safe: dict[tuple[type, str], bool] = {}
 
+    @override
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """As Jinja's. It looks for an attribute first: where an object of JSON has none of that name, its item is
-        returned without raising AttributeError in between, which templates do some hundred times a prompt."""
+        """Returns the attribute, else the item, as Jinja does. The item of a JSON object without an attribute of that
+        name is returned without an AttributeError in between, some hundred times a prompt."""
         if type(obj) in _OBJECTS and attribute not in _OBJECT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        # What was found to be safe, and is data, is no method that Jinja would wrap.
+        # A safe attribute that is data is not a method that Jinja would wrap.
         if self._is_safe.get((type(obj), attribute)) and type(value := getattr(obj, attribute, None)) in _DATA:
             return value
         return super().getattr(obj, attribute)
 
-    def call(self, context: Context, obj: Any, /, *given: Any, **named: Any) -> Any:
-        """As Jinja's, which examines a macro of the template as it does a foreign function: half of the time that a
-        call takes."""
+    @override
+    def call(self, context: Context, obj: Any, /, *positional: Any, **named: Any) -> Any:
+        """Calls a macro of the template without the check for foreign functions, which takes half of a call's time."""
         if type(obj) is not Macro:
-            return super().call(context, obj, *given, **named)
+            return super().call(context, obj, *positional, **named)
         named.pop("_loop_vars", None)  # for functions that read the context
         named.pop("_block_vars", None)
-        return obj(context.eval_ctx, *given, **named)
+        return obj(context.eval_ctx, *positional, **named)
 
+    @override
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Jinja's answer."""
         key = type(obj), attr
         safe = self._is_safe.get(key)
         if safe is None:
@@ -154,7 +159,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """A sandbox for chat templates. A template can change nothing that it is given."""
+    """A sandbox for chat templates. A template cannot change its variables."""
     sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     sandbox.filters["tojson"] = _to_json
     sandbox.globals.update(raise_exception=_raise, strftime_now=_now, dict=_Dict(), namespace=_Namespace)
@@ -162,7 +167,7 @@ def environment() -> ImmutableSandboxedEnvironment:
 
 
 def template_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message as templates read it: fields without a value are absent, and reasoning has all its names."""
+    """A message as templates read it: fields without a value are absent, and reasoning has both of its names."""
     if None in message.values():
         message = {key: value for key, value in message.items() if value is not None}
     reasoning = next((message[name] for name in _REASONING if name in message), None)
@@ -174,6 +179,7 @@ class _Generation(Extension):
 
     tags = {"generation"}
 
+    @override
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
@@ -184,7 +190,7 @@ class _Generation(Extension):
 
 
 class _Dict:
-    """`dict(…)` without the attributes of the type, through which a template could reach further."""
+    """`dict(…)` without the attributes of the type, through which a template could reach others."""
 
     def __call__(self, *items: Any, **named: Any) -> dict[Any, Any]:
         return dict(*items, **named)
@@ -194,7 +200,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """`namespace(…)`, in which no name may begin with an underscore."""
+    """`namespace(…)` that refuses names which begin with an underscore."""
 
     def __init__(*items: Any, **named: Any) -> None:
         self, *rest = items
@@ -203,6 +209,7 @@ class _Namespace(Namespace):
             _check_name(name)
         Namespace.__init__(self, names)
 
+    @override
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
         super().__setitem__(name, value)
@@ -221,27 +228,27 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Plain JSON; Jinja's own filter escapes it for HTML."""
-    known = value._json if type(value) is JsonDict else {}
+    cached = value._json if type(value) is JsonDict else {}
     form = (ensure_ascii, indent, str(separators), sort_keys)
-    if (text := known.get(form)) is None:
+    if (text := cached.get(form)) is None:
         try:
             text = json.dumps(
                 value,
                 ensure_ascii=ensure_ascii,
-                check_circular=False,  # no JSON data is, and a template cannot change it
+                check_circular=False,  # JSON data never is, and a template cannot change it
                 indent=indent,
                 separators=separators,
                 sort_keys=sort_keys,
             )
         except RecursionError:
             raise NestedTooDeeply from None
-        known[form] = text = _restore_marks(text) if ensure_ascii else text
+        cached[form] = text = _restore_marks(text) if ensure_ascii else text
     return text
 
 
 def _restore_marks(text: str) -> str:
-    """The text with marked characters (`DataMarks`) as marks, where they were escaped. A low half behind a high one
-    is a character's."""
+    """The text with marked characters (`DataMarks`) as marks, where they were escaped. A low half after a high one
+    belongs to a character."""
     return _ESCAPED_MARK.sub(lambda found: found[1] or chr(int(found[2], 16)), text)
 
 

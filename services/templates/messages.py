@@ -20,7 +20,7 @@ from services.templates.wording import JOIN, call_text, instruction_text, media_
 from services.tokenization.data_marks import DataMarks
 
 Unseal = Callable[[str], str | None]
-"""Opens sealed reasoning. None where the blob is foreign or damaged."""
+"""Opens sealed reasoning; returns None where the blob is foreign or damaged."""
 
 
 class TemplateInput(Struct, frozen=True):
@@ -40,7 +40,7 @@ def adapt(
     write_call: WriteCall = call_text,
     marks: DataMarks | None = None,
 ) -> TemplateInput:
-    """The conversation in the template's form. `marks`: every text and name that is not the server's own is marked, so
+    """The conversation in the template's form. `marks`: escapes every text and name that is not the server's own, so
     that no control token is made of it; tags of reasoning keep their meaning in the assistant's text where the template
     reads them there.
 
@@ -58,19 +58,19 @@ def adapt(
     writer = _Writer(conversation, traits, assistant_writer, calls, unseal=unseal, marks=marks)
     at = leading_instructions(conversation)[1]
     continues = False
-    for assistant, group in groupby(conversation.messages[at:], key=lambda turn: turn.role == "assistant"):
-        turns = list(group)
+    for assistant, group in groupby(conversation.messages[at:], key=lambda message: message.role == "assistant"):
+        messages = list(group)
         if assistant:
-            continues = writer.assistant([part for turn in turns for part in turn.parts])
+            continues = writer.write_turn([part for message in messages for part in message.parts])
         else:
-            for turn in turns:
+            for message in messages:
                 continues = False
-                writer.turn(turn)
+                writer.write_message(message)
     return TemplateInput(writer.messages, continues and conversation.prefill)
 
 
-def render_turns(
-    turns: list[Message],
+def render_messages(
+    messages: list[Message],
     traits: TemplateTraits,
     template: Renderer,
     *,
@@ -78,24 +78,24 @@ def render_turns(
     write_call: WriteCall = call_text,
     generation: bool = True,
 ) -> str:
-    """The turns as the template renders them; "" where it refuses them."""
-    messages = adapt(Conversation("probe", turns), traits, template, write_call=write_call).messages
+    """The messages as the template renders them; "" where it refuses them."""
+    adapted = adapt(Conversation("probe", messages), traits, template, write_call=write_call)
     try:
-        return template.render(messages, tools=tools or [], generation=generation)
+        return template.render(adapted.messages, tools=tools or [], generation=generation)
     except Invalid:
         return ""
 
 
-def _is_instruction(turn: Message) -> bool:
-    return turn.role in ("system", "developer")
+def _is_instruction(message: Message) -> bool:
+    return message.role in ("system", "developer")
 
 
 def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
-    """Top-level instructions and the instruction turns at the front, which are one message in every API; and the index
-    of the first other turn."""
+    """Top-level instructions and the instructions at the start of the messages, which are one message in every API; and
+    the index of the first other message."""
     texts, at = [text.text for text in conversation.system], 0
-    for turn in takewhile(_is_instruction, conversation.messages):
-        texts += [part.text for part in turn.parts if isinstance(part, Text)]
+    for message in takewhile(_is_instruction, conversation.messages):
+        texts += [part.text for part in message.parts if isinstance(part, Text)]
         at += 1
     return texts, at
 
@@ -104,16 +104,16 @@ class _CallNames(Struct, frozen=True):
     """Names and ids of the calls of a conversation."""
 
     names: dict[str, str]
-    """Tool names by call id. Of two calls with the same id the later counts, for all results."""
+    """Tool names by call id. If two calls have the same id, the later counts for all results."""
     ids: dict[str, str]
     """The template's ids by call id, where they are not the client's: those that the model wrote, else by position."""
 
     @classmethod
-    def of(cls, turns: Iterable[Message], traits: TemplateTraits) -> "_CallNames":
-        """The calls of all turns of a conversation."""
+    def of(cls, messages: Iterable[Message], traits: TemplateTraits) -> "_CallNames":
+        """The calls of all messages of a conversation."""
         names: dict[str, str] = {}
         ids: dict[str, str] = {}
-        calls = (part for turn in turns for part in turn.parts if isinstance(part, Call))
+        calls = (part for message in messages for part in message.parts if isinstance(part, Call))
         for number, call in enumerate(calls):
             name = names[call.call_id] = tool_name(call.name, call.namespace)
             if traits.call_ids == "short":
@@ -153,24 +153,24 @@ class _Writer:
             else:
                 self._append("system", system)
 
-    def turn(self, turn: Message) -> None:
-        """Writes a turn of any role but assistant. Results among other parts keep their place."""
-        for is_result, parts in groupby(turn.parts, key=lambda part: isinstance(part, Result)):
+    def write_message(self, message: Message) -> None:
+        """Writes a message of any role but assistant. Results among other parts keep their place."""
+        for is_result, parts in groupby(message.parts, key=lambda part: isinstance(part, Result)):
             if is_result:
                 for part in parts:
                     if isinstance(part, Result):
                         self._result(part)
             else:
                 text = self._mark(_text_of(list(parts)))
-                if _is_instruction(turn):
+                if _is_instruction(message):
                     self._instruction(text)
                 else:
                     self._user(text)
-        if not turn.parts and not _is_instruction(turn):
+        if not message.parts and not _is_instruction(message):
             self._user("")
 
-    def assistant(self, parts: Sequence[Part]) -> bool:
-        """Writes a turn of the model. True if it ends in text."""
+    def write_turn(self, parts: Sequence[Part]) -> bool:
+        """Writes a turn of the model. Returns whether it ends in text."""
         if self._preface:
             self._user("")
         written = self._mark_assistant(_normalize(parts, self._unseal))
@@ -217,7 +217,7 @@ class _Writer:
         self._join_call(message)
 
     def _join_call(self, result: TemplateMessage) -> None:
-        """Moves the newest result behind its own call, if the turn was split.
+        """Moves the newest result after its own call, if the turn was split.
 
         Some templates treat a call and its result as one unit: Gemma 4 writes the result into the model's turn, gpt-oss
         takes the tool's name from the last call.
@@ -232,7 +232,7 @@ class _Writer:
                 return
 
     def _mark_assistant(self, parts: list[AssistantPart]) -> list[AssistantPart]:
-        """Calls are marked as they are written."""
+        """Marks texts and reasoning; calls are marked as they are written."""
         marks = self._marks
         if marks is None:
             return parts

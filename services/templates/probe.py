@@ -14,7 +14,7 @@ from schemas.errors import Invalid
 from services.families import Family
 from services.templates.assistant import FRAME_USER, AssistantPart, AssistantWriter, segments
 from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
-from services.templates.messages import adapt, render_turns
+from services.templates.messages import adapt, render_messages
 from services.templates.thinking import EFFORT_VARIABLES, EFFORTS, KEEP_HISTORY, SWITCHES
 from services.templates.tools import tool_definition
 from services.templates.traits import Renderer, TemplateTraits
@@ -22,7 +22,7 @@ from services.templates.traits import Renderer, TemplateTraits
 _SYSTEM, _SYSTEM2, _SYSTEM3 = (f"zqsystem{n}" for n in (1, 2, 3))
 _USER, _USER2 = (f"zquser{n}" for n in (1, 2))
 _THOUGHT, _THOUGHT2 = (f"zqthought{n}" for n in (1, 2))
-_SAID, _SAID2 = (f"zqsaid{n}" for n in (1, 2))
+_ANSWER, _ANSWER2 = (f"zqsaid{n}" for n in (1, 2))
 _ARGUMENT, _ARGUMENT2 = (f"zqargument{n}" for n in (1, 2))
 _RESULT, _RESULT2 = (f"zqresult{n}" for n in (1, 2))
 _ID, _ID2 = (f"toolu_zqid{n}" for n in (1, 2))
@@ -33,10 +33,10 @@ _TOOL = tool_definition(
 
 _CALL = Call(_ID, "zqtool", f'{{"city": "{_ARGUMENT}"}}')
 _CALL2 = Call(_ID2, "zqtool", f'{{"city": "{_ARGUMENT2}"}}')
-_ASKED = Message("user", [Text(_USER)])
-_RETURNED = Message("tool", [Result(_ID, [Text(_RESULT)])])
-_RETURNED2 = Message("tool", [Result(_ID, [Text(_RESULT)]), Result(_ID2, [Text(_RESULT2)])])
-_R1, _R2, _T1, _T2 = Reasoning(_THOUGHT), Reasoning(_THOUGHT2), Text(_SAID), Text(_SAID2)
+_QUESTION = Message("user", [Text(_USER)])
+_RESULTS = Message("tool", [Result(_ID, [Text(_RESULT)])])
+_RESULTS2 = Message("tool", [Result(_ID, [Text(_RESULT)]), Result(_ID2, [Text(_RESULT2)])])
+_R1, _R2, _T1, _T2 = Reasoning(_THOUGHT), Reasoning(_THOUGHT2), Text(_ANSWER), Text(_ANSWER2)
 _ARGUMENTS = {_ID: _ARGUMENT, _ID2: _ARGUMENT2}
 _TAGGED_TURNS: tuple[list[Part], ...] = ([_R1, _CALL], [_R1, _T1, _CALL, _R2, _CALL2])
 
@@ -62,31 +62,31 @@ def own_tags(template: Renderer, traits: TemplateTraits, family: Family) -> tupl
 
 def _keeps_tags(template: Renderer, traits: TemplateTraits, family: Family, turn: list[Part]) -> bool:
     results: list[Part] = [Result(part.call_id, [Text(_RESULT)]) for part in turn if isinstance(part, Call)]
-    turns = [_ASKED, Message("assistant", turn), Message("tool", results)]
-    text = render_turns(turns, traits, template, write_call=family.style.write_call)
+    messages = [_QUESTION, Message("assistant", turn), Message("tool", results)]
+    text = render_messages(messages, traits, template, write_call=family.style.write_call)
     opening, closing = traits.own_tags or ("", "")
-    marks = [
+    words = [
         _ARGUMENTS[part.call_id]
         if isinstance(part, Call)
         else f"{opening}{part.text}{closing}"
         if isinstance(part, Reasoning)
-        else _SAID
+        else _ANSWER
         for part in turn
     ]
-    return _in_order(text, marks)
+    return _in_order(text, words)
 
 
-def _said(*parts: Part) -> Message:
+def _turn(*parts: Part) -> Message:
     return Message("assistant", list(parts))
 
 
 class _Probe:
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
-        known = template.variables
-        self._thinking: dict[str, Any] = {name: value for name, value in KEEP_HISTORY.items() if name in known}
-        self._thinking |= dict.fromkeys((name for name in SWITCHES if name in known), True)
-        if "thinking_mode" in known:
+        names = template.variables
+        self._thinking: dict[str, Any] = {name: value for name, value in KEEP_HISTORY.items() if name in names}
+        self._thinking |= dict.fromkeys((name for name in SWITCHES if name in names), True)
+        if "thinking_mode" in names:
             self._thinking["thinking_mode"] = "enabled"
 
     def traits(self) -> TemplateTraits:
@@ -107,31 +107,31 @@ class _Probe:
 
     def _content(self, traits: TemplateTraits) -> TemplateTraits:
         candidates = [replace(traits, content="text"), replace(traits, content="parts")]
-        return self._first(candidates, [_ASKED], [_USER]) or traits
+        return self._first(candidates, [_QUESTION], [_USER]) or traits
 
     def _ordered(self, traits: TemplateTraits) -> TemplateTraits:
-        wanted = replace(traits, ordered=True)
-        turns = [_ASKED, _said(_R1, _CALL, _R2, _CALL2, _T2), _RETURNED2]
-        text = self._render(wanted, turns)
-        marks = [_THOUGHT, _ARGUMENT, _THOUGHT2, _ARGUMENT2, _SAID2, _RESULT, _RESULT2]
-        return wanted if _in_order(text, marks) else traits
+        ordered = replace(traits, ordered=True)
+        messages = [_QUESTION, _turn(_R1, _CALL, _R2, _CALL2, _T2), _RESULTS2]
+        text = self._render(ordered, messages)
+        words = [_THOUGHT, _ARGUMENT, _THOUGHT2, _ARGUMENT2, _ANSWER2, _RESULT, _RESULT2]
+        return ordered if _in_order(text, words) else traits
 
     def _calls(self, traits: TemplateTraits) -> TemplateTraits:
-        turns, marks = [_ASKED, _said(_CALL), _RETURNED], [_ARGUMENT, _RESULT]
+        messages, words = [_QUESTION, _turn(_CALL), _RESULTS], [_ARGUMENT, _RESULT]
         candidates = [
             replace(traits, arguments=arguments, call_ids=ids, tool_name=name, tool_role=role)
             for role in (True, False)
             for arguments in ("object", "string", None)
-            for ids in ("given", "short")
+            for ids in ("client", "short")
             for name in (True, False)
         ]
-        found = self._first(candidates, turns, marks) or replace(traits, arguments=None, tool_role=False)
-        unnamed = self._render(replace(found, tool_name=False), turns)
-        if unnamed and unnamed != self._render(found, turns):
+        found = self._first(candidates, messages, words) or replace(traits, arguments=None, tool_role=False)
+        unnamed = self._render(replace(found, tool_name=False), messages)
+        if unnamed and unnamed != self._render(found, messages):
             found = replace(found, tool_name=False)
-        shown = self._render(found, turns)
+        shown = self._render(found, messages)
         names_by_id = "functions." in self._template.source or _CALL.name not in shown
-        if _ID in shown and found.call_ids == "given" and names_by_id:
+        if _ID in shown and found.call_ids == "client" and names_by_id:
             found = replace(found, call_ids="counted")
         return found
 
@@ -139,38 +139,38 @@ class _Probe:
         fields = ("reasoning_content", "reasoning", "thinking", "part")
         candidates = [replace(traits, reasoning=field) for field in fields]
         if traits.arguments is not None:
-            found = self._first(candidates, [_ASKED, _said(_R1, _CALL), _RETURNED], [_THOUGHT, _ARGUMENT])
+            found = self._first(candidates, [_QUESTION, _turn(_R1, _CALL), _RESULTS], [_THOUGHT, _ARGUMENT])
             if found is not None:
                 return found
-        return self._first(candidates, [_ASKED, _said(_R1, _T1)], [_THOUGHT, _SAID], generation=False) or traits
+        return self._first(candidates, [_QUESTION, _turn(_R1, _T1)], [_THOUGHT, _ANSWER], generation=False) or traits
 
     def _system(self, traits: TemplateTraits) -> TemplateTraits:
         instruction = [Message("system", [Text(text)]) for text in (_SYSTEM, _SYSTEM2, _SYSTEM3)]
-        turns = [instruction[0], _ASKED, instruction[1], _said(_CALL), _RETURNED, instruction[2]]
-        marks = [_SYSTEM, _USER, _SYSTEM2, _ARGUMENT, _RESULT, _SYSTEM3]
-        if self._shows(replace(traits, system="anywhere"), turns, marks):
+        messages = [instruction[0], _QUESTION, instruction[1], _turn(_CALL), _RESULTS, instruction[2]]
+        words = [_SYSTEM, _USER, _SYSTEM2, _ARGUMENT, _RESULT, _SYSTEM3]
+        if self._shows(replace(traits, system="anywhere"), messages, words):
             return replace(traits, system="anywhere")
         candidates = [replace(traits, system="first"), replace(traits, system="none")]
-        return self._first(candidates, [instruction[0], _ASKED], [_SYSTEM, _USER]) or candidates[-1]
+        return self._first(candidates, [instruction[0], _QUESTION], [_SYSTEM, _USER]) or candidates[-1]
 
     def _sequences(self, traits: TemplateTraits) -> TemplateTraits:
-        """What may follow or accompany what."""
+        """Which messages may follow each other, and which parts may share a message."""
         after = Message("user", [Text(_USER2)])
-        loop = [_ASKED, _said(_CALL), _RETURNED, after]
+        loop = [_QUESTION, _turn(_CALL), _RESULTS, after]
         traits = replace(
             traits,
-            adjacent_users=self._shows(traits, [_ASKED, after], [_USER, _USER2]),
+            adjacent_users=self._shows(traits, [_QUESTION, after], [_USER, _USER2]),
             user_after_tool=self._shows(traits, loop, [_USER, _ARGUMENT, _RESULT, _USER2]),
         )
         if traits.arguments is None:
             return replace(traits, parallel=False, text_with_call=False, all_with_call=False)
-        both = [_ASKED, _said(_CALL, _CALL2), _RETURNED2]
+        both = [_QUESTION, _turn(_CALL, _CALL2), _RESULTS2]
         return replace(
             traits,
             parallel=self._shows(traits, both, [_ARGUMENT, _ARGUMENT2, _RESULT, _RESULT2]),
-            text_with_call=self._shows(traits, [_ASKED, _said(_T1, _CALL), _RETURNED], [_SAID, _ARGUMENT]),
+            text_with_call=self._shows(traits, [_QUESTION, _turn(_T1, _CALL), _RESULTS], [_ANSWER, _ARGUMENT]),
             all_with_call=traits.reasoning is None
-            or self._shows(traits, [_ASKED, _said(_R1, _T1, _CALL), _RETURNED], [_THOUGHT, _SAID, _ARGUMENT]),
+            or self._shows(traits, [_QUESTION, _turn(_R1, _T1, _CALL), _RESULTS], [_THOUGHT, _ANSWER, _ARGUMENT]),
             all_before_call=traits.reasoning is None
             or self._renders(replace(traits, interleaved="split", all_with_call=False), [_R1, _T1, _CALL]),
         )
@@ -178,27 +178,27 @@ class _Probe:
     def _frame(self, traits: TemplateTraits) -> TemplateTraits:
         """The text around an assistant's text, reasoning and calls."""
         plain = replace(traits, ordered=False)
-        before, _, after = self._render_frame(plain, [_T1]).partition(_SAID)
+        before, _, after = self._render_frame(plain, [_T1]).partition(_ANSWER)
         plain = replace(plain, frame=(before, after), closing=after)
         if traits.reasoning is not None:
-            text = self._render(plain, [_ASKED, _said(_R1, _T1)], generation=False)
-            if _in_order(text, [_THOUGHT, _SAID]):
+            text = self._render(plain, [_QUESTION, _turn(_R1, _T1)], generation=False)
+            if _in_order(text, [_THOUGHT, _ANSWER]):
                 opening, _, rest = text.partition(_THOUGHT)
                 opening = opening[max(opening.rfind("<"), opening.rfind("["), 0) :]
-                before_text = rest.partition(_SAID)[0]
-                plain = replace(plain, marks=(opening, before_text, before_text))
+                before_text = rest.partition(_ANSWER)[0]
+                plain = replace(plain, separators=(opening, before_text, before_text))
         if traits.arguments is not None:
             one, two = self._markup(plain, _CALL), self._markup(plain, _CALL2)
-            beside = self._render_frame(plain, [_T1, _CALL]).partition(_SAID)[2] if traits.text_with_call else ""
+            beside = self._render_frame(plain, [_T1, _CALL]).partition(_ANSWER)[2] if traits.text_with_call else ""
             pair = self._markup(plain, _CALL, _CALL2) if traits.parallel else ""
             text_join, shown, _ = beside.partition(one)
             text_join = text_join if shown and not text_join.strip() else plain.text_join
             call_join = pair.removeprefix(one).removesuffix(two)
             plain = replace(plain, text_join=text_join, call_join=call_join if not call_join.strip() else text_join)
-            thought = self._render(plain, [_ASKED, _said(_R1, _CALL)], generation=False).partition(_THOUGHT)[2]
+            thought = self._render(plain, [_QUESTION, _turn(_R1, _CALL)], generation=False).partition(_THOUGHT)[2]
             before_call, shown, _ = thought.partition(one)
-            if shown and plain.marks[1].strip() == before_call.strip():
-                plain = replace(plain, marks=(*plain.marks[:2], before_call))
+            if shown and plain.separators[1].strip() == before_call.strip():
+                plain = replace(plain, separators=(*plain.separators[:2], before_call))
         return replace(plain, ordered=traits.ordered)
 
     def _interleaved(self, traits: TemplateTraits) -> TemplateTraits:
@@ -213,15 +213,15 @@ class _Probe:
             for tail in (True, False):
                 inline = replace(traits, interleaved="inline", inline_reasoning=keeps, inline_tail=tail)
                 if self._inlines(inline):
-                    turns = [_ASKED, _said(_CALL, _T2), _RETURNED, _said(_T1)]
-                    ends = self._render(inline, turns) != ""
+                    messages = [_QUESTION, _turn(_CALL, _T2), _RESULTS, _turn(_T1)]
+                    ends = self._render(inline, messages) != ""
                     return replace(inline, inline_text_end=ends or traits.arguments is None)
         if self._renders(split, [_T1, _CALL, _T2, _CALL2]):
             return split
         return replace(traits, interleaved="drop")
 
     def _inlines(self, traits: TemplateTraits) -> bool:
-        """Whether content in the template's own marks is rendered as the template writes the fields."""
+        """Whether content in the template's own markup is rendered as the template writes the fields."""
         forms = self._forms(traits)
         whole = segments([_R1, _CALL] if traits.reasoning is not None else [_CALL])
         if traits.arguments is not None:
@@ -230,17 +230,19 @@ class _Probe:
             if not native or "".join(native.split()) != "".join(inline.split()):
                 return False
         later = _R2 if traits.inline_reasoning else _T2
-        middle = traits.marks[0] + _THOUGHT2 + traits.marks[2] if later is _R2 else _SAID2 + traits.text_join
+        middle = (
+            traits.separators[0] + _THOUGHT2 + traits.separators[2] if later is _R2 else _ANSWER2 + traits.text_join
+        )
         expected = self._markup(traits, _CALL) + traits.call_join + middle + self._markup(traits, _CALL2)
         starts: list[list[Part]] = [[_T1], [_R1, _T1], [_R1]] if traits.reasoning is not None else [[_T1], []]
         return all(
-            expected in self._render(traits, [_ASKED, _said(*start, _CALL, later, _CALL2), _RETURNED2])
+            expected in self._render(traits, [_QUESTION, _turn(*start, _CALL, later, _CALL2), _RESULTS2])
             for start in starts
         )
 
     def _renders(self, traits: TemplateTraits, turn: Sequence[AssistantPart]) -> bool:
-        marks = [_ARGUMENTS[part.call_id] if isinstance(part, Call) else part.text or "" for part in turn]
-        return self._shows(traits, [_ASKED, _said(*turn), _RETURNED2], marks)
+        words = [_ARGUMENTS[part.call_id] if isinstance(part, Call) else part.text or "" for part in turn]
+        return self._shows(traits, [_QUESTION, _turn(*turn), _RESULTS2], words)
 
     def _inputs(self, traits: TemplateTraits) -> TemplateTraits:
         listing = self._try([FRAME_USER], tools=[_TOOL])
@@ -266,22 +268,27 @@ class _Probe:
         return bool(self._try([FRAME_USER], variables={name: value}))
 
     def _first(
-        self, candidates: Sequence[TemplateTraits], turns: list[Message], marks: list[str], *, generation: bool = True
+        self,
+        candidates: Sequence[TemplateTraits],
+        messages: list[Message],
+        words: list[str],
+        *,
+        generation: bool = True,
     ) -> TemplateTraits | None:
-        return next((it for it in candidates if self._shows(it, turns, marks, generation=generation)), None)
+        return next((it for it in candidates if self._shows(it, messages, words, generation=generation)), None)
 
     def _shows(
-        self, traits: TemplateTraits, turns: list[Message], marks: Sequence[str], *, generation: bool = True
+        self, traits: TemplateTraits, messages: list[Message], words: Sequence[str], *, generation: bool = True
     ) -> bool:
-        return _in_order(self._render(traits, turns, generation=generation), marks)
+        return _in_order(self._render(traits, messages, generation=generation), words)
 
-    def _render(self, traits: TemplateTraits, turns: list[Message], *, generation: bool = True) -> str:
-        """The conversation rendered with these traits; "" where the template refuses it."""
-        adapted = adapt(Conversation("probe", turns), traits, self._template)
+    def _render(self, traits: TemplateTraits, messages: list[Message], *, generation: bool = True) -> str:
+        """The messages rendered with these traits; "" where the template refuses them."""
+        adapted = adapt(Conversation("probe", messages), traits, self._template)
         return self._try(adapted.messages, generation=generation)
 
-    def _render_frame(self, traits: TemplateTraits, said: list[AssistantPart]) -> str:
-        message = self._forms(traits).native(segments(said)[0])
+    def _render_frame(self, traits: TemplateTraits, turn: list[AssistantPart]) -> str:
+        message = self._forms(traits).native(segments(turn)[0])
         return self._try([FRAME_USER, message], variables={}, generation=False)
 
     def _markup(self, traits: TemplateTraits, *calls: Call) -> str:
@@ -317,7 +324,7 @@ class _Probe:
 _RAW = re.compile("""['"](?:thinking|reasoning|tool_call)['"]""")
 
 
-def _in_order(text: str, marks: Sequence[str]) -> bool:
-    """Whether the text has each mark once and in this order, and not because parts were printed as data."""
-    places = [text.find(mark) for mark in marks]
-    return all(text.count(mark) == 1 for mark in marks) and places == sorted(places) and not _RAW.search(text)
+def _in_order(text: str, words: Sequence[str]) -> bool:
+    """Whether the text has each word once and in this order, and not because parts were printed as data."""
+    places = [text.find(word) for word in words]
+    return all(text.count(word) == 1 for word in words) and places == sorted(places) and not _RAW.search(text)

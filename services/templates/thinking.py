@@ -28,26 +28,26 @@ DROP_HISTORY: dict[str, Any] = {
     "clear_thinking": True,
     "truncate_history_thinking": True,
 }
-"""Solar's option is not set: its default drops."""
+"""Solar's option is left out: its default drops reasoning."""
 
 
 def without_old_reasoning(conversation: Conversation) -> Conversation:
     """Removes the reasoning before the last user message if the client asks for that: most templates have no variable
     for it, and some keep all reasoning."""
-    turns = conversation.messages
+    messages = conversation.messages
     if conversation.thinking.history != "drop":
         return conversation
-    last_user = max((at for at, turn in enumerate(turns) if _is_user_message(turn)), default=0)
-    kept = [_without_reasoning(turn) if at < last_user else turn for at, turn in enumerate(turns)]
+    last_user = max((at for at, message in enumerate(messages) if _is_user_message(message)), default=0)
+    kept = [_without_reasoning(message) if at < last_user else message for at, message in enumerate(messages)]
     return replace(conversation, messages=kept)
 
 
-def _is_user_message(turn: Message) -> bool:
-    return turn.role == "user" and any(not isinstance(part, Result) for part in turn.parts)
+def _is_user_message(message: Message) -> bool:
+    return message.role == "user" and any(not isinstance(part, Result) for part in message.parts)
 
 
-def _without_reasoning(turn: Message) -> Message:
-    return replace(turn, parts=[part for part in turn.parts if not isinstance(part, Reasoning)])
+def _without_reasoning(message: Message) -> Message:
+    return replace(message, parts=[part for part in message.parts if not isinstance(part, Reasoning)])
 
 
 def template_variables(
@@ -58,7 +58,7 @@ def template_variables(
     Only variables that the template reads are set. A level of effort that it lacks becomes the nearest one, also where
     thinking is off: some models cannot turn it off but lower the effort. Turns with tools keep the reasoning that
     explains their calls; others follow the model. A forced call changes nothing here: some templates write the
-    variables at the front of the prompt (Gemma 4, gpt-oss), which must not change within a session. Open reasoning is
+    variables at the start of the prompt (Gemma 4, gpt-oss), which must not change within a session. Open reasoning is
     closed at the end of the prompt instead.
     """
     thinking, variables = conversation.thinking, dict[str, Any]()
@@ -93,6 +93,8 @@ def _can_be_off(traits: TemplateTraits) -> bool:
 
 
 def _nearest(effort: str, levels: tuple[str, ...]) -> str:
-    wanted = EFFORTS.index(effort)
-    known = [level for level in levels if level in EFFORTS]
-    return min(known, key=lambda level: (abs(EFFORTS.index(level) - wanted), -EFFORTS.index(level)), default=effort)
+    target = EFFORTS.index(effort)
+    candidates = [level for level in levels if level in EFFORTS]
+    return min(
+        candidates, key=lambda level: (abs(EFFORTS.index(level) - target), -EFFORTS.index(level)), default=effort
+    )

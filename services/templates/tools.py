@@ -40,7 +40,7 @@ def tool_definition(tool: ToolSpec) -> Tool:
 
 
 def list_tools(tools: Iterable[ToolSpec]) -> list[Tool]:
-    """The tools at the front of the prompt. A deferred tool is missing: the result that loads it shows it."""
+    """The tools at the start of the prompt. A deferred tool is not among them: the result that loads it defines it."""
     return [tool_definition(tool) for tool in tools if not tool.deferred]
 
 
@@ -51,12 +51,12 @@ def rendered_tool(tool: ToolSpec) -> ToolSpec:
 
 
 class PromptTools(Struct, frozen=True):
-    """A request's tools in the forms that a prompt needs. Equal tools have them once (`ModelSetup.tools_of`)."""
+    """A request's tools in the forms that a prompt needs, shared by equal tools (`ModelSetup.tools_of`)."""
 
     rendered: list[ToolSpec] = []
     """The tools under the names and with the schemas that the model sees, deferred ones included."""
     definitions: list[Tool] = []
-    """The tools at the front of the prompt, marked. They keep their JSON."""
+    """The tools at the start of the prompt, marked. They cache their JSON."""
     parser_json: bytes = b"[]"
     """`rendered` as JSON, with what parsers need."""
 

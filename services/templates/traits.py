@@ -12,7 +12,7 @@ from services.templates.chat_template import TemplateMessage, Tool
 
 
 class Renderer(Protocol):
-    """`ChatTemplate.render`, which tests replace."""
+    """Renders messages: `ChatTemplate`, which tests replace."""
 
     def render(
         self,
@@ -51,7 +51,7 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     """Messages of role tool are rendered; else results are user messages."""
     tool_name: bool = True
     """Results carry the tool's name; not where that changes the text (Kimi K2 takes it for the role)."""
-    call_ids: Literal["given", "short", "counted"] = "given"
+    call_ids: Literal["client", "short", "counted"] = "client"
     """The client's ids, or ids by position, since the template prints them: nine digits (older Mistrals raise at
     others) or `functions.NAME:N` (Kimi K2)."""
     parallel: bool = True
@@ -64,18 +64,18 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     """Reasoning and text in a message of their own before the call's are both rendered (not by gpt-oss)."""
     interleaved: Literal["inline", "split", "drop"] = "drop"
     """The form of a turn that the fields cannot hold, such as reasoning, call, reasoning, call: written into the
-    content in the template's own marks; split into several assistant messages; or, where neither is rendered, sorted
+    content in the template's own markup; split into several assistant messages; or, where neither is rendered, sorted
     into the fields without the later reasoning."""
     inline_reasoning: bool = False
-    """Reasoning in the content, in the template's own marks, is rendered; else later reasoning is left out."""
+    """Reasoning in the content, in the template's own markup, is rendered; else later reasoning is left out."""
     inline_tail: bool = False
-    """Behind inline content the last calls may stand in `tool_calls`, with the same text as a result."""
+    """After inline content the last calls may be in `tool_calls`, and are rendered to the same text."""
     inline_text_end: bool = True
     """A turn that calls and ends in text may be inline; else it is sorted into the fields. MiniMax M2 and M3 raise
     where the message before a result has no `tool_calls`; Ministral 3 counts such a message as an answer."""
     frame: tuple[str, str] = ("", "")
-    """The text before and behind an assistant's text in the small conversation from which calls are cut out."""
-    marks: tuple[str, str, str] = ("", "", "")
+    """The text before and after an assistant's text in the small conversation from which calls are cut out."""
+    separators: tuple[str, str, str] = ("", "", "")
     """The text before reasoning, between reasoning and text, and between reasoning and a call."""
     text_join: str = "\n"
     """White space between text and a call."""

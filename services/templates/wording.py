@@ -1,6 +1,6 @@
-"""Fixed texts for what chat templates have no place for: results, media, instructions inside a conversation.
+"""Writes results, media and instructions inside a conversation as text, where chat templates have no place for them.
 
-Models see these texts, and a change of one invalidates every cached prefix.
+Models see these texts: a change of one invalidates every cached prefix.
 """
 
 import json
@@ -22,7 +22,7 @@ def call_text(name: str, arguments: dict[str, Any]) -> str:
 def instruction_text(text: str) -> str:
     """An instruction inside the conversation, for templates that have no place for one.
 
-    Claude Code uses the same marks for models without mid-conversation instructions.
+    Claude Code uses the same tags for models without mid-conversation instructions.
     """
     return f"<system-reminder>\n{text}\n</system-reminder>"
 

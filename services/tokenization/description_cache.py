@@ -1,7 +1,7 @@
-"""Keeps on disk what a process reported of a model directory's tokenizer, so that the next start needs no such process.
+"""Caches the report of the tokenizer process for a model directory on disk, so that the next start needs no process.
 
 A report is found by the content of every file of the directory but the weights, and by the code that made it: another
-file, release of transformers or of this package never finds an old one. All errors of the disk mean that there is none.
+file, release of transformers or of this package never finds an old one. After an error of the disk there is none.
 """
 
 import hashlib
@@ -14,24 +14,24 @@ from pathlib import Path
 from services import __version__
 
 KEPT = 8
-"""Reports on disk; the ones used longest ago are removed. Each is about as large as the model's tokenizer.json."""
+"""Reports on disk; the least recently used are removed. Each is about as large as the model's tokenizer.json."""
 MAX_BYTES = 128 << 20
-"""Files of a directory that are hashed in all, at about a gigabyte a second; a larger directory has no entry."""
+"""Limit of all hashed files of a directory, at about a gigabyte a second; a larger directory has no entry."""
 _WEIGHTS = frozenset((".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".safetensors"))
 _FOLDERS = (".", "additional_chat_templates")
-"""Where transformers reads the files of a tokenizer."""
+"""Folders from which transformers reads the files of a tokenizer."""
 
 
 class CacheEntry:
-    """The place of one report."""
+    """The file of one report."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
     def of(cls, model: str, code: bytes, env: Mapping[str, str]) -> "CacheEntry | None":
-        """The entry of a model directory; None for a hub id, whose files may change at the hub. `code`: what makes the
-        report."""
+        """The entry of a model directory; None for a hub id, since its files may change at the hub. `code`: the source
+        of the program that makes the report."""
         folder = Path(model).expanduser()
         if not folder.is_dir():
             return None
@@ -60,14 +60,14 @@ class CacheEntry:
         return report
 
     def write(self, report: bytes) -> None:
-        """Keeps a report, and removes the oldest ones."""
+        """Writes a report, and removes the least recently used ones. Never raises OSError."""
         with suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new = self._path.with_suffix(f".{os.getpid()}")
             new.write_bytes(report)
             new.replace(self._path)
-            known = sorted(self._path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-            for path in known[KEPT:]:
+            reports = sorted(self._path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+            for path in reports[KEPT:]:
                 path.unlink(missing_ok=True)
 
 

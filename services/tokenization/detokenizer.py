@@ -2,8 +2,8 @@
 
 If the tokenizer's decoder is byte-level BPE or sentencepiece with byte fallback (nearly all models), each id stands for
 fixed bytes. Most ids are whole characters and are looked up; the others go through an incremental UTF-8 decoder, which
-returns each character with its last byte. Any other decoder runs through `tokenizers.DecodeStream`. Which way fits a
-tokenizer is checked at load, on text that is hard to cut.
+returns each character with its last byte. Any other decoder runs through `tokenizers.DecodeStream`. A test at load, on
+text that is hard to cut, decides between the two.
 """
 
 import codecs
@@ -29,10 +29,10 @@ class Detokenizer(ABC):
     __slots__ = ("stretches",)
 
     stretches: PlainStretches | None
-    """The texts of single tokens while nothing is held; None if a token's text depends on its neighbours."""
+    """The texts of single tokens while no bytes are pending; None if a token's text depends on its neighbours."""
 
     def feed(self, ids: Sequence[int]) -> str:
-        """As `step`, for several tokens."""
+        """The text that these tokens complete."""
         return "".join(map(self.step, ids))
 
     @abstractmethod
@@ -42,11 +42,11 @@ class Detokenizer(ABC):
     @property
     @abstractmethod
     def pending(self) -> bytes:
-        """The held bytes of an incomplete character."""
+        """The bytes of an incomplete character."""
 
     @abstractmethod
     def flush(self) -> str:
-        """The held text at the end; broken bytes become U+FFFD."""
+        """The pending text at the end of the turn; incomplete characters become U+FFFD."""
 
 
 class Vocabulary:
@@ -60,7 +60,7 @@ class Vocabulary:
         self._texts: list[str | None] | None = None
         """The text of every token that is whole characters."""
         self._parts: dict[int, bytes] = {}
-        """The bytes of those that are not."""
+        """The bytes of the other tokens."""
         if table is not None and _agrees(table, tokenizer):
             self._texts = list(map(_decoded, table))
             self._parts = {token: table[token] for token, text in enumerate(self._texts) if text is None}
@@ -69,11 +69,11 @@ class Vocabulary:
 
     @property
     def exact(self) -> bool:
-        """Whether ids map to bytes one by one."""
+        """Whether each id stands for fixed bytes."""
         return self._texts is not None
 
     def bytes_of(self, token: int) -> bytes:
-        """A token's own bytes; none for an id beyond the vocabulary."""
+        """A token's bytes; empty for an id beyond the vocabulary."""
         if self._texts is None:
             return str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
         if not 0 <= token < len(self._texts):
@@ -82,7 +82,7 @@ class Vocabulary:
         return self._parts[token] if text is None else text.encode()
 
     def is_special(self, token: int) -> bool:
-        """Whether it is a control token."""
+        """Whether a token is a control token."""
         return token in self._special
 
     def hidden(self, markers: Collection[str]) -> frozenset[int]:
@@ -159,7 +159,7 @@ class _StreamDetokenizer(Detokenizer):
 
     @property
     def pending(self) -> bytes:
-        return b"\xef" if self._pending else b""  # its bytes are not known, only that there are some
+        return b"\xef" if self._pending else b""  # stands for bytes that the library does not return
 
     def flush(self) -> str:
         pending, self._pending = self._pending, []
@@ -218,7 +218,8 @@ def _byte_characters() -> dict[int, str]:
 
 
 _BYTES = dict.fromkeys(range(256), "\uffff") | {ord(stand_in): byte for byte, stand_in in _byte_characters().items()}
-"""Each stand-in as the character of its byte's number; other characters of that range as one that is no byte."""
+"""Each stand-in as the character of its byte's number; other characters of that range as U+FFFF, which is not a
+byte."""
 
 
 def _agrees(table: list[bytes], tokenizer: Tokenizer) -> bool:

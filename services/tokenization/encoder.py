@@ -1,8 +1,7 @@
 """Encodes rendered prompts to exactly the ids of the model's tokenizer, and no text twice.
 
-`tokenizers` gives the right ids by definition. `fastokens` is a hundred times as fast, and used where `equality` finds
-no difference for this tokenizer. Both keep the ids of segments between control tokens.
-"""
+`tokenizers` returns the right ids by definition. `fastokens` is a hundred times as fast, and used where `equality`
+finds no difference for this tokenizer. Both keep the ids of segments between control tokens."""
 
 import threading
 from array import array
@@ -25,7 +24,7 @@ Encode: TypeAlias = Callable[[str], TokenIds]
 _UNKNOWN = "\U0010fffe"
 """A character that no vocabulary has."""
 _MAX_PIECES = 64
-"""So many pieces are encoded where time is limited."""
+"""Limit of pieces that are encoded where time is limited."""
 
 
 class FastTokenizer(Protocol):
@@ -42,8 +41,8 @@ class TooLong(Exception):
 class Encoder:
     """Encodes prompts. Thread-safe; both tokenizers release the interpreter's lock while they work.
 
-    Control tokens in a text become control tokens, but for those that data spells, where `data` is set. No special
-    tokens are added: rendered prompts have them.
+    Control tokens in a text become control tokens, except those that marked data spells. No special tokens are added:
+    rendered prompts have them.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Encoder:
         cache_bytes: int = 64 << 20,
         data: "DataEncoding | None" = None,
     ) -> None:
-        """`encode` gives the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments. `data`:
+        """`encode` returns the ids of several texts by `tokenizers`. `cache_bytes` bounds the cache of segments. `data`
         None: data is not marked, and its control tokens are control tokens."""
         self.cuts = cuts
         self.marks = data.marks if data is not None else None
@@ -83,9 +82,9 @@ class Encoder:
         cache_bytes: int = 64 << 20,
         marks: DataMarks | None = None,
     ) -> "Encoder":
-        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: those of data.
+        """The encoder of a tokenizer, which must neither pad nor truncate. `marks`: the marks of data in prompts.
 
-        Raises ValueError where `choice` is fastokens and fastokens gives other ids.
+        Raises ValueError where `choice` is fastokens and fastokens returns other ids.
         """
 
         def encode(texts: list[str]) -> list[TokenIds]:
@@ -112,7 +111,7 @@ class Encoder:
         return "tokenizers" if self._fast is None else "fastokens"
 
     def encode(self, text: str) -> TokenIds:
-        """The ids of `text`, as `reference` gives them. Marked data is encoded as ordinary text, and other lone
+        """The ids of `text`, equal to those of `reference`. Marked data is encoded as ordinary text, and other lone
         surrogates as U+FFFD."""
         return self._pieces(text, self._whole)
 
@@ -126,8 +125,8 @@ class Encoder:
 
     @contextmanager
     def limited(self, fast: int, slow: int) -> Iterator[None]:
-        """Within it, this thread raises TooLong instead of encoding more characters at once than `fast` by fastokens,
-        or `slow` by tokenizers."""
+        """A context in which this thread raises TooLong instead of encoding more characters at once than `fast` by
+        fastokens, or `slow` by tokenizers."""
         self._limit.chars = fast, slow
         try:
             yield
@@ -135,16 +134,16 @@ class Encoder:
             self._limit.chars = None
 
     def find_difference(self, text: str) -> str | None:
-        """Compares fastokens with `reference` on a text. On a difference, which is returned, fastokens is used no more.
-        None: there is none, or fastokens is not in use."""
+        """Compares fastokens with `reference` on a text. On a difference, which is returned, it stops
+        using fastokens. None: there is none, or fastokens is not in use."""
         if self._fast is None or self.encode(text) == self.reference(text):
             return None
         self._fast, self.reason = None, "ids by fastokens were not the tokenizer's"
         return self.reason
 
     def _pieces(self, text: str, encode: Encode) -> TokenIds:
-        """The ids of a text that may have marks. The control tokens that data spells are cut out and encoded apart, as
-        transformers does with `sanitize_control_tokens`."""
+        """The ids of a text that may have marks. The control tokens that data spells are cut out and encoded
+        separately, as transformers does with `sanitize_control_tokens`."""
         if self._respelled is not None:
             encode = partial(self._exact_only, encode=encode)
         if not has_surrogates(text):
@@ -177,23 +176,23 @@ class Encoder:
 
     def _encode_mid_text(self, text: str, encode: Encode, encode_line: Encode) -> TokenIds:
         """The ids of text in the middle of a prompt: some tokenizers add a blank at the start of a text, but none
-        behind a line break."""
+        after a line break."""
         line, ids = encode_line("\n"), encode("\n" + text)
         return ids[len(line) :] if ids[: len(line)] == line else encode(text)
 
     def _data(self, token: str) -> TokenIds:
-        """The ids of a control token's text. Where the model's vocabulary makes the token of it all the same, it is
+        """The ids of a control token's text. Where the model's vocabulary merges the text to the token again, it is
         encoded in two parts."""
-        known = self._data_ids.get(token)
-        if known is None:
+        ids = self._data_ids.get(token)
+        if ids is None:
             data = self._data_encoding
             assert data is not None
-            known = self._encode_mid_text(token, data.encode, lambda text: self._reference([text])[0])
-            if len(token) > 1 and not self._control.isdisjoint(known):
-                known = self._data(token[:1]) + self._data(token[1:])
+            ids = self._encode_mid_text(token, data.encode, lambda text: self._reference([text])[0])
+            if len(token) > 1 and not self._control.isdisjoint(ids):
+                ids = self._data(token[:1]) + self._data(token[1:])
             if token in data.marks.tokens:
-                self._data_ids[token] = known
-        return known
+                self._data_ids[token] = ids
+        return ids
 
     @cached_property
     def _control(self) -> frozenset[int]:
@@ -222,8 +221,8 @@ class Encoder:
 
 
 class RespelledTokens:
-    """Control tokens that a tokenizer finds in the normalized text (`normalized: true`), and so in other spellings than
-    their own, such as capitals. A template writes their own spelling; data may have any."""
+    """Control tokens that a tokenizer finds in the normalized text (`normalized: true`), and so in other spellings,
+    such as capitals. A template writes the token's own spelling; data may have any."""
 
     def __init__(self, tokenizer: Tokenizer, contents: dict[int, str]) -> None:
         """`contents`: the tokens' own spellings by id."""
@@ -232,13 +231,13 @@ class RespelledTokens:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, marks: DataMarks) -> "RespelledTokens | None":
-        """None where every control token has one spelling."""
+        """The tokens of a tokenizer; None where every control token has one spelling."""
         added = tokenizer.get_added_tokens_decoder().items()
         contents = {one: token.content for one, token in added if token.normalized and token.content in marks.tokens}
         return cls(tokenizer, contents) if contents and tokenizer.normalizer is not None else None
 
     def first(self, text: str, ids: TokenIds) -> tuple[int, int] | None:
-        """Where the first of them in another spelling stands in a text that has these ids."""
+        """The span of the first control token in another spelling; None if there is none. `ids`: those of the text."""
         if self._contents.keys().isdisjoint(ids):
             return None
         found = self._tokenizer.encode(text, add_special_tokens=False)
@@ -250,14 +249,14 @@ class RespelledTokens:
 
 @dataclass(frozen=True)
 class DataEncoding:
-    """How text is encoded that comes from users, files and tools."""
+    """The encoding of text from users, files and tools."""
 
     marks: DataMarks
-    """What it is marked with."""
+    """The marks of that text."""
     encode: Encode
     """Encodes a text without any added token."""
     respelled: RespelledTokens | None
-    """Finds control tokens in other spellings, which are encoded as ordinary text, too."""
+    """Finds control tokens in other spellings, which become ordinary text, too."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, marks: DataMarks) -> "DataEncoding":
@@ -272,7 +271,7 @@ def _encode_fast(fast: FastTokenizer, text: str) -> TokenIds:
 
 
 def encode_without_added_tokens(tokenizer: Tokenizer, text: str) -> TokenIds:
-    """The ids of a text in which no added token is found, special or not."""
+    """The ids of a text as ordinary text: added tokens in it, special or not, are not recognized."""
     if tokenizer.normalizer is not None:
         text = tokenizer.normalizer.normalize_str(text)
     words = [text]
@@ -282,7 +281,7 @@ def encode_without_added_tokens(tokenizer: Tokenizer, text: str) -> TokenIds:
 
 
 def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[FastTokenizer | None, str]:
-    """fastokens for this tokenizer, if it gives equal ids, and the reason."""
+    """fastokens for this tokenizer, if it returns equal ids, and the reason."""
     try:
         fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
         fast.no_padding()

@@ -1,9 +1,8 @@
 """Compares two encoders on texts that are likely to show a difference, in 0.1 to 0.3 s.
 
-The texts follow from the tokenizer, so that every start makes the same trials. Short ones mix unusual with usual text
-(white space, digits, letters that fold, compose or join, control tokens whole, cut and joined); long ones repeat them,
-to use caches and code paths for long input.
-"""
+The texts depend only on the tokenizer, so that every start makes the same trials. Short ones mix unusual with usual
+text (white space, digits, letters that fold, compose or join, control tokens whole, cut and joined); long ones repeat
+them, to use caches and code paths for long input."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -40,9 +39,9 @@ _LONG = (20_000, 60_000)
 def difference(
     tokenizer: Tokenizer, reference: Callable[[str], TokenIds], other: Callable[[str], TokenIds]
 ) -> str | None:
-    """Describes the first text for which `other` raises or gives other ids than `reference`; None: there is none.
+    """Describes the first text for which `other` raises or returns other ids than `reference`; None: there is none.
 
-    `other` gets each text twice, because of its cache.
+    `other` encodes each text twice, because of its cache.
     """
     for text in trials(tokenizer):
         expected = reference(text)

@@ -16,7 +16,7 @@ _NO_LIMIT = 10**9
 
 
 class ModelFacts(Struct, frozen=True):
-    """The facts that the files state."""
+    """A model's properties by its files."""
 
     eos_ids: list[int]
     window: int | None
@@ -24,7 +24,7 @@ class ModelFacts(Struct, frozen=True):
     vocab_size: int | None
     """Rows of the embedding: every id is smaller."""
     sampling: Sampling
-    """Sampling by generation_config.json; `temperature` 0 for greedy decoding."""
+    """The defaults of generation_config.json; `temperature` 0 for greedy decoding."""
 
 
 def facts(
@@ -43,10 +43,10 @@ def facts(
 
 
 def with_defaults(sampling: Sampling, own: Sampling) -> Sampling:
-    """`sampling` with the model's values where the client gave none. A temperature of 0 remains greedy decoding."""
+    """`sampling` with the model's values where the client set none. A temperature of 0 remains greedy decoding."""
     fields = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-    given = {name: getattr(sampling, name) for name in fields}
-    return replace(sampling, **{name: getattr(own, name) if value is None else value for name, value in given.items()})
+    values = {name: getattr(sampling, name) for name in fields}
+    return replace(sampling, **{name: getattr(own, name) if value is None else value for name, value in values.items()})
 
 
 def read_facts(model: str) -> ModelFacts:
@@ -83,7 +83,7 @@ def find_file(model: str, name: str) -> Path | None:
 
 
 def local_folder(model: str) -> Path | None:
-    """The directory of a model; None for a name that may be one of the hub. Raises FileNotFoundError for another."""
+    """The directory of a model; None for a name that may be a hub id. Raises FileNotFoundError for any other name."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder

@@ -1,8 +1,7 @@
-"""The texts of single tokens in a plain stretch of a block. Pure.
+"""Caches the texts of single tokens in a plain stretch of a block. Pure.
 
-In such a stretch (`Scanner.trigger`) a token's text either goes into the block as it is, or must pass the reader. That
-depends on the token and the trigger alone, and triggers are few, so it is looked up once for all turns.
-"""
+In a plain stretch (`Scanner.trigger`) a token's text either goes into the block unchanged, or must pass the reader.
+That depends only on the token and the trigger, and triggers are few, so that one table serves all turns."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,7 +9,7 @@ from functools import lru_cache
 from services.families.grammar.scanner import Trigger, escaped
 
 KEPT = 256
-"""Triggers that are kept at most; a family has a handful."""
+"""Limit of cached triggers; a family has a handful."""
 
 
 class PlainTexts(dict[int, str | None]):
@@ -37,7 +36,7 @@ class PlainTexts(dict[int, str | None]):
 
     def run(self, tokens: Sequence[int]) -> str | None:
         """The text of several tokens; None: they must be fed. A run may be plain although one of its tokens is not: a
-        line break only counts at the end."""
+        line break only matters at the end."""
         try:
             text = self._joined(tokens)
         except (TypeError, IndexError):  # not whole characters; beyond the vocabulary
@@ -56,10 +55,10 @@ class PlainTexts(dict[int, str | None]):
 
 
 class PlainStretches:
-    """The `PlainTexts` of one vocabulary, by trigger and whether they are escaped for JSON."""
+    """The `PlainTexts` of one vocabulary, by trigger and whether texts are escaped for JSON."""
 
     def __init__(self, texts: Sequence[str | None]) -> None:
-        """`texts`: of each token; None where it is not whole characters."""
+        """`texts`: the text of each token; None where it is not whole characters."""
         self.texts = texts
         self.of = lru_cache(KEPT)(self._make)
 

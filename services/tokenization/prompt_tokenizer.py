@@ -1,4 +1,4 @@
-"""Converts text to token ids and back, for prompts, by the Rust tokenizer itself."""
+"""Converts prompts to token ids and back, with the Rust tokenizer."""
 
 from collections.abc import Iterable, Sequence
 
@@ -27,7 +27,7 @@ class PromptTokenizer:
         self.backend.no_truncation()
         added = tokenizer.added_tokens_decoder
         self.added = {token.content: token_id for token_id, token in added.items()}
-        """The ids of the added tokens, which text is split at before anything else."""
+        """The ids of the added tokens, at which a text is split first."""
         self._special = {token.content: token_id for token_id, token in added.items() if token.special}
         own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys((*eos_ids, *own)))
@@ -35,7 +35,7 @@ class PromptTokenizer:
         self.vocab_size = len(tokenizer)
 
     def encoder(self, choice: Choice = "auto", cache_bytes: int = 64 << 20, marks: DataMarks | None = None) -> Encoder:
-        """The encoder of rendered prompts; see `Encoder.load`."""
+        """The encoder of rendered prompts. Arguments and errors are those of `Encoder.load`."""
         return Encoder.load(self.backend, choice=choice, cache_bytes=cache_bytes, marks=marks)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:

@@ -23,7 +23,7 @@ S = TypeVar("S", str, "array[int]")
 
 
 class Cuts:
-    """The control tokens at whose start a text may be cut."""
+    """Control tokens; a text may be cut before each of them."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = tuple(sorted(tokens))
@@ -31,7 +31,7 @@ class Cuts:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Cuts":
-        """The special tokens of which every occurrence in a text becomes that token, in any context.
+        """The special tokens that a tokenizer recognizes in every context.
 
         Such a token is matched in the raw text (`normalized` False), also within words (`single_word` False), without
         white space before it (`lstrip` False), and overlaps with no other token that is matched in the raw text: there
@@ -43,7 +43,7 @@ class Cuts:
             return cls(())
         added = tokenizer.get_added_tokens_decoder().values()
         raw = {token.content for token in added if not token.normalized and token.content}
-        return cls(_apart({token.content for token in added if _stands_alone(token)}, raw))
+        return cls(_without_overlaps({token.content for token in added if _stands_alone(token)}, raw))
 
     def __bool__(self) -> bool:
         return self._pattern is not None
@@ -74,8 +74,8 @@ def _stands_alone(token: AddedToken) -> bool:
     return bool(plain and content and content == content.strip())
 
 
-def _apart(candidates: set[str], raw: set[str]) -> set[str]:
-    """The candidates that no token of `raw` can overlap."""
+def _without_overlaps(candidates: set[str], raw: set[str]) -> set[str]:
+    """The candidates that no other token of `raw` can overlap."""
     starts: dict[str, list[str]] = {}
     for token in candidates:
         starts.setdefault(token[0], []).append(token)
@@ -109,7 +109,7 @@ def common_prefix(one: S, other: S) -> S:
 
 
 def alternatives(words: Sequence[str]) -> str:
-    """A pattern, as a prefix tree, for sorted words: as fast for a thousand words. The longest word matches."""
+    """A pattern for sorted words, as a prefix tree: equally fast for a thousand words. The longest word matches."""
     common = common_prefix(words[0], words[-1])
     rest = [word[len(common) :] for word in words if len(word) > len(common)]
     if not rest:
@@ -123,29 +123,29 @@ class SegmentCache:
     """Ids by segment, for slow tokenizers. Thread-safe; the least recently used segments are evicted first."""
 
     def __init__(self, encode: Callable[[list[str]], list[TokenIds]], cuts: Cuts, max_bytes: int) -> None:
-        """`encode` gives the ids of several texts. `max_bytes` bounds segments and ids together."""
+        """`encode` returns the ids of several texts. `max_bytes` bounds segments and ids together."""
         self._encode = encode
         self._cuts = cuts
-        self._known: LRUCache[str, tuple[bytes, int]] = LRUCache(max_bytes, lambda known: known[1])
+        self._cache: LRUCache[str, tuple[bytes, int]] = LRUCache(max_bytes, lambda entry: entry[1])
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
         """Bytes that are held."""
-        return int(self._known.currsize)
+        return int(self._cache.currsize)
 
     def encode(self, text: str) -> TokenIds:
         """The ids of the text: those of encoding it whole."""
         segments = self._cuts.split(text)
         with self._lock:
-            found = {segment: known[0] for segment in segments if (known := self._known.get(segment)) is not None}
+            found = {segment: entry[0] for segment in segments if (entry := self._cache.get(segment)) is not None}
         if missing := [segment for segment in dict.fromkeys(segments) if segment not in found]:
             fresh = {segment: ids.tobytes() for segment, ids in zip(missing, self._encode(missing), strict=True)}
             with self._lock:
                 for segment, packed in fresh.items():
                     size = 200 + getsizeof(segment) + getsizeof(packed)
-                    if size <= self._known.maxsize:
-                        self._known[segment] = packed, size
+                    if size <= self._cache.maxsize:
+                        self._cache[segment] = packed, size
             found |= fresh
         joined: TokenIds = array("I")
         joined.frombytes(b"".join(found[segment] for segment in segments))

@@ -1,9 +1,8 @@
 """Loads a model's tokenizer with transformers in a child process.
 
 transformers defines what tokenizer files mean: it adds tokens, repairs old files, converts other formats. Importing it
-costs 1.5 s and 200 MB where torch is installed, and a preprocessor does not need it any more once it has the tokenizer.
-For a model directory the child's report is kept (`description_cache`).
-"""
+costs 1.5 s and 200 MB where torch is installed, and a preprocessor with a loaded tokenizer does not need it. For a
+model directory the child's report is cached (`description_cache`)."""
 
 import os
 import subprocess
@@ -44,10 +43,10 @@ class LoadedTokenizer(Protocol):
         """Tokens beside the vocabulary, control tokens among them."""
 
     def get_added_vocab(self) -> dict[str, int]:
-        """The same by their text."""
+        """Ids of the added tokens by their text."""
 
     def __len__(self) -> int:
-        """Tokens in all."""
+        """Number of all tokens."""
 
 
 class Description(Struct, frozen=True, omit_defaults=True):
@@ -69,7 +68,7 @@ class Description(Struct, frozen=True, omit_defaults=True):
 
 
 class FileTokenizer:
-    """A `LoadedTokenizer` made of a description."""
+    """A `LoadedTokenizer` from a description."""
 
     def __init__(self, found: Description) -> None:
         self.backend_tokenizer: Tokenizer = Tokenizer.from_str(found.backend)
@@ -86,7 +85,7 @@ class FileTokenizer:
         return found
 
     def get_added_vocab(self) -> dict[str, int]:
-        """The same by their text."""
+        """Ids of the added tokens by their text."""
         return {token.content: token_id for token_id, token in self.added_tokens_decoder.items()}
 
     def __len__(self) -> int:
@@ -99,7 +98,7 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
     Raises OSError where files cannot be read, ValueError where they are invalid or the tokenizer is Python code.
     """
     local_folder(model)  # a missing directory is not looked for on the hub
-    if "transformers" in sys.modules:  # its import is paid for
+    if "transformers" in sys.modules:  # imported already
         from transformers import AutoTokenizer
 
         loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
@@ -108,13 +107,13 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
     if entry is not None and (report := entry.read()) is not None:
         with suppress(msgspec.MsgspecError):  # the file is damaged
             return FileTokenizer(msgspec.json.decode(report, type=Description))
-    found = load_apart(model, trust_remote_code=trust_remote_code)
+    found = load_in_child(model, trust_remote_code=trust_remote_code)
     if entry is not None:
         entry.write(msgspec.json.encode(found))
     return FileTokenizer(found)
 
 
-def load_apart(model: str, *, trust_remote_code: bool = False) -> Description:
+def load_in_child(model: str, *, trust_remote_code: bool = False) -> Description:
     """The report of a child process. Raises as `load_tokenizer`."""
     command = [sys.executable, "-m", __name__, model, *(["--trust-remote-code"] if trust_remote_code else [])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -1,4 +1,4 @@
-"""`python -m services.worker`: one worker process, as a pod runs it. Flags: `--help`."""
+"""Runs one worker process, as a pod does: `python -m services.worker`. Flags: `--help`."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load() -> RunService[WorkerConfig]:
-    """The service, whose import takes most of the start: see `entry.main`."""
+    """Imports the service, which takes most of the start (see `entry.main`)."""
     from services.worker.service import run
 
     return run
@@ -25,5 +25,6 @@ if __name__ == "__main__":  # required: TensorRT-LLM's MPI workers import this m
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Everything is stopped by now that can be. An engine whose shutdown hangs has threads that Python would wait for.
+    # Everything that can be stopped is stopped. Python would wait for the threads of an engine that hangs in its
+    # shutdown.
     os._exit(status)

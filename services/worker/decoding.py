@@ -14,27 +14,27 @@ from services.worker.outbox import TokenStream
 
 @dataclass(slots=True, eq=False)
 class Decoding:
-    """The sink of one turn. It ends once: when the engine ends it, or because it was cancelled."""
+    """The sink of one turn. It ends once: the engine ends it, or it is cancelled."""
 
     stream: TokenStream
-    mark: Callable[[TokenStream], bool]
-    """Notes that the stream has something to send. True where it is the first of its shard."""
+    schedule: Callable[[TokenStream], bool]
+    """Notes that the stream has something to send. Returns whether it is the first of its shard."""
     on_step: Callable[[TokenStream], None]
     """Called for the first stream of a shard with something to send, and for a stream's first tokens."""
     on_end: "Callable[[Decoding], None]"
-    """Called once: nothing more will come, and the end is to be sent."""
+    """Called once, when the end is to be sent."""
     ended: bool = False
     handle: Handle | None = None
     on_cached: Callable[[Delta], None] | None = None
-    """Called with the delta that has `cached`, an engine's first one: in its step the prefill ended."""
+    """Called with the engine's first delta, which has `cached`: the prefill ended in its step."""
 
     def put(self, delta: Delta) -> None:
-        """See `Sink.put`."""
+        """Adds an engine step's result to the stream."""
         if self.ended:
             return
         stream = self.stream
         if delta.cached is None and delta.finish is None and delta.logprobs is None and stream.logprobs is None:
-            stream.ids += delta.ids  # `add`, without what hardly any step has
+            stream.ids += delta.ids  # all that `add` does for nearly every step
         else:
             stream.add(delta)
             if delta.cached is not None and self.on_cached is not None:
@@ -42,12 +42,12 @@ class Decoding:
             if delta.finish is not None:
                 self._end()
                 return
-        mark = self.mark  # Python 3.11 specializes this load, and not that of a method call on a slot
-        if mark(stream) or stream.sent <= 0:
+        schedule = self.schedule  # Python 3.11 specializes this load, and not that of a method call on a slot
+        if schedule(stream) or stream.sent <= 0:
             self.on_step(stream)
 
     def fail(self, error: TurnwireError) -> None:
-        """See `Sink.fail`."""
+        """Ends the stream with the engine's error."""
         if not self.ended:
             info = error.info
             if isinstance(error, EngineDied):
@@ -56,13 +56,13 @@ class Decoding:
             self._end()
 
     def abandon(self, error: TurnwireError) -> None:
-        """Stops the decoding; the turn ends with an error. Does nothing where it has ended."""
+        """Stops the decoding and ends the turn with an error. Does nothing after its end."""
         if not self.ended:
             self._close()
             self.fail(error)
 
     def cancel(self) -> None:
-        """Stops the decoding; the stream ends where it is. Does nothing where it has ended."""
+        """Stops the decoding and ends the stream where it is. Does nothing after its end."""
         if not self.ended:
             self._close()
             self.stream.finish = TokenFinish(FinishReason.CANCELLED)
@@ -80,10 +80,10 @@ class Decoding:
 
 @dataclass(slots=True)
 class Prefill:
-    """The sink of a prefill: drops what it decodes."""
+    """The sink of a prefill, which discards the engine's results."""
 
     fail: Callable[[TurnwireError], None]
-    """See `Sink.fail`."""
+    """Takes the error of a prefill that fails."""
 
     def put(self, delta: Delta) -> None:
-        """See `Sink.put`."""
+        """Discards a result."""

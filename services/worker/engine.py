@@ -1,16 +1,14 @@
-"""The engine contract: token ids in, token ids out.
+"""The contract of engines, which turn token ids into token ids.
 
 An engine handles neither text, tools, reasoning, HTTP nor the bus. `open` starts a turn; the engine then calls the
-turn's sink on the event loop, once per engine step at most: no task, future or iterator stands between a step and its
-frame. What every engine must do is written here once and checked by one conformance suite
-(`tests/worker/conformance.py`):
+turn's sink on the event loop, at most once per engine step, without a task, future or iterator between a step and its
+frame. One conformance suite (`tests/worker/conformance.py`) checks the rules for every engine:
 
 - the sink is called only after `open` has returned: with deltas, then with exactly one end, which is a `Delta` with
   `finish`, or `fail`; nothing follows, and ids are never taken back;
-- closing the handle stops the decoding without awaiting anything, and the sink is called no more;
+- closing the handle stops the decoding without awaiting anything, and the sink is no longer called;
 - a request that cannot be decoded is `Invalid`, raised by `open` or passed to `fail` before the first delta; a failure
-  of this request alone is `EngineFailed`; the death of the engine is `EngineDied` in every open turn, once each, and
-  for good;
+  of this request alone is `EngineFailed`; the permanent death of the engine is `EngineDied`, once in every open turn;
 - the end token is not among `ids`: it is reported as `stop_id`.
 """
 
@@ -26,11 +24,11 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 
 LOWEST_LOGPROB = -9999.0
-"""Stands for the log probability of an impossible token: JSON has no infinity. The value of OpenAI's API."""
+"""The log probability of an impossible token, as in OpenAI's API: JSON has no infinity."""
 
 
 class EngineDied(EngineFailed):
-    """The whole engine is gone: every open turn fails and the worker leaves."""
+    """The whole engine has died: every open turn fails and the worker leaves."""
 
 
 # -- requests -----------------------------------------------------------------------------------------------------
@@ -40,7 +38,7 @@ class SamplingField(NamedTuple):
     """What a field of `Sampling` requires of engine and value."""
 
     feature: str
-    """In `EngineInfo.features`, unless the value is absent or neutral."""
+    """Must be in `EngineInfo.features`, unless the value is absent or neutral."""
     low: float
     high: float
     neutral: tuple[Any, ...] = ()
@@ -60,21 +58,21 @@ SAMPLING_FIELDS: Mapping[str, SamplingField] = {
     "logit_bias": SamplingField("logit_bias", -100.0, 100.0, ({},)),
     "logprobs": SamplingField("logprobs", 0, 1000),
 }
-"""Everything of `Sampling` that changes which tokens an engine chooses or reports; beyond the ranges engines fail in
-their own ways, some by dying. `max_tokens` is always set, stop ids have a field of their own in `EngineRequest`, and
-stop strings are the parser's."""
+"""The fields of `Sampling` that change which tokens an engine chooses or reports. Outside the ranges engines fail in
+different ways; some die. `max_tokens` is always set, stop ids have their own field in `EngineRequest`, and the parser
+handles stop strings."""
 
 
 FEATURES = frozenset(
     {field.feature for field in SAMPLING_FIELDS.values()}
     | {"top_logprobs", "guided", "grammar", "prefix_cache", "kv_events", "priority", "salt"}
 )
-"""All that an engine can have. top_logprobs: of other tokens than the chosen one; guided: JSON, and JSON of a schema;
-grammar: a whole turn by a grammar of llguidance."""
+"""All features of engines. top_logprobs: log probabilities of other tokens than the chosen one; guided: JSON, and JSON
+of a schema; grammar: a whole turn by a grammar of llguidance."""
 
 
 def required_features(sampling: Sampling) -> list[tuple[str, str]]:
-    """(field, feature) for every field that is set and not neutral."""
+    """Returns (field, feature) for every field that is set and not neutral."""
     required = [
         (name, field.feature)
         for name, field in SAMPLING_FIELDS.items()
@@ -84,7 +82,7 @@ def required_features(sampling: Sampling) -> list[tuple[str, str]]:
 
 
 class EngineInfo(Struct, frozen=True):
-    """What an engine has. Known after `start`."""
+    """The properties of an engine, which `start` returns."""
 
     name: str
     version: str
@@ -98,9 +96,9 @@ class EngineInfo(Struct, frozen=True):
     """Capacity of the KV cache in tokens; None: not limited, or unknown."""
     eos_ids: list[int]
     features: frozenset[str]
-    """Of `FEATURES`."""
+    """A subset of `FEATURES`."""
     vocab_size: int | None = None
-    """Every token id is below it; None: unknown."""
+    """Greater than every token id; None: unknown."""
     lacking: Mapping[str, str] = {}
     """Why a feature is not in `features`, where the reason is known."""
 
@@ -110,27 +108,26 @@ class EngineRequest(Struct, frozen=True):
 
     id: str
     token_ids: Sequence[int]
-    """The prompt. From the bus it is an array of typecode I: an engine that needs a list makes one."""
+    """The prompt. The worker passes an array of typecode I; an engine that needs a list makes one."""
     sampling: Sampling
     stop_ids: list[int]
-    """Ends decoding, every end-of-sequence id included (unless `sampling.ignore_eos`)."""
+    """Ids that end decoding, with every end-of-sequence id (unless `sampling.ignore_eos`)."""
     priority: float = 0.0
     """Greater is sooner; 0 is ordinary."""
     cache_salt: str | None = None
     """Only equal salts share KV blocks."""
     guided: OutputFormat | None = None
     grammar: str = ""
-    """Of the whole output, the `resumed` part included; "" if it is free, and for engines without the feature."""
+    """Grammar of the whole output, with the `resumed` part; "": none, or an engine without the feature."""
     resumed: int = 0
     """How many ids at the end of `token_ids` are output of an earlier attempt. An engine that decodes takes them as
-    prompt; one that plays a script continues behind them."""
+    prompt; one that plays a script continues after them."""
     block_keys: Sequence[int] | None = None
     """The keys of the prompt's whole blocks (`tokenization.block_keys`), where the worker has computed them."""
 
 
 class Delta(Struct, gc=False):
-    """One turn's result of one engine step. May be empty but for the terminal fields. The lists are not changed
-    later."""
+    """One turn's result of one engine step; only the terminal fields may be set. The lists are not changed later."""
 
     ids: list[int] = []
     logprobs: list[list[tuple[int, float]]] | None = None
@@ -138,34 +135,34 @@ class Delta(Struct, gc=False):
     cached: int | None = None
     """Prompt tokens found in the KV cache; set once it is known."""
     finish: FinishReason | None = None
-    """STOP, LENGTH or CANCELLED. Errors go to `Sink.fail`."""
+    """STOP, LENGTH or CANCELLED; errors are passed to `Sink.fail`."""
     stop_id: int | None = None
     stop_logprobs: list[tuple[int, float]] | None = None
-    """As in `logprobs`, of `stop_id`; None: not requested, or the engine has none."""
+    """The log probabilities of `stop_id`, as in `logprobs`; None: not requested, or the engine has none."""
     waited_s: float | None = None
-    """With `cached`: seconds from `open` until the engine began the prefill; None: the engine does not report it."""
+    """Set with `cached`: seconds from `open` to the start of the prefill; None: the engine does not report it."""
 
 
 # -- the engine ---------------------------------------------------------------------------------------------------
 
 
 class Sink(Protocol):
-    """Receives one turn. Neither method raises, blocks or calls the engine back except to close the turn."""
+    """Receives one turn. Neither method raises, blocks or calls the engine, except to close the turn."""
 
     def put(self, delta: Delta) -> None:
         """Takes one engine step's result."""
         ...
 
     def fail(self, error: TurnwireError) -> None:
-        """Ends the turn with an error, an object of its own."""
+        """Ends the turn with an error that no other turn gets."""
         ...
 
 
 class Handle(Protocol):
-    """One open turn, as its opener holds it."""
+    """One open turn, for the caller that opened it."""
 
     def close(self) -> None:
-        """Stops the decoding. Does nothing where it has ended."""
+        """Stops the decoding. Does nothing after its end."""
         ...
 
 
@@ -173,34 +170,34 @@ class Engine(Protocol):
     """One engine in one process. `open` and `stop` are called on the loop on which `start` was awaited."""
 
     async def start(self) -> EngineInfo:
-        """Load everything; returns when the first request can be decoded. Blocking work runs off the loop."""
+        """Loads everything; returns when the first request can be decoded. Blocking work runs off the loop."""
         ...
 
     def open(self, request: EngineRequest, sink: Sink) -> Handle:
-        """Decode this. Raises Invalid, EngineFailed or EngineDied where that is known at once; the sink is then never
-        called."""
+        """Starts a turn. Raises Invalid, EngineFailed or EngineDied if the error is found at once; the sink is then
+        never called."""
         ...
 
     def load(self) -> Load:
-        """How busy the engine is now. Cheap: called for every heartbeat."""
+        """Returns the current load. Cheap: called for every heartbeat."""
         ...
 
     def healthy(self) -> bool:
-        """False once the engine has died. Cheap."""
+        """Returns False once the engine has died. Cheap."""
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """Release everything within `grace_s` seconds; open turns end with CANCELLED."""
+        """Releases everything within `grace_s` seconds; open turns end with CANCELLED."""
         ...
 
 
 class EngineSupport(Struct, frozen=True):
-    """What the installed engine can do with a configuration, as far as that is known without a start."""
+    """The features of the installed engine with a configuration, found without a start."""
 
     version: str
     features: frozenset[str]
     lacking: Mapping[str, str] = {}
-    """Feature, and why the engine lacks it."""
+    """Why the engine lacks a feature, by feature."""
 
 
 @runtime_checkable
@@ -209,30 +206,32 @@ class Explainable(Protocol):
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
-        """Raises Invalid, ImportError, ValueError or OSError if the engine could not be started. `config.model` may be
-        None."""
+        """Returns the engine's features without starting it. `config.model` may be None.
+
+        Raises Invalid, ImportError, ValueError or OSError if the engine could not be started.
+        """
         ...
 
 
 # -- KV events ----------------------------------------------------------------------------------------------------
 
 BlockHash: TypeAlias = int | str
-"""An engine's own; it only ties events together, since indexes across engines hash the tokens themselves."""
+"""An engine's own hash, which only relates events to each other: indexes across engines hash the tokens."""
 
 
 class BlocksStored(Struct, frozen=True):
-    """Blocks that follow each other, behind `parent` (None: from the prompt's start), can be shared from now on."""
+    """Consecutive blocks, after `parent` (None: from the prompt's start), can be shared from now on."""
 
     parent: BlockHash | None
     blocks: list[tuple[BlockHash, list[int]]]
-    """(the engine's hash, token ids of the whole block)."""
+    """Each block's hash and all its token ids."""
     salt: str | None = None
     rank: int = 0
-    """Attention data-parallel rank: each has a cache of its own."""
+    """Attention data-parallel rank: each has its own cache."""
 
 
 class BlocksRemoved(Struct, frozen=True):
-    """Blocks are gone."""
+    """Blocks were removed."""
 
     hashes: list[BlockHash]
     rank: int = 0
@@ -253,5 +252,5 @@ class KvEventSource(Protocol):
     """An engine with the feature `kv_events`."""
 
     def kv_events(self) -> AsyncGenerator[KvEvent, None]:
-        """What the KV cache holds, as it changes, until the engine stops. For one reader."""
+        """Yields the changes of the KV cache until the engine stops, for one reader."""
         ...

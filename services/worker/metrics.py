@@ -8,7 +8,7 @@ from services.worker.outbox import TokenStream
 
 
 class WorkerMetrics:
-    """The metrics of one worker. Nothing here is called per token."""
+    """The metrics of one worker. No method is called per token."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str) -> Counter:
@@ -23,9 +23,9 @@ class WorkerMetrics:
         self._cached = counter("cached", "Those of them that the engine found there.")
 
     def ended(self, stream: TokenStream, now: float) -> None:
-        """Records a turn that has ended. `now`: by the clock of `opened_at` and `first_at`."""
+        """Records an ended turn. `now`: on the clock of `opened_at` and `first_at`."""
         if not stream.first_at:
-            return  # it was refused, or cancelled before its first token
+            return  # refused, or cancelled before its first token
         waited = stream.waited_s or 0.0
         if stream.waited_s is not None:
             self._queue.observe(waited)

@@ -1,8 +1,8 @@
-"""The worker's outbox: keeps every turn's tokens until they arrived, and drains them into one frame per shard and tick.
+"""The worker's outbox, which keeps every turn's tokens until they have arrived, and makes one frame per shard and tick.
 
-A turn's tokens are one list; the position of what was sent is an index into it. The list is both the buffer that
-coalesces while a shard grants no credit, and the memory from which any part is sent again. It is bounded by the turn's
-own `max_tokens`. Finished turns linger for a while, so that another shard can take over from one that died.
+A turn's tokens are one list, bounded by its `max_tokens`, with an index up to which they were sent. The list coalesces
+tokens while a shard grants no credit, and any part of it can be sent again. Finished turns linger for a while, so that
+another shard can take over from one that died.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ TOKEN_BYTES = 8
 """A token id and its comma in JSON."""
 LOGPROB_BYTES = 32
 UNDELIVERED = 2
-"""A stream that did not arrive lingers so many times longer than others."""
+"""Factor by which a stream that did not arrive lingers longer than others."""
 
 GONE = TokenFinish(
     FinishReason.CANCELLED,
@@ -50,16 +50,16 @@ class TokenStream:
     held: int = 0
     """Prompt tokens that are expected in the engine's KV cache."""
     ids: list[int]
-    """At first output tokens of an earlier attempt: they are sent as if decoded here."""
+    """Output tokens, those of an earlier attempt first: they are sent as if decoded here."""
     logprobs: Logprobs | None = None
     cached: int | None = None
     finish: TokenFinish | None = None
     sent: int = -1
-    """Output tokens that were sent; -1: not even the parse context."""
+    """The number of output tokens that were sent; -1: the parse context was not sent either."""
     finish_seq: int | None = None
     """The frame that carried the end."""
     prompt_tokens: int = 0
-    """Of the prompt, without output of an earlier attempt."""
+    """The prompt's tokens, without output of an earlier attempt."""
     opened_at: float = 0.0
     first_at: float = 0.0
     """When the engine's first tokens came, by the clock of `opened_at`; 0: not yet."""
@@ -79,7 +79,7 @@ class TokenStream:
         self.context_bytes = memoryview(self.context).nbytes
 
     def add(self, delta: Delta) -> None:
-        """One engine step's tokens."""
+        """Adds one engine step's result."""
         self.ids += delta.ids
         if delta.logprobs is not None or self.logprobs is not None:
             self._add_logprobs(delta)
@@ -91,7 +91,7 @@ class TokenStream:
             self.finish = TokenFinish(delta.finish, delta.stop_id, logprobs=stop or None)
 
     def _add_logprobs(self, delta: Delta) -> None:
-        """Tokens without log probabilities (of an earlier attempt, of a step without any) keep their places."""
+        """Adds log probabilities. Tokens without them (of an earlier attempt, of some steps) keep their places."""
         self.logprobs = self.logprobs or []
         fresh = [[(token, _finite(value)) for token, value in pairs] for pairs in delta.logprobs or []]
         self.logprobs += [[] for _ in range(len(self.ids) - len(fresh) - len(self.logprobs))]
@@ -101,7 +101,7 @@ class TokenStream:
 
     @property
     def started(self) -> bool:
-        """Whether the engine has reported anything: before, the turn waits for a slot or for its prefill."""
+        """Whether the engine has reported anything. Until then the turn waits for a slot or for its prefill."""
         return self.cached is not None or len(self.ids) > self.resumed
 
     @property
@@ -111,7 +111,7 @@ class TokenStream:
 
     @property
     def least(self) -> int:
-        """Size of the smallest entry in bytes, about."""
+        """The approximate size of the smallest entry in bytes."""
         return self.context_bytes if self.sent < 0 else self.token_bytes
 
     def take(self, seq: int, room: int) -> tuple[TokenEntry, int]:
@@ -144,7 +144,7 @@ class TokenStream:
         return entry, room - (end - at) * self.token_bytes
 
     def take_tokens(self, room: int) -> TokenEntry | None:
-        """As `take`, where there are only tokens and they fit, as for nearly every step. Else None."""
+        """As `take`, for nearly every step: there are only tokens, and they fit. Else None."""
         at, ids = self.sent, self.ids
         end = len(ids)
         if (
@@ -198,10 +198,10 @@ class Outbox:
         self._credited: dict[str, int] = {}
         """For each shard: the last frame up to which it has everything."""
         self._gone: dict[str, dict[Key, TokenEntry]] = {}
-        """For each shard: the entries that end streams which it requested and which are not here any more."""
+        """For each shard: the entries that end streams which it requested and which no longer exist."""
 
     def open(self, stream: TokenStream) -> None:
-        """Begins an attempt at a turn. A former attempt continues to its own end, which its shard must receive."""
+        """Adds the stream of an attempt. An earlier attempt continues to its end, which its shard must receive."""
         self._live[stream.key] = stream
 
     def find(self, turn: str, attempt: int) -> TokenStream | None:
@@ -209,8 +209,8 @@ class Outbox:
         key = (turn, attempt)
         return self._live.get(key) or self._lingering.get(key)
 
-    def mark(self, stream: TokenStream) -> bool:
-        """Notes that the stream has something to send. True where no other of its shard had."""
+    def schedule(self, stream: TokenStream) -> bool:
+        """Notes that the stream has something to send. Returns whether no other stream of its shard had."""
         dirty = self._dirty.get(stream.parser)
         if dirty is None:
             dirty = self._dirty[stream.parser] = {}
@@ -219,7 +219,7 @@ class Outbox:
         return first
 
     def ended(self, stream: TokenStream, now: float) -> None:
-        """Decoding has ended; what is unsent still goes out, and the stream lingers."""
+        """Lets a stream linger after its decoding has ended; unsent tokens are still sent."""
         stream.ended_at = now
         del self._live[stream.key]
         self._lingering[stream.key] = stream
@@ -227,7 +227,7 @@ class Outbox:
             self._drop(next(iter(self._lingering.values())))
 
     def expire(self, now: float) -> None:
-        """Drops streams that have lingered long enough; one that its shard does not take, much later."""
+        """Drops streams that have lingered long enough; undelivered ones linger longer."""
         for stream in list(self._lingering.values()):
             if now - stream.ended_at >= self._linger_s * (1 if self.delivered(stream) else UNDELIVERED):
                 self._drop(stream)
@@ -237,7 +237,7 @@ class Outbox:
         self._dirty.get(stream.parser, {}).pop(stream, None)
 
     def fill(self, parser: str, seq: int) -> TokenFrame | None:
-        """The next frame for a shard: everything of all its streams, up to the frame limit."""
+        """Returns the next frame for a shard: all that its streams have to send, up to the frame limit."""
         dirty = self._dirty.get(parser)
         if not dirty:
             gone = self._gone.pop(parser, None)
@@ -258,7 +258,7 @@ class Outbox:
                 room -= len(tokens.ids) * TOKEN_BYTES
                 del dirty[stream]
                 continue
-            if not stream.pending:  # marked twice in one tick
+            if not stream.pending:  # scheduled twice in one tick
                 del dirty[stream]
                 continue
             if entries and stream.least > room:
@@ -274,10 +274,10 @@ class Outbox:
                 del dirty[stream]
 
     def take_back(self, parser: str, frame: msgspec.Struct) -> bool:
-        """Takes back a frame that was not sent: its streams go out again from where it began. Those whose entry cannot
-        be encoded, because the engine's ids are not integers or its log probabilities not numbers, end there.
+        """Takes back a frame that was not sent: its streams are sent again from where it began.
 
-        Returns whether there were such.
+        A stream ends there if its entry cannot be encoded, because the engine's ids are not integers or its log
+        probabilities not numbers. Returns whether any did.
         """
         assert isinstance(frame, TokenFrame)
         blamed = False
@@ -290,7 +290,7 @@ class Outbox:
             else:
                 blamed = True
                 self._break_off(stream, entry.at)
-            self.mark(stream)
+            self.schedule(stream)
         return blamed
 
     def _break_off(self, stream: TokenStream, at: int) -> None:
@@ -298,7 +298,7 @@ class Outbox:
         self._on_broken(stream)
 
     def credited(self, parser: str, seq: int) -> None:
-        """A shard has everything up to frame `seq`."""
+        """Notes that a shard has everything up to frame `seq`."""
         self._credited[parser] = max(seq, self._credited.get(parser, 0))
 
     def delivered(self, stream: TokenStream) -> bool:
@@ -306,8 +306,10 @@ class Outbox:
         return stream.finish_seq is not None and stream.finish_seq <= self._credited.get(stream.parser, 0)
 
     def replay(self, request: Replay) -> None:
-        """Rewinds the streams that the shard names, and with `all` every other one of which it may not have the end.
-        Streams that are not here any more are ended: no other process would do it."""
+        """Rewinds the streams that the shard names; with `all` also every other one that it may not have to its end.
+
+        Streams that no longer exist are ended: no other process would end them.
+        """
         named = {(position.turn, position.attempt): position for position in request.streams}
         for key in named.keys() - self._live.keys() - self._lingering.keys():
             self._gone.setdefault(request.receiver, {})[key] = TokenEntry(*key, named[key].offset, finish=GONE)
@@ -321,16 +323,17 @@ class Outbox:
                 stream.rewind(0)
             else:
                 continue
-            self.mark(stream)
+            self.schedule(stream)
 
     def confirm(self, parser: str, frontends: Container[str]) -> None:
-        """Drops the finished streams of a shard that left when no turn was open there: these frontends have them."""
+        """Drops the finished streams of a shard that left without open turns: these frontends have them."""
         for stream in list(self._lingering.values()):
             if stream.parser == parser and stream.frontend in frontends and self.delivered(stream):
                 self._drop(stream)
 
     def move(self, gone: str, to: str) -> int:
-        """Moves every stream of a shard that is gone to another one, from its start. Returns how many."""
+        """Moves the streams of a shard that is gone to another one, which gets them from the start. Returns how
+        many."""
         self._dirty.pop(gone, None)
         self._credited.pop(gone, None)
         self._gone.pop(gone, None)
@@ -338,16 +341,16 @@ class Outbox:
         for stream in moved:
             stream.parser = to
             stream.rewind(0)
-            self.mark(stream)
+            self.schedule(stream)
         return len(moved)
 
     @property
     def busy(self) -> bool:
-        """Whether anything decodes."""
+        """Whether any turn decodes."""
         return bool(self._live)
 
     def undelivered(self) -> Iterator[TokenStream]:
-        """Streams that have ended, and that their shard does not have yet."""
+        """The ended streams that their shard does not have yet."""
         return (stream for stream in self._lingering.values() if not self.delivered(stream))
 
     def streams(self) -> Iterator[TokenStream]:
@@ -359,7 +362,7 @@ class Outbox:
 def _can_be_sent(entry: TokenEntry) -> bool:
     try:
         msgspec.json.encode(entry)
-    except Exception:  # of any kind: msgspec calls methods of the objects
+    except Exception:  # any kind: msgspec calls methods of the objects
         return False
     return True
 

@@ -1,63 +1,51 @@
 """Decides when a step's tokens go out: at once, or a millisecond later with those of the next steps.
 
-A model that takes 10 ms for a step has each step sent at the end of its tick. An engine that steps faster than frames
-are worth (a small model, a step whose results arrive in several ticks, a script without delay) would cause a frame, an
-event and a write for each token; instead, frames of ordinary steps to one shard are `gap_s` apart. The first tokens of
-a turn and its end never wait.
+The steps of a model that takes 10 ms for each are sent at the end of their tick. A faster engine (a small model, a
+script without delay, a step with results in several ticks) would cause a frame, an event and a write for each token.
+Therefore frames of ordinary steps to one shard are `gap_s` apart. The first tokens of a turn and its end never wait.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+
+from services.runtime.streams.frames import FrameSender
 
 
 class Pacer:
-    """Marks shards for draining, each in its own rhythm."""
+    """Schedules the frames to each shard."""
 
-    def __init__(
-        self,
-        gap_s: float,
-        *,
-        marked: Callable[[str], bool],
-        mark: Callable[[str], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """
-        Args:
-            marked: whether a shard is drained at the end of this tick anyway.
-            mark: drain a shard at the end of this tick.
-        """
+    def __init__(self, gap_s: float, sender: FrameSender, loop: asyncio.AbstractEventLoop) -> None:
+        """`gap_s`: least time between two frames with ordinary steps to one shard."""
         self._gap_s = gap_s
-        self._marked = marked
-        self._mark = mark
+        self._sender = sender
         self._loop = loop
         self._last: dict[str, float] = {}
-        self._held: set[str] = set()
+        self._waiting: set[str] = set()
 
-    def now(self, parser: str) -> None:
-        """Sends something that does not wait."""
-        if not self._marked(parser):
+    def send_now(self, parser: str) -> None:
+        """Sends what must not wait at the end of this tick."""
+        if not self._sender.is_scheduled(parser):
             self._last[parser] = time.monotonic()
-            self._mark(parser)
+            self._sender.schedule(parser)
 
-    def soon(self, parser: str) -> None:
-        """Sends a step's tokens."""
-        if self._marked(parser):
+    def send_soon(self, parser: str) -> None:
+        """Sends a step's tokens, `gap_s` after the last ones at the earliest."""
+        if self._sender.is_scheduled(parser):
             return
         now = time.monotonic()
         if now - self._last.get(parser, 0.0) >= self._gap_s:
             self._last[parser] = now
-            self._mark(parser)
-        elif parser not in self._held:
-            self._held.add(parser)
+            self._sender.schedule(parser)
+        elif parser not in self._waiting:
+            self._waiting.add(parser)
             self._loop.call_later(self._gap_s, self._release, parser)
 
     def forget(self, parser: str) -> None:
         """Drops the state of a shard that is gone."""
         self._last.pop(parser, None)
-        self._held.discard(parser)
+        self._waiting.discard(parser)
 
     def _release(self, parser: str) -> None:
-        if parser in self._held:
-            self._held.discard(parser)
-            self.soon(parser)
+        if parser in self._waiting:
+            self._waiting.discard(parser)
+            self.send_soon(parser)

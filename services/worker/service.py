@@ -1,4 +1,4 @@
-"""The worker process: one engine on the bus.
+"""The worker process, which connects one engine to the bus.
 
 The path of a turn: `_request` admits or refuses a generate request at once; the engine then puts each step's tokens
 into the turn's token stream, and the outbox drains what is ready to the parser shards, one frame per shard and tick.
@@ -47,10 +47,10 @@ from services.worker.shards import ParserShards
 from services.worker.stream_spans import StreamSpans
 
 LINGER_S = 15.0
-"""How long a finished turn can still be sent to another shard, besides `recovery_s`: several times what detecting a
-death takes."""
+"""How long a finished turn can still be sent to another shard, in addition to `recovery_s`: several times as long as
+the detection of a death."""
 FRAME_GAP_S = 0.001
-"""Between two frames of ordinary steps to a shard: a fraction of what a large model takes for one."""
+"""Time between two frames of ordinary steps to a shard: a fraction of a large model's step."""
 HEALTH_INTERVAL_S = 0.5
 
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
@@ -85,13 +85,13 @@ class Worker(Service):
             on_replay=self._outbox.replay,
             on_unsendable=self._outbox.take_back,
         )
-        self._pacer = Pacer(FRAME_GAP_S, marked=self._sender.marked, mark=self._sender.mark, loop=self._loop)
+        self._pacer = Pacer(FRAME_GAP_S, self._sender, self._loop)
         self._shards = ParserShards(process, model, self._outbox, self._sender, self._pacer)
         self._turns: dict[str, Decoding] = {}
         """The newest attempt at each turn, while it decodes."""
         self._deadlines: dict[Decoding, asyncio.TimerHandle] = {}
         self._spans: dict[Decoding, StreamSpans] = {}
-        """Of turns that are traced."""
+        """The spans of traced turns."""
         self._settled = asyncio.Event()
         """No turn decodes, and the shards have everything. Set only while this process drains."""
         self._cancelled = RecentTurns()
@@ -141,7 +141,7 @@ class Worker(Service):
 
     async def watch(self) -> None:
         """Ends the process when the engine has died, whether or not a turn was open to report it."""
-        # An engine that dies sends no event. Turns first: their errors must have left before the process goes.
+        # An engine that dies sends no event. The errors of its turns must be sent before the process ends.
         while self._engine.healthy() or self._turns:  # noqa: ASYNC110
             await asyncio.sleep(HEALTH_INTERVAL_S)
         self._process.stop(failure="the engine died")
@@ -184,7 +184,7 @@ class Worker(Service):
         if request.parser:
             held = self._kv.held(prompt, request.cache_salt, blocks) if self._kv is not None else 0
             self._open(request, engine_request, resume, blocks, held)
-        elif self._turns or self._engine.load().waiting:  # a speculative prefill, for when there is nothing else to do
+        elif self._turns or self._engine.load().waiting:  # speculative prefills are for idle workers
             raise errors.Overloaded("this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S)
         else:
             self._engine.open(engine_request, Prefill(partial(self._prefill_failed, request.turn)))
@@ -197,7 +197,7 @@ class Worker(Service):
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
             raise errors.Unavailable("this worker is going away")
-        if self._process.cut_off:  # the request has waited in the bus for longer than its sender does
+        if self._process.cut_off:  # its sender may no longer wait for the request's answer
             raise errors.Unavailable("this worker was cut off from the bus", retry_after_s=errors.RETRY_AFTER_S)
         if self._cancelled.attempt(request.turn) >= request.attempt:
             raise errors.Unavailable("the turn was cancelled")
@@ -224,20 +224,19 @@ class Worker(Service):
         stream = TokenStream(
             turn=request.turn,
             attempt=request.attempt,
-            parser=sys.intern(self._shards.choose(request.parser)),  # one object for all its streams: found faster
+            parser=sys.intern(self._shards.choose(request.parser)),  # one object for all its streams: faster lookups
             frontend=request.frontend,
-            context=request.context.copy(),  # a view would keep the whole message in memory, prompt included
+            context=request.context.copy(),  # a view would keep the whole message in memory
             ids=resume,
             held=held,
             prompt_tokens=len(request.prompt) // 4,
             opened_at=time.perf_counter(),
         )
         on_end = partial(self._ended, blocks)
-        decoding = Decoding(stream, mark=self._outbox.mark, on_step=self._stepped, on_end=on_end)
+        decoding = Decoding(stream, schedule=self._outbox.schedule, on_step=self._stepped, on_end=on_end)
         scope = self._process.scope(request.trace)
         spans = StreamSpans(scope, len(engine_request.token_ids)) if scope is not None else None
-        # Before the stream is marked: an engine that has its first token in its next step sends it in the frame of the
-        # parse context.
+        # Before the stream is scheduled: the frame with the parse context can then have the first token, too.
         try:
             decoding.handle = self._engine.open(engine_request, decoding)
         except EngineDied as death:
@@ -249,26 +248,26 @@ class Worker(Service):
             timer = self._loop.call_later(request.timeout_s, self._deadline_passed, decoding)
             self._deadlines[decoding] = timer
         self._outbox.open(stream)
-        self._send(stream)  # the parse context: should this worker die in prefill, the shard has the turn's frontend
+        self._send(stream)  # the parse context: if this worker dies in prefill, the shard has the turn's frontend
         self._process.registry.expect("frontend", stream.frontend, self._loop.time())
 
     # -- a turn goes on, and ends ---------------------------------------------------------------------------------
 
     def _stepped(self, stream: TokenStream) -> None:
         if stream.sent > 0:
-            self._pacer.soon(stream.parser)
+            self._pacer.send_soon(stream.parser)
         else:
             stream.first_at = stream.first_at or time.perf_counter()
-            self._pacer.now(stream.parser)
+            self._pacer.send_now(stream.parser)
 
     def _send(self, stream: TokenStream) -> None:
-        self._outbox.mark(stream)
-        self._pacer.now(stream.parser)
+        self._outbox.schedule(stream)
+        self._pacer.send_now(stream.parser)
 
     def _ended(self, blocks: PromptBlocks | None, decoding: Decoding) -> None:
         stream, now = decoding.stream, time.perf_counter()
         if len(stream.ids) > stream.resumed:
-            stream.first_at = stream.first_at or now  # all of it came in one step
+            stream.first_at = stream.first_at or now  # the only step had all of it
         self._send(stream)
         self._outbox.ended(stream, self._loop.time())
         self._metrics.ended(stream, now)
@@ -282,10 +281,10 @@ class Worker(Service):
             self._kv.ended(blocks, stream.ids[stream.resumed :])
         self._settle()
         if not self._outbox.busy and self._process.draining:
-            self._process.heartbeat_soon()  # a heartbeat makes the shards report what they have
+            self._process.heartbeat_soon()  # a heartbeat makes the shards acknowledge what they have
 
     def _deadline_passed(self, decoding: Decoding) -> None:
-        """Drops a turn that still waits for its slot or its prefill. One that decodes is for its frontend to cancel."""
+        """Ends a turn that still waits for its slot or its prefill. Its frontend cancels one that decodes."""
         if not decoding.stream.started:
             self._log.info("worker.deadline_passed", turn=decoding.stream.turn)
             decoding.abandon(errors.TimedOut("the request's deadline passed before it was decoded"))
@@ -294,7 +293,7 @@ class Worker(Service):
         self._log.error("worker.tokens_unsendable", turn=stream.turn, at=len(stream.ids))
         decoding = self._turns.get(stream.turn)
         if decoding is not None and decoding.stream is stream:
-            # Not from within the draining, to which the turn's end is one more thing to send.
+            # Not within the drain that calls this: the turn's end is one more thing to send.
             self._loop.call_soon(decoding.abandon, errors.EngineFailed(UNSENDABLE.message))
 
     def _credited(self, parser: str, seq: int) -> None:
@@ -306,7 +305,7 @@ class Worker(Service):
             return
         registry = self._process.registry
         for stream in self._outbox.undelivered():
-            # Without a parser, a frontend that is there waits for another one.
+            # If the parser is gone, a living frontend waits for another one.
             if registry.get("parser", stream.parser) or registry.get("frontend", stream.frontend):
                 return
         self._settled.set()
@@ -315,7 +314,7 @@ class Worker(Service):
 
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)
-        # Kept, for the request itself may still be on its way.
+        # Noted first, because the request may still be on its way.
         self._cancelled.note(cancel.turn, cancel.attempt)
         if cancel.reason == "unreadable":
             self._report_unreadable(cancel)
@@ -328,7 +327,7 @@ class Worker(Service):
             self._log.info("worker.cancelled", turn=cancel.turn, reason=cancel.reason, tokens=tokens)
 
     def _report_unreadable(self, cancel: Cancel) -> None:
-        """Sends the error to the frontend in place of the shard, which could not read whose turn it is."""
+        """Sends the error to the frontend in place of the shard, which could not read the frontend's id."""
         stream = self._outbox.find(cancel.turn, cancel.attempt)
         if stream is not None:
             error = errors.EngineFailed("the output could not be parsed").info
@@ -351,7 +350,7 @@ class Worker(Service):
 
 
 def _remaining(sampling: Sampling, resumed: int) -> Sampling:
-    """The limits behind `resumed` output tokens of an earlier attempt."""
+    """Reduces the limits by the `resumed` output tokens of an earlier attempt."""
     most, least = sampling.max_tokens or 0, sampling.min_tokens
     return msgspec.structs.replace(
         sampling,
@@ -392,4 +391,4 @@ async def run(config: WorkerConfig) -> None:
         await process.run(worker)
     finally:
         await engine.stop(config.drain_s)
-        await asyncio.sleep(EVERY_S)  # the last lines of the log: the process ends without exit handlers
+        await asyncio.sleep(EVERY_S)  # for the last lines of the log: the process ends without exit handlers

@@ -20,20 +20,20 @@ class ParserShards:
         self._sender = sender
         self._pacer = pacer
         self._orphans: set[str] = set()
-        """Shards that are gone and whose streams no other shard has yet."""
+        """Shards that are gone, with streams that no other shard has yet."""
         self._registry.on_heartbeat(self._heartbeat)
 
     def choose(self, requested: str) -> str:
-        """The requested shard, or another where that one is not there (any more)."""
+        """Returns the requested shard, or another one if that is gone."""
         if self._registry.get("parser", requested) is not None:
             return requested
-        heir = self._least_busy()
-        if heir is None:
+        successor = self._least_busy()
+        if successor is None:
             self._registry.expect("parser", requested, asyncio.get_running_loop().time())
-        return heir or requested
+        return successor or requested
 
     def left(self, heartbeat: Heartbeat) -> None:
-        """A shard is gone: its streams go to another one, now or as soon as there is one."""
+        """Moves the streams of a shard that is gone to another one, now or as soon as there is one."""
         self._sender.forget(heartbeat.id)
         self._pacer.forget(heartbeat.id)
         if heartbeat.leaving and not heartbeat.load.running:
@@ -43,7 +43,7 @@ class ParserShards:
         self._reassign()
 
     def _heartbeat(self, heartbeat: Heartbeat) -> None:
-        if heartbeat.stage == "parser" and self._orphans:  # with its first one it does not accept work yet
+        if heartbeat.stage == "parser" and self._orphans:  # not only new ones: a first heartbeat accepts no work
             self._reassign()
 
     def _least_busy(self) -> str | None:
@@ -51,13 +51,13 @@ class ParserShards:
         return min(shards, key=lambda shard: shard.load.running).id if shards else None
 
     def _reassign(self) -> None:
-        heir = self._least_busy()
-        if heir is None:
+        successor = self._least_busy()
+        if successor is None:
             return
         for gone in self._orphans:
             self._sender.forget(gone)
-            moved = self._outbox.move(gone, heir)
+            moved = self._outbox.move(gone, successor)
             if moved:
-                self._log.warning("worker.shard_lost", shard=gone, heir=heir, streams=moved)
-                self._sender.mark(heir)
+                self._log.warning("worker.shard_lost", shard=gone, heir=successor, streams=moved)
+                self._sender.schedule(successor)
         self._orphans.clear()

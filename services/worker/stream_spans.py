@@ -1,4 +1,4 @@
-"""The spans of one attempt at a turn in the worker: queue, prefill and decode."""
+"""Records the spans of one attempt at a turn in the worker: queue, prefill and decode."""
 
 from time import time_ns
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ class StreamSpans:
     """Takes the times of one token stream, and records its spans."""
 
     def __init__(self, scope: "Scope", prompt_tokens: int) -> None:
-        """`prompt_tokens`: with those of an earlier attempt, which the engine computes like a prompt."""
+        """`prompt_tokens`: with the output of an earlier attempt, which the engine computes like a prompt."""
         self._scope = scope
         self._prompt_tokens = prompt_tokens
         self._taken = time_ns()
@@ -28,7 +28,7 @@ class StreamSpans:
             self._first, self._queued_s = time_ns(), delta.waited_s
 
     def end(self, stream: TokenStream) -> None:
-        """Records the spans of a stream that has ended, those of the phases that it has reached."""
+        """Records the spans of an ended stream, for the phases that it has reached."""
         end, finish = time_ns(), stream.finish
         attempt = {"turnwire.attempt": stream.attempt}
         error = str(finish.error.kind) if finish is not None and finish.error is not None else None
@@ -37,16 +37,16 @@ class StreamSpans:
             details = {**attempt, "turnwire.cancelled": cancelled or None}
             self._scope.record("queue", self._taken, end, details, error=error)
             return
-        begun = self._taken
+        started = self._taken
         if self._queued_s is not None:
-            begun = min(begun + round(self._queued_s * 1e9), self._first)
-            self._scope.record("queue", self._taken, begun, attempt)
+            started = min(started + round(self._queued_s * 1e9), self._first)
+            self._scope.record("queue", self._taken, started, attempt)
         prefill = {
             **attempt,
             "gen_ai.usage.input_tokens": self._prompt_tokens,
             "gen_ai.usage.cache_read.input_tokens": stream.cached,
         }
-        self._scope.record("prefill", begun, self._first, prefill)
+        self._scope.record("prefill", started, self._first, prefill)
         decode = {
             **attempt,
             "gen_ai.usage.output_tokens": len(stream.ids) - stream.resumed,

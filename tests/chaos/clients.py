@@ -26,7 +26,7 @@ class Stream:
     frontend: int
     """The number of the frontend that it is sent to first."""
     new: bool = False
-    """Sent during a fault, or behind it."""
+    """Whether it is sent during a fault or after it."""
     attempts: list[Attempt] = field(default_factory=list)
     judgement: Judgement | None = None
     """Once it is certain; the attempts are dropped then."""

@@ -48,8 +48,8 @@ class Deployment:
         store: Path | None = None,
         options: dict[str, dict[str, Any]] | None = None,
     ) -> None:
-        """`directory`: keep everything here; default: a temporary one. `environments`: given that directory, additional
-        variables of each stage. `store`: JetStream's directory. `options`: of each stage."""
+        """`directory`: keep everything here; default: a temporary one. `environments`: makes additional variables of each
+        stage from that directory. `store`: JetStream's directory. `options`: options of each stage."""
         self._own = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="turnwire-chaos-"))
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,6 @@ class Rolling:
         return self.cell
 
     async def inject(self, deployment: Deployment, effects: Effects) -> None:
-        """See `Disturbance.inject`."""
         await sleep_until(effects.start + self.at_s)
         for stage in STAGES:
             for number in range(len(deployment.of(stage))):
@@ -109,7 +108,6 @@ class FullDisk:
         return f"{self.cell} at {self.at_s:.1f} s for {self.outage_s:.1f} s"
 
     async def inject(self, deployment: Deployment, effects: Effects) -> None:
-        """See `Disturbance.inject`."""
         await sleep_until(effects.start + self.at_s)
         filler = self.store / "filler"
         until = time.monotonic() + self.outage_s
@@ -163,7 +161,6 @@ class MemoryLimit:
         return f"no more memory for {self.stage}"
 
     async def inject(self, deployment: Deployment, effects: Effects) -> None:
-        """See `Disturbance.inject`."""
         await sleep_until(effects.start + self.at_s)
         children = deployment.of(self.stage)
         number = self.which % len(children)
@@ -185,7 +182,7 @@ class MemoryLimit:
 
 
 async def _send_large_turns(deployment: Deployment) -> None:
-    """Sends requests for whose turns every stage needs memory, until it is cancelled. Their answers do not matter."""
+    """Sends requests until it is cancelled. Every stage needs memory for their turns; their answers do not matter."""
     body = {"model": MODEL, "input": f"[[say]]{'word ' * LARGE_TURN}[[/say]]"}
 
     async def one(http: aiohttp.ClientSession, url: str) -> None:
@@ -214,7 +211,6 @@ class RandomFaults:
         return f"{self.cell} for {self.outage_s:.0f} s, seed {self.seed}"
 
     async def inject(self, deployment: Deployment, effects: Effects) -> None:
-        """See `Disturbance.inject`."""
         await sleep_until(effects.start + self.at_s)
         chance, until = Random(self.seed), time.monotonic() + self.outage_s
         while time.monotonic() < until:

@@ -23,7 +23,7 @@ class Effects:
     start: float
     """When the trial began."""
     frontends: dict[int, Frontend] = field(default_factory=dict)
-    """Those that were ended, by number."""
+    """Number → frontend that was ended."""
     complaints: list[str] = field(default_factory=list)
     """What was not as it should be, apart from the streams."""
 
@@ -75,7 +75,6 @@ class Fault:
         return f"{self.action} {self.stage}"
 
     async def inject(self, deployment: Deployment, effects: Effects) -> None:
-        """See `Disturbance.inject`."""
         await sleep_until(effects.start + self.at_s)
         until = time.monotonic() + self.outage_s
         if self.stage == NATS:

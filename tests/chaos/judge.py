@@ -56,7 +56,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of one stream."""
+    """The verdict on one stream."""
 
     verdict: Verdict
     why: str = ""

@@ -18,7 +18,7 @@ LONG_S = 60.0
 
 @dataclass(frozen=True)
 class Sample:
-    """Of one process."""
+    """A measurement of one process."""
 
     at: float
     rss: int
@@ -47,7 +47,7 @@ class Sampler:
             await asyncio.sleep(self._every_s)
 
     def growing(self) -> list[str]:
-        """Processes whose memory or open files do not stay flat, and how they grew."""
+        """Returns the processes with memory or open files that do not stay flat, and how they grew."""
         found = []
         for (name, _), samples in self.samples.items():
             if samples[-1].at - samples[0].at >= LONG_S:
@@ -55,7 +55,7 @@ class Sampler:
         return found
 
     def summary(self) -> list[str]:
-        """Of every process that lived as long as the sampler: at a third of the time, and at the end."""
+        """Returns memory and files of each process that lived as long as the sampler, earlier and at the end."""
         whole = max((samples[-1].at - samples[0].at for samples in self.samples.values()), default=0.0)
         lines = []
         for (name, _), samples in sorted(self.samples.items()):

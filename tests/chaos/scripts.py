@@ -51,7 +51,7 @@ WORDS = [
     "100%",
 ]
 TOKENS_PER_WORD = 5.5
-"""Of the demo model, on average of `WORDS` with their numbers."""
+"""The demo model's average for `WORDS` with their numbers."""
 
 
 @dataclass(frozen=True)

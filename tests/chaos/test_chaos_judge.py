@@ -136,7 +136,7 @@ def test_a_changed_missing_doubled_or_foreign_piece_is_found(api: Api) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_the_end_counts(api: Api) -> None:
+def test_the_end_is_judged(api: Api) -> None:
     frames = STREAMS[api](SCRIPT.blocks)
     terminal = -1 if api == "messages" else -2
     assert verdict(api, frames[:terminal]) in ("ends", "ill-formed"), "no terminal event"
@@ -147,7 +147,7 @@ def test_the_end_counts(api: Api) -> None:
     assert judge(other, [sent], ["serving"]).verdict == "wrong", "usage"
 
 
-def test_an_error_behind_a_correct_prefix_is_told_and_nothing_else_is() -> None:
+def test_only_an_error_after_a_correct_prefix_is_accepted() -> None:
     assert verdict("messages", messages(SCRIPT.blocks[:2], "lost")) == "told"
     wrong = (SCRIPT.blocks[0], Block(SCRIPT.blocks[1].kind, "other", SCRIPT.blocks[1].name))
     assert verdict("messages", messages(wrong, "lost")) == "wrong"

@@ -39,7 +39,7 @@ class Load:
 
     streams: int = 64
     new: int = 12
-    """Requests during the fault, and a few behind it."""
+    """Requests during the fault, and a few after it."""
     seconds: tuple[float, float] = (4.0, 16.0)
     """How long a stream takes without a fault."""
     delay_ms: tuple[int, int] = (20, 50)
@@ -62,8 +62,8 @@ class Trial:
 
     @property
     def may_tell(self) -> bool:
-        """An error is what a client must get whose turn cannot go on: both processes that hold its tokens end, its frontend
-        has no memory for it, or its frontend's drain period is over while another process is away."""
+        """Whether a client may get an error, because its turn cannot continue: both processes with its tokens end, its
+        frontend has no memory for it, or its frontend's drain period is over while another process is away."""
         if self.may_refuse:
             return True
         faults = [fault for fault in self.faults if isinstance(fault, Fault) and fault.action != "stop"]

@@ -16,7 +16,7 @@ from services.cli.up.supervisor import Spec
 from services.runtime import bus, nats_client
 from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources
-from tests.cancellation import Work, cancel_everywhere
+from tests.cancellation import Work, cancel_at, cancel_everywhere
 from tests.conftest import LIMIT_S, NatsServer, eventually
 from turnwire_tools.inspector import command as inspector
 from turnwire_tools.replay import command as replay
@@ -67,20 +67,31 @@ COMMANDS = [tap, inspect, follow_trajectories, doctor, buckets]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+async def test_first_waits_for_a_silent_bus_end(command: Callable[[str], Work], silent: str) -> None:
+    await cancel_at(lambda: command(silent), range(1, 7))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
 async def test_every_wait_for_a_silent_bus_ends(command: Callable[[str], Work], silent: str) -> None:
-    await cancel_everywhere(lambda: command(silent), least=5)
+    assert await cancel_everywhere(lambda: command(silent)) >= 5
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+async def test_first_waits_at_a_bus_end(command: Callable[[str], Work], nats: NatsServer) -> None:
+    await cancel_at(lambda: command(nats.url), range(1, 21, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
 async def test_every_wait_at_a_bus_ends(command: Callable[[str], Work], nats: NatsServer) -> None:
-    await cancel_everywhere(lambda: command(nats.url), least=20)
+    assert await cancel_everywhere(lambda: command(nats.url)) >= 20
 
 
 async def test_every_wait_of_a_replay_ends() -> None:
-
     read = replay_file.read("r", '{"replay": 1}\n{"user": "Hi."}\n["Hello"]\n{"pause_ms": 20}\n[" there."]\n')
     flags = replay.Flags(api="messages", quiet=True, speed=1.0)
-    await cancel_everywhere(lambda: replay._play_all([read], flags), least=15)
+    assert await cancel_everywhere(lambda: replay._play_all([read], flags)) >= 15
 
 
 @pytest.mark.slow
@@ -95,7 +106,7 @@ async def test_every_wait_of_up_ends(nats: NatsServer, tmp_path: Path, monkeypat
         return running.run(), running._on_signal
 
     try:
-        await cancel_everywhere(start, least=20)
+        assert await cancel_everywhere(start) >= 20
     finally:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().remove_signal_handler(signum)

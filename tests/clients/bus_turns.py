@@ -38,7 +38,7 @@ class BusTurns:
     def __init__(self, nats_url: str) -> None:
         self.url = nats_url
         self.turns: dict[str, DecodedTurn] = {}
-        """By id, in the order of their requests."""
+        """Id → turn, in the order of their requests."""
 
     async def __aenter__(self) -> "BusTurns":
         self._bus = await nats.connect(self.url)
@@ -53,7 +53,7 @@ class BusTurns:
     async def ended(self, turn: str, timeout_s: float = 60) -> DecodedTurn:
         """Waits for the end of a turn; returns it."""
         async with asyncio.timeout(timeout_s):
-            while turn not in self.turns or not self.turns[turn].reason:  # the bus may be behind the answer
+            while turn not in self.turns or not self.turns[turn].reason:  # the answer may overtake the bus
                 await self._bus.flush()
         return self.turns[turn]
 

@@ -25,7 +25,7 @@ NOTICES = (
     "A backup file exists at:",
     "You can manually restore it by running:",
 )
-"""Lines on stderr that are no complaint about the server."""
+"""Lines on stderr that are not complaints about the server."""
 ANSWER_S = 120
 
 

@@ -35,7 +35,7 @@ def demo_model(demo_dir: Path) -> Path:
 
 
 def options(window: int = WINDOW) -> dict[str, dict[str, Any]]:
-    """Of each stage."""
+    """The options of each stage."""
     named = {"served_model_name": MODEL}
     return {
         "parser": named | ROOM,
@@ -53,8 +53,8 @@ def start(
     window: int = WINDOW,
     frontend: dict[str, Any] | None = None,
 ) -> tuple[NatsServer, Stack]:
-    """A stack whose worker outputs the texts in a request (`[[say]]…[[/say]]`), and is the scripted agent without any.
-    `frontend`: further options of it."""
+    """A stack with a worker that outputs the texts in a request (`[[say]]…[[/say]]`), or else acts as the scripted
+    agent. `frontend`: its further options."""
     server = NatsServer(nats_binary, str(factory.mktemp("nats")))
     server.start()
     stack = Stack(server, demo_model, factory.mktemp("stack"))

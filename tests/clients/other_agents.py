@@ -76,7 +76,7 @@ class Cline(Agent):
         try:
             ran = await self._run(self.program, "--json", "-P", "openai-compatible", "-m", "acme/coder", prompt)
         finally:
-            await self._run(self.program, "hub", "stop")  # a daemon, which it leaves behind
+            await self._run(self.program, "hub", "stop")  # a daemon that outlives it
         last = ran.lines[-1]
         assert (last["type"], last["finishReason"]) == ("run_result", "completed"), last
         return str(last["text"])

@@ -16,7 +16,7 @@ from tests.clients.tasks import EDIT, FOLLOW, PARALLEL
 pytestmark = pytest.mark.timeout(900)
 
 
-async def test_a_session_in_one_process(machine: Machine, session: Session) -> None:
+async def test_a_session_in_one_process_is_served(machine: Machine, session: Session) -> None:
     """Edit, calls in parallel, compaction, and work that goes on; then the session is resumed."""
     claude = await ClaudeCode(machine).connect(session.wire.url)
     machine.write("notes.txt", "alpha one\n")
@@ -78,7 +78,7 @@ async def test_thoughts_between_calls_keep_their_order(machine: Machine, session
     assert await session.prefix_breaks(session.main) == []
 
 
-async def test_what_does_not_fit_the_window_is_compacted(machine: Machine, small_session: Session) -> None:
+async def test_a_session_beyond_the_window_is_compacted(machine: Machine, small_session: Session) -> None:
     """Without settings the client assumes a million tokens; only the 400 of the server corrects it."""
     session = small_session
     claude = await ClaudeCode(machine).connect(session.wire.url)

@@ -44,7 +44,7 @@ def as_codex(turns: list[dict[str, int]]) -> dict[str, int]:
     }
 
 
-async def test_a_provider_of_its_own(machine: Machine, session: Session) -> None:
+async def test_codex_works_with_its_own_provider(machine: Machine, session: Session) -> None:
     codex = await CodexCli(machine).connect(session.wire.url)
     shown = await work(codex)
     main = session.main
@@ -60,7 +60,7 @@ async def test_a_provider_of_its_own(machine: Machine, session: Session) -> None
     assert shown == [as_codex(counts[:3]), as_codex(counts[:5]), as_codex(counts)]
 
 
-async def test_over_a_websocket(machine: Machine, session: Session) -> None:
+async def test_codex_works_over_a_websocket(machine: Machine, session: Session) -> None:
     codex = await CodexCli(machine).built_in(session.wire.url, MODEL)
     await work(codex)
     session.check_served()
@@ -74,7 +74,7 @@ async def test_over_a_websocket(machine: Machine, session: Session) -> None:
 
 
 @pytest.mark.parametrize("kind", ["local", "named OpenAI", "built-in"])
-async def test_compaction(machine: Machine, session: Session, kind: str) -> None:
+async def test_a_session_is_compacted(machine: Machine, session: Session, kind: str) -> None:
     codex = CodexCli(machine)
     if kind == "local":
         await codex.connect(session.wire.url)
@@ -108,7 +108,7 @@ async def test_compaction(machine: Machine, session: Session, kind: str) -> None
     session.check_served()
 
 
-async def test_a_tool_that_is_found_by_search(machine: Machine, session: Session) -> None:
+async def test_a_tool_that_a_search_finds_is_called(machine: Machine, session: Session) -> None:
     """Namespaces are deferred in our profile: Codex runs the search and sends the result as an item."""
     search = call("tool_search", query="spawn agents", limit="3")
     closed = call("multi_agent_v1__close_agent", target="nobody")
@@ -135,7 +135,7 @@ def profile(exchange: Exchange) -> tuple[dict[str, Any], str, dict[str, Any]]:
     return tools, instructions, {name: body.get(name) for name in ("reasoning", "text", "parallel_tool_calls")}
 
 
-async def test_profiles(machine: Machine, session: Session) -> None:
+async def test_profiles_match_the_served_name(machine: Machine, session: Session) -> None:
     """Without a catalogue Codex falls back; an alias has the profile that Codex gives to gpt-5.5; ours has its own
     instructions."""
     url, asked, found = session.wire.url, "Answer with the single word HERE.", {}

@@ -53,7 +53,7 @@ async def ask(client: str, machine: Machine, session: Session, prompt: str, *, f
 
 @pytest.mark.parametrize("client", list(TOOLS))
 @pytest.mark.parametrize("fault", list(STATUS))
-async def test_an_error_status(machine: Machine, session: Session, client: str, fault: str) -> None:
+async def test_an_error_status_is_retried(machine: Machine, session: Session, client: str, fault: str) -> None:
     """The request is made again. Codex gives up at a 429 that does not name a time."""
     fatal = (client, fault) == ("codex", "429")
     session.wire.faults = [STATUS[fault]]
@@ -71,7 +71,7 @@ async def test_an_error_status(machine: Machine, session: Session, client: str, 
 
 @pytest.mark.parametrize("client", list(TOOLS))
 @pytest.mark.parametrize("place", list(PLACES))
-async def test_a_stream_that_is_cut(machine: Machine, session: Session, client: str, place: str) -> None:
+async def test_a_stream_that_is_cut_is_retried(machine: Machine, session: Session, client: str, place: str) -> None:
     """The client requests the turn again, or goes on from the call that it has run already.
 
     How much of the answer it had read before the cut, and what it keeps of that, depends on the client and on time.

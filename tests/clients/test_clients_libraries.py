@@ -30,13 +30,15 @@ async def check(machine: Machine, session: Session, *command: str | Path) -> Non
 @pytest.mark.parametrize(
     ("name", "package"), [("langchain", LANGCHAIN), ("litellm", LITELLM), ("pydantic-ai", PYDANTIC_AI)]
 )
-async def test_python(machine: Machine, session: Session, name: str, package: PythonPackage) -> None:
+async def test_python_libraries_read_every_answer(
+    machine: Machine, session: Session, name: str, package: PythonPackage
+) -> None:
     machine.environment |= {"PYTHONPATH": str(package.find()), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     machine.write("agent.py", await machine.print_settings(name, session.wire.url))
     await check(machine, session, sys.executable, "agent.py")
 
 
-async def test_the_ai_sdk(machine: Machine, session: Session) -> None:
+async def test_the_ai_sdk_reads_every_answer(machine: Machine, session: Session) -> None:
     packages = AI_SDK.find().parents[1]
     machine.write("agent.mjs", await machine.print_settings("ai-sdk", session.wire.url))
     (machine.project / "node_modules").symlink_to(packages)

@@ -27,7 +27,7 @@ async def check_original_tokens(session: Session) -> None:
     assert all(contains(later.prompt, earlier.output) for earlier, later in pairwise(decoded))
 
 
-async def test_one_loop(machine: Machine, session: Session) -> None:
+async def test_openclaw_runs_one_loop(machine: Machine, session: Session) -> None:
     claw = await OpenClaw(machine).connect(session.wire.url, "messages")
     report = await claw.ask(PARALLEL)
     assert report["payloads"][0]["text"] == "DONE"
@@ -38,7 +38,7 @@ async def test_one_loop(machine: Machine, session: Session) -> None:
 
 
 @pytest.mark.parametrize("api", list(PATHS))
-async def test_a_session(machine: Machine, session: Session, api: str) -> None:
+async def test_a_session_is_served(machine: Machine, session: Session, api: str) -> None:
     claw = await OpenClaw(machine).connect(session.wire.url, api)
     machine.write("notes.txt", "alpha one\n")
     report = await claw.ask(EDIT)
@@ -59,7 +59,7 @@ async def test_a_session(machine: Machine, session: Session, api: str) -> None:
 
 
 @pytest.mark.parametrize("api", list(PATHS))
-async def test_compaction(machine: Machine, session: Session, api: str) -> None:
+async def test_a_session_is_compacted(machine: Machine, session: Session, api: str) -> None:
     """The client requests a summary without tools and continues from it."""
     claw = await OpenClaw(machine).connect(session.wire.url, api)
     await claw.ask("Run exactly this command: `seq 1 3000`. Then answer with the single word MUCH.")

@@ -16,7 +16,7 @@ NORMALIZED = {"messages": unchanged, "responses": normalized_in_responses, "chat
 
 
 @pytest.mark.parametrize("api", ["messages", "responses", "chat"])
-async def test_a_session(machine: Machine, session: Session, api: str) -> None:
+async def test_a_session_is_served(machine: Machine, session: Session, api: str) -> None:
     opencode = await Opencode(machine).connect(session.wire.url, api)
     machine.write("notes.txt", "alpha one\n")
     ran = await opencode.ask(EDIT)
@@ -42,7 +42,7 @@ async def test_a_session(machine: Machine, session: Session, api: str) -> None:
 
 
 @pytest.mark.parametrize("api", list(PATHS))
-async def test_compaction(machine: Machine, session: Session, api: str) -> None:
+async def test_a_session_is_compacted(machine: Machine, session: Session, api: str) -> None:
     opencode = await Opencode(machine).connect(session.wire.url, api)
     await opencode.ask(MUCH)
     filled = usage(session.main[-1])

@@ -18,7 +18,9 @@ PATHS = {"messages": "/v1/messages", "responses": "/v1/responses", "chat": "/v1/
     ("kind", "api"),
     [(QwenCode, "chat"), (Pi, "messages"), (Pi, "responses"), (Pi, "chat"), (Cline, "chat")],
 )
-async def test_a_session(machine: Machine, session: Session, kind: type[QwenCode | Pi | Cline], api: str) -> None:
+async def test_a_session_is_served(
+    machine: Machine, session: Session, kind: type[QwenCode | Pi | Cline], api: str
+) -> None:
     """Three user turns, each in a process of its own. Cline begins a new conversation with each; qwen-code lists the
     project's files in the first message again, so that only pi continues its prompt from process to process."""
     agent = kind(machine)
@@ -37,7 +39,7 @@ async def test_a_session(machine: Machine, session: Session, kind: type[QwenCode
     assert [broken for run in runs for broken in await session.prefix_breaks(session.main[run])] == []
 
 
-async def test_what_is_no_work_ends(machine: Machine, session: Session) -> None:
+async def test_a_prompt_without_work_ends(machine: Machine, session: Session) -> None:
     """The demo agent ends a run that has nothing to do, with the client that has the most tools."""
     cline = Cline(machine)
     await cline.connect(session.wire.url)
@@ -46,7 +48,7 @@ async def test_what_is_no_work_ends(machine: Machine, session: Session) -> None:
 
 
 @pytest.mark.parametrize("form", ["whole", "diff", "udiff"])
-async def test_aider(machine: Machine, session: Session, form: str) -> None:
+async def test_aider_edits_a_file(machine: Machine, session: Session, form: str) -> None:
     """It offers no tools: the answer contains the edit, in one of its formats."""
     aider = Aider(machine)
     await aider.connect(session.wire.url)

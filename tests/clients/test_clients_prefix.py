@@ -25,7 +25,7 @@ CODEX = turns(lambda command: call("exec_command", cmd=command))
 LOG = ["1", "2a", "2b", "3", "3b", "4 caf\u00e9", "5", '6 "a" \\ <b> & c', "8", "9"]
 
 
-async def test_claude_code(machine: Machine, session: Session) -> None:
+async def test_claude_code_is_served(machine: Machine, session: Session) -> None:
     claude = await ClaudeCode(machine).connect(session.wire.url)
     asked = [*CLAUDE, tidied(machine)]
     async with claude.dialog() as dialog:
@@ -52,7 +52,7 @@ def tidied(machine: Machine) -> list[str]:
     return [f"So.\n</think>\n\n{made}" for made in calls] + ["It is there.\n</think>\n\nDone."]
 
 
-async def test_codex(machine: Machine, session: Session) -> None:
+async def test_codex_is_served(machine: Machine, session: Session) -> None:
     codex = await CodexCli(machine).connect(session.wire.url)
     for n, outputs in enumerate(CODEX):
         await codex.ask(request(outputs), resume=n > 0)

@@ -67,7 +67,7 @@ def resources(tree: Path, url: str, *arguments: str) -> str:
     return done.stdout.strip().rpartition("\n")[2]
 
 
-def test_anthropic(stack: Stack, tmp_path: Path) -> None:
+def test_anthropics_sdk_reads_every_answer(stack: Stack, tmp_path: Path) -> None:
     """Beta's create with all parameters asks for a thread, which a server without threads must refuse."""
     tree = sources("anthropic==2.10.0", tmp_path)
     files = [f"tests/api_resources/{name}" for name in ("test_messages.py", "test_models.py")]
@@ -85,13 +85,13 @@ def test_anthropic(stack: Stack, tmp_path: Path) -> None:
     ],
     ids=["completions and models", "chat", "responses"],
 )
-def test_openai(stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str, ...]) -> None:
+def test_openais_sdk_reads_every_answer(stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str, ...]) -> None:
     """All but the deletion of models and stored chat completions, which are not served; see also `openai_seed`."""
     tree = sources("openai==3.51.0", tmp_path)
     assert resources(tree, f"{stack.url}/v1", *arguments).startswith(passed)
 
 
-def test_typescript_stream_helpers(stack: Stack) -> None:
+def test_typescript_stream_helpers_read_every_answer(stack: Stack) -> None:
     """They assemble the turn in order; none of their checks fails."""
     folder = SDKS.find().parents[1]
     script = Path(__file__).with_name("sdk_streams.mjs")

@@ -36,7 +36,7 @@ def conversations(exchanges: list[Exchange]) -> dict[tuple[str, str], list[Excha
     return found
 
 
-async def test_each_has_its_own_tokens(machine: Machine, session: Session, demo_model: Path) -> None:
+async def test_each_session_has_its_own_tokens(machine: Machine, session: Session, demo_model: Path) -> None:
     claude = await ClaudeCode(machine).connect(session.wire.url)
     await asyncio.gather(*(claude.ask(request(OUTPUTS)) for _ in range(SESSIONS)))
     session.check_served()

@@ -52,7 +52,7 @@ def nested(output: str) -> str:
     return spelled.replace("[[", "[[[burst 4]][")
 
 
-async def test_claude_codes_web_search(machine: Machine, web: Web) -> None:
+async def test_claude_codes_web_search_is_served(machine: Machine, web: Web) -> None:
     claude = await ClaudeCode(machine).connect(web.wire.url)
     side = nested("</think>\n\n" + call("web_search", query="tides"))
     outputs = ["Search.\n</think>\n\n" + call("WebSearch", query=side), "So.\n</think>\n\nHigh water is at noon."]
@@ -73,7 +73,7 @@ async def test_claude_codes_web_search(machine: Machine, web: Web) -> None:
     assert ran.lines[-1]["result"] == "High water is at noon."
 
 
-async def test_codexs_web_search(machine: Machine, web: Web) -> None:
+async def test_codexs_web_search_is_served(machine: Machine, web: Web) -> None:
     codex = await CodexCli(machine).connect(web.wire.url)
     outputs = [
         "Search.\n</think>\n\n" + call("web_search", query="tides"),

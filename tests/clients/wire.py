@@ -32,9 +32,9 @@ class Exchange:
     status: int = 0
     """0: no answer has begun. A WebSocket's requests have 101."""
     events: list[tuple[str, Any]] = field(default_factory=list)
-    """Of a stream: name and decoded data."""
+    """(name, decoded data) of a stream's events."""
     document: Any = None
-    """Of an answer in one piece."""
+    """An answer in one piece."""
     whole: bool = False
     """The answer was read to its end."""
     cut: bool = False

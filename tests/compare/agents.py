@@ -1,4 +1,4 @@
-"""Agents of the three chat APIs: their requests, what they read in an answer, and how they go on. Pure."""
+"""Plays agents of the three chat APIs: makes their requests, and reads answers. Pure."""
 
 import json
 from random import Random
@@ -9,12 +9,12 @@ from tests.compare.contents import Json, Tool, arguments, ask, chosen, options, 
 
 
 class Agent:
-    """One client's conversation, which grows by what the server answers."""
+    """One client's conversation, which grows with each answer."""
 
     path: str
     name: str
     chance = 0.1
-    """Of each field that a session may have."""
+    """The chance of each field that a session may have."""
     previous: str | None = None
     """The stored response that the next request continues."""
 
@@ -46,11 +46,11 @@ class Agent:
         raise NotImplementedError
 
     def begin(self, system: str) -> None:
-        """Takes the instructions."""
+        """Sets the instructions."""
         raise NotImplementedError
 
     def say(self, text: str, more: list[Json]) -> None:
-        """Adds what the user says, and other parts before it."""
+        """Adds a user message, and other parts before its text."""
         raise NotImplementedError
 
     def body(self) -> Json:
@@ -66,7 +66,7 @@ class Agent:
         raise NotImplementedError
 
     def ask(self, turns: int) -> None:
-        """Adds what the user says, which scripts so many turns of the model."""
+        """Adds a user message that scripts this number of turns of the model."""
         more = [self.rng.choice(self.table["parts"])] if self.rng.random() < 0.2 else []
         self.say(ask(self.rng, self.called, turns), more)
 

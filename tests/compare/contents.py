@@ -28,7 +28,7 @@ def _words() -> list[str]:
 
 
 def words(rng: Random, low: int, high: int) -> str:
-    """So many words, some of which are markup."""
+    """Between `low` and `high` words; some are markup."""
     return " ".join(rng.choice(_words()) for _ in range(rng.randint(low, high)))
 
 

@@ -19,7 +19,7 @@ Json = Any
 MISSING = "(missing)"
 _AROUND = 60
 _CACHED_TOLERANCE = 512
-"""In tokens."""
+"""The tolerance of counts of cached tokens."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _nodes(node: Json, steps: list[str]) -> Iterator[Json]:
 
 
 def compare(base: Path, now: Path, declared: Declared) -> tuple[dict[str, list[int]], list[Difference]]:
-    """By label: requests compared, requests that differ; and the differences that are not declared."""
+    """Counts of requests compared and of requests that differ, by label; and the differences that are not declared."""
     counts: dict[str, list[int]] = {}
     found: list[Difference] = []
     for kind, name in ((_http, "http.jsonl.gz"), (_bus, "bus.jsonl.gz")):
@@ -149,14 +149,14 @@ def _streams(old: list[Event], new: list[Event]) -> Iterator[tuple[str, str, str
 
 
 def _texts(path: str, old: str, new: str) -> Iterator[tuple[str, str, str]]:
-    """Where two texts differ: in which members, if both are JSON; or else, or if only the spelling differs, around the
-    first different character."""
+    """The differences of two texts: of their members, if both are JSON; else, or if only the spelling differs, the text
+    around the first different character."""
     if old == new:
         return
     with contextlib.suppress(ValueError, RecursionError):
         trees = json.loads(old), json.loads(new)
         found = list(_trees(path, *trees))
-        if found or trees[0] != trees[1]:  # or else only the spelling differs
+        if found or trees[0] != trees[1]:  # otherwise only the spelling differs
             yield from found
             return
     at = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
@@ -188,7 +188,8 @@ def _trees(path: str, old: Json, new: Json) -> Iterator[tuple[str, str, str]]:
 
 
 def _about_equal(path: str, old: Json, new: Json) -> bool:
-    """A turn that its parser ends leaves the tokens in the cache that the engine wrote meanwhile."""
+    """Whether two counts of cached tokens are nearly equal: after a turn that its parser ended, the cache also has the
+    tokens that the engine wrote meanwhile."""
     return path.endswith((".cached_tokens", ".cache_read_input_tokens")) and abs(old - new) <= _CACHED_TOLERANCE
 
 
@@ -221,7 +222,7 @@ def _session(row: Json) -> list[Json]:
 
 
 def summary(counts: dict[str, list[int]], found: Iterable[Difference], shown: int) -> str:
-    """A line for each label, and the first differences; of several in one place, one."""
+    """A line for each label, and the first differences, one for each place."""
     lines = [f"{label:24} {total:6} compared {different:6} differ" for label, (total, different) in counts.items()]
     places: dict[tuple[str, str], list[Difference]] = {}
     for one in found:

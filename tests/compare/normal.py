@@ -43,7 +43,7 @@ _DIGEST = re.compile(r"[A-Za-z0-9+/]{21,}={0,2}")
 
 @dataclass
 class Renamer:
-    """Names ids by the order in which they come."""
+    """Names ids in the order of their appearance."""
 
     names: dict[str, str] = field(default_factory=dict)
 

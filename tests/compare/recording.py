@@ -33,8 +33,8 @@ class _Bus:
     contexts: dict[str, BusTurn] = field(default_factory=dict)
 
     async def take(self, message: Msg) -> None:
-        """One message of any kind: a turn is known by its session's mark, what follows by the turn's id, and a ledger
-        entry, which has none, by its context."""
+        """Takes a message of any kind. Turns are found by their session's mark, later messages by the turn's id, and
+        ledger entries, which have none, by their context."""
         kind, (data, _, prompt) = message.subject.split(".")[2], message.data.partition(b"\0")
         if kind == "turn" and (found := _MARK.search(data)) and (mark := found[0].decode()) in self.marks:
             turn = self.turns.get(id := json.loads(data)["turn"])

@@ -65,7 +65,7 @@ def test_equal_recordings_have_no_differences(tmp_path: Path) -> None:
         ({"request": '{"x":1}'}, "request.text"),
     ],
 )  # fmt: skip
-def test_a_change_of_a_document_is_found(tmp_path: Path, change: dict[str, Any], path: str) -> None:
+def test_change_of_a_document_is_found(tmp_path: Path, change: dict[str, Any], path: str) -> None:
     assert [one.path for one in found(tmp_path, [replace(DOCUMENT, **change), EVENTS])] == [path]
 
 
@@ -81,36 +81,36 @@ def test_changes_of_a_stream_are_found(tmp_path: Path) -> None:
     assert paths == {"events.a.x", "events.b"}
 
 
-def test_a_request_that_was_not_sent_is_found(tmp_path: Path) -> None:
+def test_missing_request_is_found(tmp_path: Path) -> None:
     assert [one.now for one in found(tmp_path, [DOCUMENT])] == ["(missing)"]
 
 
-def test_one_token_more_in_a_prompt_is_found(tmp_path: Path) -> None:
+def test_extra_token_of_a_prompt_is_found(tmp_path: Path) -> None:
     (one,) = found(tmp_path, [DOCUMENT, EVENTS], bus(prompt(1, 2, 3)))
     assert (one.label, one.path, one.now) == ("bus", "generate.0.prompt", "3 numbers, from 2: [3]")
 
 
-def test_declared_differences_are_left_out_and_others_are_not(tmp_path: Path) -> None:
+def test_only_declared_differences_are_left_out(tmp_path: Path) -> None:
     now = [replace(DOCUMENT, status=400, answer='{"id":"b","usage":{"n":1,"m":[2]}}'), EVENTS]
     declared = Declared([{"label": "chat *", "path": "body.*", "now": "b", "reason": "so"}])
     assert [one.path for one in found(tmp_path, now, declared=declared)] == ["status"]
     assert declared.used == {0}
 
 
-def test_a_renamed_field_of_the_bus_is_no_difference(tmp_path: Path) -> None:
+def test_renamed_field_of_the_bus_is_not_a_difference(tmp_path: Path) -> None:
     now = bus(prompt(1, 2), '{"conversation":{"messages":[{"role":"user"}],"model":"m"}}')
     assert found(tmp_path, [DOCUMENT, EVENTS], now)
     renamed = Declared(renamed=[{"from": "turn.conversation.turns", "to": "messages", "reason": "one name"}])
     assert found(tmp_path, [DOCUMENT, EVENTS], now, renamed) == []
 
 
-def test_a_declaration_needs_a_reason(tmp_path: Path) -> None:
+def test_declaration_needs_a_reason(tmp_path: Path) -> None:
     (tmp_path / "declared.toml").write_text('[[declared]]\npath = "body"\n')
     with pytest.raises(ValueError, match="reason"):
         Declared.load(tmp_path / "declared.toml")
 
 
-def test_the_summary_shows_each_place_once() -> None:
+def test_summary_shows_each_place_once() -> None:
     text = summary(
         {"chat agent": [2, 1]}, [Difference("chat agent", f"case-{n}", f"body.a.{n}", "x", "y") for n in range(9)], 5
     )
@@ -118,7 +118,7 @@ def test_the_summary_shows_each_place_once() -> None:
     assert text.count("base:") == 1
 
 
-async def test_one_seed_draws_the_same_requests_and_leaves_the_table_as_it_is(tmp_path: Path) -> None:
+async def test_seed_decides_the_requests_and_leaves_the_table_unchanged(tmp_path: Path) -> None:
     async def requests(seed: int) -> list[Request]:
         sent: list[Request] = []
 

@@ -14,7 +14,7 @@ def chunk(choice: int, delta: object, **more: object) -> str:
     return "data: " + json.dumps({"id": "chatcmpl-" + A, "choices": choices}, separators=(",", ":")) + "\n\n"
 
 
-def test_same_ids_have_the_same_name_and_others_another() -> None:
+def test_equal_ids_have_equal_names_and_others_do_not() -> None:
     text = f'{{"id":"msg_{A}","request_id":"req_{A}","other":"toolu_SjHEej9brNg4D8KcJK3xFitT","item":"rs_{B}000"}}'
     assert Renamer().text(text) == '{"id":"msg_#1","request_id":"req_#1","other":"toolu_#2","item":"rs_#3000"}'
 
@@ -26,26 +26,26 @@ def test_times_and_seals_are_replaced_and_other_values_stay() -> None:
     assert Renamer().text(text) == stable
 
 
-def test_streams_that_differ_in_how_deltas_are_cut_are_equal() -> None:
+def test_streams_with_other_cuts_of_deltas_are_equal() -> None:
     whole = chunk(0, {"content": "Hello there"}) + "data: [DONE]\n\n"
     cut = chunk(0, {"content": "Hel"}) + chunk(0, {"content": "lo there"}) + "data: [DONE]\n\n"
     assert stream_events(cut, Renamer()) == stream_events(whole, Renamer())
 
 
-def test_a_delta_of_another_block_or_another_shape_is_not_merged() -> None:
+def test_delta_of_another_block_or_shape_is_not_merged() -> None:
     events = stream_events(
         chunk(0, {"content": "a"}) + chunk(0, {"reasoning": "b"}) + chunk(0, {"content": "c", "x": 1}), Renamer()
     )
     assert len(events) == 3
 
 
-def test_choices_are_compared_one_after_the_other() -> None:
+def test_choices_are_compared_separately() -> None:
     mixed = chunk(0, {"content": "a"}) + chunk(1, {"content": "x"}) + chunk(0, {"content": "b"})
-    apart = chunk(0, {"content": "ab"}) + chunk(1, {"content": "x"})
-    assert stream_events(mixed, Renamer()) == stream_events(apart, Renamer())
+    separate = chunk(0, {"content": "ab"}) + chunk(1, {"content": "x"})
+    assert stream_events(mixed, Renamer()) == stream_events(separate, Renamer())
 
 
-def test_token_ids_in_chunks_of_their_own_are_compared_as_one() -> None:
+def test_token_ids_in_several_chunks_are_compared_as_one() -> None:
     cut = [
         chunk(0, {}, token_ids=[1]),
         chunk(0, {"content": "a"}),
@@ -63,7 +63,7 @@ def test_log_probabilities_are_joined_with_their_text() -> None:
     assert stream_events(cut, Renamer()) == stream_events(whole, Renamer())
 
 
-def test_a_gap_in_the_sequence_numbers_stays_visible() -> None:
+def test_gap_in_the_sequence_numbers_stays_visible() -> None:
     def stream(*numbers: int) -> str:
         return "".join(f'event: x\ndata: {{"type":"x","sequence_number":{n}}}\n\n' for n in numbers)
 
@@ -71,7 +71,7 @@ def test_a_gap_in_the_sequence_numbers_stays_visible() -> None:
     assert stream_events(stream(0, 2), Renamer())[1].data == '{"type":"x","sequence_number":2}'
 
 
-def test_the_length_of_a_prompt_is_kept_whatever_part_of_it_is_cached() -> None:
+def test_length_of_a_prompt_is_kept_whatever_is_cached() -> None:
     usage = '"input_tokens":%d,"cache_creation_input_tokens":0,"cache_read_input_tokens":%d'
     assert Renamer().text(usage % (5, 240)) == usage % (245, 240)
 
@@ -84,6 +84,6 @@ def test_bus_messages_have_numbers_for_token_ids_and_names_for_digests() -> None
     assert bus_message(text, Renamer()) == stable
 
 
-def test_headers_that_change_with_each_answer_are_left_out() -> None:
+def test_varying_headers_are_left_out() -> None:
     found = [("Date", "today"), ("Content-Length", "9"), ("X-Request-Id", f"req_{A}"), ("Content-Type", "text/plain")]
     assert headers(found, Renamer()) == {"x-request-id": "req_#1", "content-type": "text/plain"}

@@ -1,4 +1,4 @@
-"""An API from outside the tree: an `Api` object, given to the application beside the others."""
+"""Tests an API from outside the package: an `Api` object that is passed to the application with the others."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def oops(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorRe
 
 
 class Answer:
-    """Both forms of an answer: a line for each delta, or the whole text."""
+    """Both forms of an answer: one line for each delta, or the whole text."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -1,4 +1,4 @@
-"""What surrounds every request: shapes of errors, ids, routes, the log line, the metrics."""
+"""Tests what all requests share: error formats, ids, routes, the log line, the metrics."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ async def error_of(response: ClientResponse) -> tuple[int, str, str]:
         (EngineFailed("bad"), 500, "api_error"),
     ],
 )
-async def test_refusals_have_their_status(error: TurnwireError, status: int, kind: str, stream: bool) -> None:
+async def test_refusal_has_its_status(error: TurnwireError, status: int, kind: str, stream: bool) -> None:
     gateway = FakeGateway()
     gateway.refusal = error
     async with serving(gateway) as served, ClientSession(served.url) as http:
@@ -72,7 +72,7 @@ async def test_refusals_have_their_status(error: TurnwireError, status: int, kin
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_turn_that_fails_before_it_says_anything_still_has_a_status(stream: bool) -> None:
+async def test_turn_that_fails_before_its_output_has_an_error_status(stream: bool) -> None:
     gateway = FakeGateway(lambda: [[Failed(ErrorInfo(ErrorKind.OVERLOADED, "busy"))]])
     gateway.opened_after = 1
     async with serving(gateway) as served, ClientSession(served.url) as http:
@@ -91,13 +91,13 @@ async def test_events_before_the_turn_is_open_are_not_lost() -> None:
     assert [block["text"] for block in document["content"]] == ["early", "late"]
 
 
-async def test_a_failure_in_a_document_is_a_status() -> None:
+async def test_failure_of_a_document_is_an_error_status() -> None:
     gateway = FakeGateway(lambda: [[*text(0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]])
     async with serving(gateway) as served, ClientSession(served.url) as http:
         assert await error_of(await http.post("/v1/messages", json=ASK)) == (500, "api_error", "engine died")
 
 
-async def test_a_bug_is_one_clear_error_and_stays_in_the_log() -> None:
+async def test_bug_is_reported_as_an_internal_error_and_logged() -> None:
     class Broken(FakeGateway):
         async def count(self, conversation: object) -> int:
             raise ZeroDivisionError("secret detail")
@@ -108,7 +108,7 @@ async def test_a_bug_is_one_clear_error_and_stays_in_the_log() -> None:
     assert any(line["log_level"] == "error" for line in served.lines)
 
 
-async def test_without_memory_a_client_is_asked_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_out_of_memory_is_answered_with_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessagesStream, "render", MagicMock(side_effect=MemoryError))
     async with serving(FakeGateway(lambda: [text(0, "so"), [finish(1)]])) as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json=ASK)
@@ -119,7 +119,7 @@ async def test_without_memory_a_client_is_asked_to_try_again(monkeypatch: pytest
     assert "overloaded_error" in body
 
 
-async def test_a_bug_in_a_renderer_ends_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bug_in_a_renderer_ends_only_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: object, event: object, out: object) -> None:
         raise ZeroDivisionError
 
@@ -134,7 +134,7 @@ async def test_a_bug_in_a_renderer_ends_its_own_stream(monkeypatch: pytest.Monke
     assert served.lines[-1]["outcome"] == "internal"
 
 
-async def test_a_bug_behind_the_first_byte_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bug_after_the_first_byte_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(self: SseWriter) -> None:
         raise ZeroDivisionError
 
@@ -163,7 +163,7 @@ async def test_a_bug_behind_the_first_byte_closes_the_connection(monkeypatch: py
         ("GET", "/v1/models/nobody", 404, "model: nobody"),
     ],
 )
-async def test_unknown_paths(method: str, path: str, status: int, message: str) -> None:
+async def test_unknown_path_is_404(method: str, path: str, status: int, message: str) -> None:
     kind = "not_found_error" if status == 404 else "invalid_request_error"
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.request(method, path)
@@ -184,7 +184,7 @@ async def test_unknown_paths(method: str, path: str, status: int, message: str) 
         ("GET", "/v1/chat/completions/chatcmpl-1/messages"),
     ],
 )
-async def test_paths_of_openais_apis_answer_in_their_shape(method: str, path: str) -> None:
+async def test_errors_of_openais_paths_have_openais_format(method: str, path: str) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.request(method, path, json={})
         assert response.status == 404
@@ -192,13 +192,13 @@ async def test_paths_of_openais_apis_answer_in_their_shape(method: str, path: st
         assert await response.json() == {"error": error}
 
 
-async def test_shared_paths_answer_for_both() -> None:
+async def test_errors_of_shared_paths_have_the_shared_format() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         error = (await (await http.get("/v1/models/nobody")).json())["error"]
     assert error == {"type": "not_found_error", "message": "model: nobody", "param": None, "code": None}
 
 
-async def test_messages_can_be_turned_off() -> None:
+async def test_messages_api_can_be_disabled() -> None:
     async with (
         serving(config=FrontendConfig(enable_anthropic_api=False)) as served,
         ClientSession(served.url) as http,
@@ -209,19 +209,19 @@ async def test_messages_can_be_turned_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "echoed"),
+    ("request_id", "echoed"),
     [("trace-1.2:3@x/y", True), ("x" * 128, True), ("x" * 129, False), ("a b", False), ("a,b", False), ("", False)],
 )
-async def test_request_ids(given: str, echoed: bool) -> None:
+async def test_every_answer_has_a_request_id(request_id: str, echoed: bool) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         for path in ("/live", "/v1/nothing"):
-            response = await http.get(path, headers={"X-Request-Id": given})
+            response = await http.get(path, headers={"X-Request-Id": request_id})
             own = response.headers["request-id"]
             assert re.fullmatch(r"req_[0-9a-f]{24}", own)
-            assert response.headers["x-request-id"] == (given if echoed else own)
+            assert response.headers["x-request-id"] == (request_id if echoed else own)
 
 
-async def test_stream_headers_and_ids() -> None:
+async def test_stream_has_its_headers_and_ids() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})
         assert response.status == 200
@@ -234,7 +234,7 @@ async def test_stream_headers_and_ids() -> None:
         assert served.gateway.turns[0].id == turn
 
 
-async def test_http_1_0_gets_its_stream_unchunked() -> None:
+async def test_http_1_0_stream_is_not_chunked() -> None:
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         body = json.dumps(STREAM).encode()
@@ -248,7 +248,7 @@ async def test_http_1_0_gets_its_stream_unchunked() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
-async def test_a_request_that_is_too_large_for_the_bus_hears_of_the_request(path: str) -> None:
+async def test_request_too_large_for_the_bus_is_refused_with_the_reason(path: str) -> None:
     gateway = FakeGateway()
     gateway.refusal = TooLarge("message of 9 bytes is over the bus limit", details={"size_bytes": 9, "limit_bytes": 8})
     body = {**ASK, "input": "hi"}
@@ -271,7 +271,7 @@ async def test_a_request_that_is_too_large_for_the_bus_hears_of_the_request(path
     ],
     ids=["line", "header", "length", "huge", "tls"],
 )
-async def test_what_is_no_http_fills_no_log(nonsense: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_malformed_http_logs_one_line_at_most(nonsense: bytes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -297,7 +297,7 @@ async def test_dispatch_is_opt_in(flag: bool, header: str | None, sent: bool) ->
     assert stream.count("event: tool_call_dispatch") == sent
 
 
-async def test_left_out_tools_are_named() -> None:
+async def test_dropped_tools_are_named() -> None:
     tools = [{"type": "web_search_20250305", "name": "web_search"}, {"type": "web_fetch_x\u00e9 y", "name": "f"}]
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json={**ASK, "tools": tools})
@@ -306,7 +306,7 @@ async def test_left_out_tools_are_named() -> None:
     assert served.lines[-1]["dropped_tools"] == ["web_search_20250305", "web_fetch_xy"]
 
 
-async def test_an_alias_reaches_the_model_and_comes_back_as_it_was_spelled() -> None:
+async def test_alias_reaches_the_model_and_is_echoed() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         document = await (await http.post("/v1/messages", json={**ASK, "model": "claude-alias"})).json()
     assert document["model"] == "claude-alias"
@@ -314,7 +314,7 @@ async def test_an_alias_reaches_the_model_and_comes_back_as_it_was_spelled() -> 
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"])
-async def test_a_request_without_a_model(path: str) -> None:
+async def test_request_without_a_model_is_refused(path: str) -> None:
     ask = {key: value for key, value in ASK.items() if key != "model"}
     async with serving() as served, ClientSession(served.url) as http:
         assert await error_of(await http.post(path, json=ask)) == (
@@ -326,7 +326,7 @@ async def test_a_request_without_a_model(path: str) -> None:
         assert (await http.post(path, json=ask)).status == 200
 
 
-async def test_log_line_and_metrics_of_a_turn() -> None:
+async def test_turn_is_logged_and_counted() -> None:
     gate = asyncio.Event()
     steps: list[Step] = [reasoning(0, "so"), gate, [*text(1, "hi"), finish(2)]]
     async with serving(FakeGateway(lambda: steps)) as served, ClientSession(served.url) as http:
@@ -365,14 +365,14 @@ async def test_log_line_and_metrics_of_a_turn() -> None:
 
 
 @pytest.mark.parametrize(("path", "status"), [("/live", 503), ("/ready", 503), ("/health", 503), ("/metrics", 200)])
-async def test_probes(path: str, status: int) -> None:
+async def test_probes_report_liveness_and_readiness(path: str, status: int) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         assert (await http.get(path)).status == 200
         served.gateway.ready = False
         assert (await http.get(path)).status == status
 
 
-async def test_health_says_what_is_there() -> None:
+async def test_health_lists_the_models() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         assert await (await http.get("/health")).json() == {"ready": True, "models": [CARD.name]}
         assert "turnwire_requests_running" in await (await http.get("/metrics")).text()
@@ -382,6 +382,6 @@ async def test_health_says_what_is_there() -> None:
     ("method", "path"),
     [("HEAD", "/api/hello"), ("HEAD", "/"), ("GET", "/"), ("GET", "/api/hello"), ("GET", "/version")],
 )
-async def test_what_a_client_touches_first(method: str, path: str) -> None:
+async def test_first_requests_of_clients_are_answered(method: str, path: str) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         assert (await http.request(method, path)).status == 200

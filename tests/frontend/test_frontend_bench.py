@@ -1,4 +1,4 @@
-"""What the load reads from the streams of each API, in streams that the frontend itself rendered."""
+"""Tests that the benchmark's client reads the streams of each API correctly, with streams rendered by the frontend."""
 
 from typing import Any
 
@@ -30,10 +30,10 @@ async def streamed(api: Api) -> tuple[FakeGateway, list[bytes]]:
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-async def test_streams_are_read_rightly(api: Api) -> None:
+async def test_bench_reads_streams_correctly(api: Api) -> None:
     gateway, events = await streamed(api)
     asked = gateway.turns[0].conversation
-    said = [part.text for turn in asked.messages for part in turn.parts if hasattr(part, "text")]
+    said = [part.text for message in asked.messages for part in message.parts if hasattr(part, "text")]
     assert "hi" in said
     assert [tool.name for tool in asked.tools] == ["look"]
     assert asked.sampling.max_tokens == 4096

@@ -1,4 +1,4 @@
-"""Grammars of freeform tools are checked, and promises that are not enforced are named in a header."""
+"""Tests that grammars of freeform tools are checked, and that a header names formats that are not enforced."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ PLACES = {chat: "tools[0].custom.format.grammar.definition", responses: "tools[0
 
 
 @pytest.mark.parametrize("make", [chat, responses])
-async def test_a_grammar_that_is_none_is_refused(make: Any) -> None:
+async def test_invalid_grammar_is_refused(make: Any) -> None:
     pytest.importorskip("llguidance")
     async with serving() as served, ClientSession(served.url) as http:
         for syntax, definition, reason in BAD:
@@ -54,7 +54,7 @@ async def test_a_grammar_that_is_none_is_refused(make: Any) -> None:
                 assert response.status == 200
 
 
-def test_without_the_library_it_is_a_rough_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grammar_is_checked_roughly_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools, "find_spec", lambda name: None)
     for syntax, definition in [("lark", 'begin: "rough"'), ("regex", "rough(b")]:
         with pytest.raises(Invalid, match="Invalid value for 'here'"):
@@ -77,9 +77,7 @@ STRICT = {"name": "f", "input_schema": {"type": "object", "properties": {}}, "st
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_is_not_enforced_is_named(
-    features: list[str], family: str, header: str | None, stream: bool
-) -> None:
+async def test_unenforced_grammar_is_named(features: list[str], family: str, header: str | None, stream: bool) -> None:
     gateway = FakeGateway(cards=[replace(CARD, features=features, family=family)])
     ask = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "stream": stream}
     promising = {**ask, "tools": [STRICT], "output_config": {"format": ANSWER}}
@@ -94,7 +92,7 @@ async def test_what_is_not_enforced_is_named(
             assert logged["not_enforced"] == header.split(",")
 
 
-async def test_a_response_in_the_background_names_it_too() -> None:
+async def test_background_response_names_an_unenforced_grammar() -> None:
     body = {"model": MODEL, "input": "hi", "background": True}
     tool = {"type": "function", "name": "f", "strict": True, "parameters": {"type": "object", "properties": {}}}
     async with (

@@ -1,4 +1,4 @@
-"""Codex' catalogue: what every version requires, the model's own limits, and profiles of Codex' own."""
+"""Tests Codex' catalogue: required fields of every version, the model's limits, and profiles of Codex itself."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def card(**fields: Any) -> ModelCard:
 
 
 @pytest.mark.parametrize("model", [card(), card(reasoning=True, max_model_len=32_768)])
-def test_every_version_finds_what_it_requires(model: ModelCard) -> None:
+def test_entry_has_every_field_that_a_version_requires(model: ModelCard) -> None:
     made = entry(model, "name", 3)
     assert made.keys() >= REQUIRED
     assert (made["slug"], made["priority"], made["shell_type"]) == ("name", 3, "unified_exec")
@@ -78,7 +78,7 @@ def test_every_version_finds_what_it_requires(model: ModelCard) -> None:
         (card(efforts=["minimal", "high"]), ["minimal", "high"], "high"),
     ],
 )
-def test_the_levels_are_the_templates(model: ModelCard, expected: list[str], default: str) -> None:
+def test_levels_are_those_of_the_template(model: ModelCard, expected: list[str], default: str) -> None:
     assert levels(model) == expected
     assert default_level(expected) == default
     assert [level["effort"] for level in entry(model, "x")["supported_reasoning_levels"]] == expected
@@ -98,7 +98,7 @@ def test_compaction_leaves_room_for_an_answer(window: int, expected: int) -> Non
     )
 
 
-def test_a_profile_of_codex_own_is_taken_whole_but_for_what_the_server_knows() -> None:
+def test_profile_of_codex_replaces_all_but_the_served_fields() -> None:
     theirs = BUNDLED["models"][0]
     made = entry(card(max_model_len=65_536, reasoning=True), "acme/m", 0, profiles_of(BUNDLED)["gpt-5.5"])
     kept = (
@@ -115,12 +115,15 @@ def test_a_profile_of_codex_own_is_taken_whole_but_for_what_the_server_knows() -
     assert made.keys() >= REQUIRED
 
 
-def test_who_has_which_profile() -> None:
+def test_profiles_are_assigned_by_name() -> None:
     profiles = profiles_of(BUNDLED)
-    given = assigned(profiles, {"acme/m": "other"}, ["acme/m", "gpt-5.5", "x"])
-    assert {name: profile["slug"] for name, profile in given.items()} == {"acme/m": "other", "gpt-5.5": "gpt-5.5"}
-    given = assigned(profiles, {"*": "gpt-5.5"}, ["x", "other"])
-    assert {name: profile["slug"] for name, profile in given.items()} == {"x": "gpt-5.5", "other": "other"}
+    profiles_by_name = assigned(profiles, {"acme/m": "other"}, ["acme/m", "gpt-5.5", "x"])
+    assert {name: profile["slug"] for name, profile in profiles_by_name.items()} == {
+        "acme/m": "other",
+        "gpt-5.5": "gpt-5.5",
+    }
+    profiles_by_name = assigned(profiles, {"*": "gpt-5.5"}, ["x", "other"])
+    assert {name: profile["slug"] for name, profile in profiles_by_name.items()} == {"x": "gpt-5.5", "other": "other"}
     with pytest.raises(ValueError, match=r"no profile gpt-7 .*gpt-5\.5, other"):
         assigned(profiles, {"x": "gpt-7"}, [])
 
@@ -128,17 +131,17 @@ def test_who_has_which_profile() -> None:
 @pytest.mark.parametrize(
     "document", [None, [], {}, {"models": []}, {"models": [1]}, {"models": [{"slug": 1}]}, {"data": []}]
 )
-def test_what_is_no_catalogue(document: object) -> None:
+def test_invalid_catalogue_is_refused(document: object) -> None:
     with pytest.raises(ValueError, match="not a Codex catalogue"):
         profiles_of(document)
 
 
-def test_the_first_name_comes_first() -> None:
+def test_first_name_has_the_highest_priority() -> None:
     made = catalogue([(CARD, MODEL), (CARD, "alias")])
     assert [(model["slug"], model["priority"]) for model in made["models"]] == [(MODEL, 0), ("alias", 1)]
 
 
-async def test_the_frontend_serves_the_profiles_that_it_is_told_of(tmp_path: Path) -> None:
+async def test_frontend_serves_the_configured_profiles(tmp_path: Path) -> None:
     file = tmp_path / "bundled.json"
     file.write_text(json.dumps(BUNDLED))
     config = FrontendConfig(codex_models_file=str(file), codex_profiles={MODEL: "gpt-5.5"})
@@ -151,7 +154,7 @@ async def test_the_frontend_serves_the_profiles_that_it_is_told_of(tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", ["{}", "not json", '{"models": [{"slug": "a"}]}'])
-async def test_a_file_that_does_not_serve_is_named(tmp_path: Path, content: str) -> None:
+async def test_error_names_an_unusable_profile_file(tmp_path: Path, content: str) -> None:
     file = tmp_path / "bundled.json"
     file.write_text(content)
     with pytest.raises(ValueError, match=r"bundled\.json"):

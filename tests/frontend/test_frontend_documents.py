@@ -1,5 +1,5 @@
-"""A document holds what its stream holds, in every API, for all written turns: those of the vectors, generated ones, and
-every one of them cut off somewhere."""
+"""Tests that a document has the content of its stream, in every API, for the turns of the vectors, generated turns, and
+turns that were cut off."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ REPLY = Reply("0a1b2c", "req_0a1b2c", MODEL, 1700000000, now=lambda: 1700000009.
 QUESTION = [{"role": "user", "content": "Hi."}]
 
 Seen = tuple[list[Any], Any]
-"""The blocks that a client has at the end, and why the turn ended."""
+"""The blocks that a client has at the end, and the reason of the turn's end."""
 
 
 def written() -> Iterator[tuple[Case, Random]]:
@@ -40,7 +40,7 @@ def written() -> Iterator[tuple[Case, Random]]:
 
 
 def turns() -> Iterator[list[TurnEvent]]:
-    """Each turn whole, and cut off by `max_tokens`."""
+    """Each turn complete, and cut off by `max_tokens`."""
     for case, chance in written():
         yield turn(case, case.raw, case.reason)
         yield turn(case, case.raw[: chance.randrange(len(case.raw) + 1)], FinishReason.LENGTH)
@@ -82,13 +82,13 @@ def of_message(document: dict[str, Any]) -> Seen:
     return document["content"], {name: document[name] for name in ("stop_reason", "stop_sequence")}
 
 
-def input_of(arguments: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The `given` input of a document, if the SDKs would make it of these arguments; they also keep a value that was cut
-    off, if it is a number, an object or a list."""
+def input_of(arguments: str, document_input: dict[str, Any]) -> dict[str, Any]:
+    """Returns a document's input after a check that the SDKs make the same of the arguments. The SDKs also keep a cut value
+    if it is a number, an object or a list."""
     found = jiter.from_json((arguments or "{}").encode(), partial_mode=True)
-    assert list(found)[:-1] == list(given)[: len(found) - 1]
-    assert given.items() <= found.items()
-    return given
+    assert list(found)[:-1] == list(document_input)[: len(found) - 1]
+    assert document_input.items() <= found.items()
+    return document_input
 
 
 def of_chunks(stream: bytes, document: dict[str, Any]) -> Seen:
@@ -115,7 +115,7 @@ def of_completion(document: dict[str, Any]) -> Seen:
 
 
 def of_events(stream: bytes, document: dict[str, Any]) -> Seen:
-    """The items as their pieces add up; the last event must have the same ones."""
+    """The items assembled from their pieces, after a check that the last event has the same items."""
     items: list[list[str]] = []
     last: dict[str, Any] = {}
     for event in payloads(stream):
@@ -154,7 +154,7 @@ def all_turns() -> Sequence[list[TurnEvent]]:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_a_document_holds_what_its_stream_holds(api: str, all_turns: Sequence[list[TurnEvent]]) -> None:
+def test_document_has_the_content_of_its_stream(api: str, all_turns: Sequence[list[TurnEvent]]) -> None:
     served, request, of_stream, of_document = APIS[api]
     ask = served.parse(json.dumps({"model": MODEL, **request}).encode(), {})
     cut = 0
@@ -184,9 +184,7 @@ CUT: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("arguments", "kept"), CUT)
-async def test_a_call_that_max_tokens_cut_off_reaches_the_sdk_alike_in_both_forms(
-    arguments: str, kept: dict[str, Any]
-) -> None:
+async def test_sdk_receives_a_cut_call_equally_from_stream_and_document(arguments: str, kept: dict[str, Any]) -> None:
     events = [*text(0, "Now."), *call(1, "edit", arguments, call_id="toolu_1", complete=False)]
     gateway = FakeGateway(lambda: [[*events, finish(2, FinishReason.LENGTH)]])
     async with serving(gateway) as served:

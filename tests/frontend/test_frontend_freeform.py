@@ -1,4 +1,4 @@
-"""The raw input of freeform tools, however the model's JSON is cut and spelled."""
+"""Tests the raw input of freeform tools, for every splitting and spelling of the model's JSON."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ def read(parts: list[str]) -> str:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.booleans(), st.lists(st.integers(0, 999)))
-def test_what_was_said_comes_out_in_every_cutting(said: str, ascii_only: bool, cuts: list[int]) -> None:
+def test_input_is_the_same_for_every_splitting(said: str, ascii_only: bool, cuts: list[int]) -> None:
     arguments = json.dumps({"input": said}, ensure_ascii=ascii_only)
     assert freeform_input(arguments) == said
     assert read(pieces(arguments, cuts)) == said
@@ -31,7 +31,7 @@ def test_what_was_said_comes_out_in_every_cutting(said: str, ascii_only: bool, c
     st.lists(st.sampled_from(['{"input": "', "\\", "u", "d83d", "de00", "n", '"', "}", "x", "é", "\\ud83d", "\\n"])),
     st.lists(st.integers(0, 99)),
 )
-def test_cutting_changes_nothing_of_what_is_not_json(parts: list[str], cuts: list[int]) -> None:
+def test_text_other_than_json_is_the_same_for_every_splitting(parts: list[str], cuts: list[int]) -> None:
     arguments = "".join(parts)
     assert read(pieces(arguments, cuts)) == freeform_input(arguments)
 
@@ -52,11 +52,11 @@ def test_cutting_changes_nothing_of_what_is_not_json(parts: list[str], cuts: lis
         ('{"input": "cut \\u00', "cut "),
     ],
 )
-def test_unusual_arguments(arguments: str, said: str) -> None:
+def test_unusual_arguments_are_read(arguments: str, said: str) -> None:
     assert freeform_input(arguments) == said
 
 
-def test_input_comes_as_soon_as_it_is_certain() -> None:
+def test_input_is_returned_as_soon_as_possible() -> None:
     reader = FreeformInput()
     said = [reader.feed(part) for part in ('{"inp', 'ut": "*** B', "egin\\", "n+x", '"', "}")]
     assert said == ["", "*** B", "egin", "\n+x", "", ""]

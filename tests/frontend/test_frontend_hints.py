@@ -1,4 +1,4 @@
-"""Scheduling hints in the bodies of every API."""
+"""Tests scheduling hints in the bodies of every API."""
 
 import json
 from typing import Any
@@ -33,15 +33,15 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("api", "body"), APIS, ids=lambda value: getattr(value, "name", None))
 def test_hints_keep_their_values(api: Dialect, body: dict[str, Any]) -> None:
-    given = {"latency_sensitivity": 0.9, "osl": 300, "speculative_prefill": True, "strict_priority": 4}
-    asked = {**body, "model": "m", "nvext": {"agent_hints": given, "annotations": []}, "cache_salt": "s"}
+    agent_hints = {"latency_sensitivity": 0.9, "osl": 300, "speculative_prefill": True, "strict_priority": 4}
+    asked = {**body, "model": "m", "nvext": {"agent_hints": agent_hints, "annotations": []}, "cache_salt": "s"}
     (conversation,) = api.parse(json.dumps(asked).encode(), {}).conversations
     assert conversation.hints == Hints(latency_sensitivity=0.9, osl=300, speculative_prefill=True, cache_salt="s")
 
 
 @pytest.mark.parametrize(("place", "wrong"), BAD, ids=lambda value: value if isinstance(value, str) else "")
 @pytest.mark.parametrize(("api", "body"), APIS, ids=lambda value: getattr(value, "name", None))
-def test_a_hint_of_a_wrong_type_is_refused_by_its_name(
+def test_hint_of_a_wrong_type_is_refused_by_its_name(
     api: Dialect, body: dict[str, Any], place: str, wrong: dict[str, Any]
 ) -> None:
     with pytest.raises(Invalid) as refusal:

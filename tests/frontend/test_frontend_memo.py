@@ -1,4 +1,4 @@
-"""Tools that were read before: the same objects again, and never another answer than that of a fresh look."""
+"""Tests memos: equal tools are read once, and the result equals that of reading them again."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def wrapped(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "description": LONG, "parameters": {"type": "object"}}}
 
 
-def test_the_same_tools_are_the_same_objects() -> None:
+def test_equal_tools_are_the_same_objects() -> None:
     for dialect, ask, offer in (
         (Messages(), messages, tool),
         (Chat(), chat, wrapped),
@@ -59,7 +59,7 @@ def test_the_same_tools_are_the_same_objects() -> None:
         assert [spec.name for spec in different.conversations[0].tools] == ["write"]
 
 
-def test_a_known_list_of_tools_gives_what_a_fresh_one_does() -> None:
+def test_remembered_tools_equal_fresh_ones() -> None:
     dialect = Messages()
     body = messages([tool("read"), tool("find", defer_loading=True), {"type": "web_search_20250305", "name": "search"}])
     fresh = parse_messages(body, {})
@@ -67,8 +67,8 @@ def test_a_known_list_of_tools_gives_what_a_fresh_one_does() -> None:
     assert fresh.notes == ["web_search_20250305"]
 
 
-def test_what_the_conversation_changes_of_its_tools_is_its_own() -> None:
-    """`tool_addition` and `tool_removal` change one request's tools, not what is known of them."""
+def test_changes_of_tools_stay_in_their_conversation() -> None:
+    """`tool_addition` and `tool_removal` change the tools of one request, not those in the memo."""
     dialect = Messages()
     definition = {"type": "tool_definition", "definition": tool("late")}
     removed = {"type": "tool_reference", "name": "read"}
@@ -95,7 +95,7 @@ def test_what_the_conversation_changes_of_its_tools_is_its_own() -> None:
         (Responses(), responses([function("read"), function("read")])),
     ],
 )
-def test_wrong_tools_are_refused_in_the_same_words_each_time(dialect: Any, body: bytes) -> None:
+def test_invalid_tools_are_refused_equally_each_time(dialect: Any, body: bytes) -> None:
     told = []
     for _ in range(3):
         with pytest.raises(Invalid) as refused:
@@ -105,14 +105,14 @@ def test_wrong_tools_are_refused_in_the_same_words_each_time(dialect: Any, body:
     assert "tools" in told[0][0] or "Tool names" in told[0][0]
 
 
-def test_the_place_of_a_wrong_tool_is_that_in_the_whole_body() -> None:
+def test_place_of_an_invalid_tool_is_that_in_the_body() -> None:
     with pytest.raises(Invalid, match=r"tools\.1\.input_schema"):
         parse_messages(messages([tool("read"), {"name": "x", "input_schema": 3}]), {})
     with pytest.raises(Invalid, match=r"tools\[1\]\.function\.name"):
         parse_chat(chat([wrapped("read"), {"type": "function", "function": {"name": 3}}]), {}, Settings())
 
 
-def test_half_a_surrogate_pair_in_a_tool_is_mended() -> None:
+def test_lone_surrogate_in_a_tool_is_mended() -> None:
     body = messages([tool("read")]).replace(b"Reads one", b"Reads \\ud83d one")
     dialect = Messages()
     for _ in range(2):
@@ -120,8 +120,8 @@ def test_half_a_surrogate_pair_in_a_tool_is_mended() -> None:
         assert spec.description.startswith("Reads \ufffd one file")
 
 
-def test_what_was_used_least_lately_goes_first() -> None:
-    known: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
+def test_least_recently_used_value_is_dropped_first() -> None:
+    cache: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
     made: list[bytes] = []
 
     def make(data: bytes) -> bytes:
@@ -130,30 +130,30 @@ def test_what_was_used_least_lately_goes_first() -> None:
 
     parts = {letter: letter * MIN_SIZE for letter in (b"a", b"b", b"c", b"d", b"e")}
     for letter in (b"a", b"b", b"c", b"d", b"a", b"e", b"a", b"b"):
-        assert known.get(parts[letter], make) == parts[letter]
+        assert cache.get(parts[letter], make) == parts[letter]
     assert made == [b"a", b"b", b"c", b"d", b"e", b"b"]
-    assert known.size == 4 * MIN_SIZE
+    assert cache.size == 4 * MIN_SIZE
 
 
-def test_what_is_too_large_or_too_small_is_not_kept() -> None:
-    known: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
+def test_too_large_and_too_small_values_are_not_kept() -> None:
+    cache: Memo[bytes] = Memo(max_size=4 * MIN_SIZE)
     for data in (b"x" * (MIN_SIZE - 1), b"x" * (MIN_SIZE + 1)):
-        assert known.get(data, bytes) == data
-    assert known.size == 0
+        assert cache.get(data, bytes) == data
+    assert cache.size == 0
 
 
-def test_what_could_not_be_made_is_tried_again() -> None:
-    known: Memo[int] = Memo()
+def test_failed_value_is_made_again() -> None:
+    cache: Memo[int] = Memo()
 
     def fail(_: bytes) -> int:
         raise Invalid("no")
 
     with pytest.raises(Invalid):
-        known.get(b"1" * MIN_SIZE, fail)
-    assert known.get(b"1" * MIN_SIZE, len) == MIN_SIZE
+        cache.get(b"1" * MIN_SIZE, fail)
+    assert cache.get(b"1" * MIN_SIZE, len) == MIN_SIZE
 
 
-def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> None:
+def test_tools_in_the_input_do_not_reach_the_next_request() -> None:
     dialect = Responses()
     added = {"type": "additional_tools", "tools": [function("late")]}
     items = [added, {"type": "message", "role": "user", "content": "Hi."}]
@@ -162,25 +162,25 @@ def test_tools_that_enter_with_the_input_are_not_those_of_the_next_request() -> 
         assert [spec.name for spec in dialect.parse(body, {}).conversation.tools] == names
 
 
-def test_of_parts_with_one_hash_the_newest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_of_parts_with_one_hash_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo, "xxh3_64_intdigest", lambda _: 1)
-    known: Memo[bytes] = Memo()
+    cache: Memo[bytes] = Memo()
     for part in (b"a" * MIN_SIZE, b"b" * MIN_SIZE, b"a" * MIN_SIZE):
-        assert known.get(part, bytes.upper) == part.upper()
-    assert known.size == MIN_SIZE
+        assert cache.get(part, bytes.upper) == part.upper()
+    assert cache.size == MIN_SIZE
 
 
 INSTRUCTIONS = "Be brief, be exact, and read a file before you change it. " * 200
 OTHER = INSTRUCTIONS[:3000] + "X" + INSTRUCTIONS[3001:]
 
 
-def shared(known: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
+def shared(cache: Memo[Any], *system: str, said: str = "Hi.") -> Conversation:
     conversation = Conversation("m", [Message("user", [Text(said)])], system=[Text("".join(list(t))) for t in system])
-    share_texts(conversation, known)
+    share_texts(conversation, cache)
     return conversation
 
 
-def test_requests_with_the_same_instructions_hold_one_text() -> None:
+def test_requests_with_equal_instructions_share_one_text() -> None:
     api = Messages()
     blocks = [{"type": "text", "text": "You are an agent."}, {"type": "text", "text": INSTRUCTIONS}]
     said = [[{"role": "user", "content": text}] for text in ("Hi.", INSTRUCTIONS + "?")]
@@ -191,38 +191,38 @@ def test_requests_with_the_same_instructions_hold_one_text() -> None:
     ]
 
 
-def test_instructions_that_are_messages_are_held_once_too() -> None:
+def test_instructions_in_messages_are_shared() -> None:
     api = Chat(Settings())
 
     def ask(said: str) -> Conversation:
-        turns = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": said}]
-        return api.parse(chat([], messages=turns), {}).conversations[0]
+        messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": said}]
+        return api.parse(chat([], messages=messages), {}).conversations[0]
 
     first, second = ask("Hi."), ask("Bye.")
     assert first.messages[0].parts[0] is second.messages[0].parts[0]
     assert second.messages[1].parts == [Text("Bye.")]
 
 
-def test_texts_that_only_begin_and_end_alike_stay_what_they_are() -> None:
-    known: Memo[Any] = Memo()
+def test_texts_with_equal_ends_stay_different() -> None:
+    cache: Memo[Any] = Memo()
     for system in (INSTRUCTIONS, OTHER, INSTRUCTIONS, OTHER):
-        assert shared(known, system).system == [Text(system)]
-    assert known.size == len(INSTRUCTIONS) + len(OTHER)
+        assert shared(cache, system).system == [Text(system)]
+    assert cache.size == len(INSTRUCTIONS) + len(OTHER)
 
 
-def test_short_texts_and_texts_too_large_are_left_alone() -> None:
-    known: Memo[Any] = Memo(4 * MIN_CHARS)
-    shared(known, "x" * (MIN_CHARS - 1), "y" * (MIN_CHARS + 1))
-    assert known.size == 0
-    shared(known, "z" * MIN_CHARS)
-    assert known.size == MIN_CHARS
+def test_short_and_too_large_texts_are_not_shared() -> None:
+    cache: Memo[Any] = Memo(4 * MIN_CHARS)
+    shared(cache, "x" * (MIN_CHARS - 1), "y" * (MIN_CHARS + 1))
+    assert cache.size == 0
+    shared(cache, "z" * MIN_CHARS)
+    assert cache.size == MIN_CHARS
 
 
-def test_the_least_recently_used_texts_go_first() -> None:
-    known: Memo[Any] = Memo(4 * MIN_CHARS)
-    kept = shared(known, "0" * MIN_CHARS).system[0]
+def test_least_recently_used_text_is_dropped_first() -> None:
+    cache: Memo[Any] = Memo(4 * MIN_CHARS)
+    kept = shared(cache, "0" * MIN_CHARS).system[0]
     for name in "12345":
-        shared(known, name * MIN_CHARS)
-        assert shared(known, "0" * MIN_CHARS).system[0] is kept
-        assert known.size <= 4 * MIN_CHARS
-    assert shared(known, "5" * MIN_CHARS, said="1" * MIN_CHARS).messages[0].parts == [Text("1" * MIN_CHARS)]
+        shared(cache, name * MIN_CHARS)
+        assert shared(cache, "0" * MIN_CHARS).system[0] is kept
+        assert cache.size <= 4 * MIN_CHARS
+    assert shared(cache, "5" * MIN_CHARS, said="1" * MIN_CHARS).messages[0].parts == [Text("1" * MIN_CHARS)]

@@ -1,4 +1,4 @@
-"""One models document for three families of clients; names with slashes; pages."""
+"""Tests the models document for three families of clients, names with slashes, and pages."""
 
 import asyncio
 import hashlib
@@ -99,26 +99,26 @@ def test_entries_fit_openais_strict_type_and_vllms_clients(card: ModelCard) -> N
         ({"after_id": "nobody"}, ["acme/one", "claude-one", "two"], False),
     ],
 )
-def test_pages(query: dict[str, str], expected: list[str], more: bool) -> None:
+def test_lists_have_pages(query: dict[str, str], expected: list[str], more: bool) -> None:
     document = page(**query)
     assert ids(document) == expected
     assert document["has_more"] is more
     assert document["last_id"] == (expected[-1] if expected else None)
 
 
-def test_lifecycles() -> None:
+def test_lifecycle_filters_the_list() -> None:
     assert ids(page("deprecated", "retired")) == []
     assert len(ids(page("retired", "active"))) == 3
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "", "1.5"])
-def test_bad_limits(limit: str) -> None:
+def test_invalid_limit_is_refused(limit: str) -> None:
     with pytest.raises(Invalid, match="limit: Input should be"):
         page(limit=limit)
 
 
 @pytest.mark.parametrize("spelled", ["acme/served-model", "acme%2Fserved-model", "acme%2fserved-model"])
-async def test_a_slash_in_a_name_is_raw_or_escaped(spelled: str) -> None:
+async def test_slash_in_a_name_may_be_escaped(spelled: str) -> None:
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(f"GET /v1/models/{spelled} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
@@ -128,14 +128,14 @@ async def test_a_slash_in_a_name_is_raw_or_escaped(spelled: str) -> None:
     assert f'"id":"{MODEL}"' in answer
 
 
-async def test_lifecycle_and_limit_over_http() -> None:
+async def test_lifecycle_and_limit_are_read_from_the_query() -> None:
     async with serving(FakeGateway(cards=CARDS)) as served, ClientSession(served.url) as http:
         assert ids(await (await http.get("/v1/models?limit=1000")).json()) == ["acme/one", "claude-one", "two"]
         assert ids(await (await http.get("/v1/models?lifecycle[]=retired")).json()) == []
         assert (await http.get("/v1/models?limit=0")).status == 400
 
 
-async def test_no_models_yet() -> None:
+async def test_list_without_models_is_empty() -> None:
     async with serving(FakeGateway(cards=[])) as served, ClientSession(served.url) as http:
         document = await (await http.get("/v1/models")).json()
     assert document == {
@@ -149,7 +149,7 @@ async def test_no_models_yet() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models?client_version=0.169.0", "/codex/models.json"])
-async def test_an_unchanged_list_is_not_sent_again(path: str) -> None:
+async def test_unchanged_list_is_not_sent_again(path: str) -> None:
     gateway = FakeGateway(cards=CARDS)
     async with serving(gateway) as served, ClientSession(served.url) as http:
         first = await http.get(path)
@@ -162,7 +162,7 @@ async def test_an_unchanged_list_is_not_sent_again(path: str) -> None:
         assert changed.headers["etag"] != etag
 
 
-async def test_every_way_to_the_catalogue_has_one_etag_and_pages_have_their_own() -> None:
+async def test_catalogue_has_one_etag_and_pages_have_their_own() -> None:
     async with serving(FakeGateway(cards=CARDS)) as served, ClientSession(served.url) as http:
         etags = [
             (await http.get(path)).headers["etag"]
@@ -182,14 +182,14 @@ async def test_models_cannot_be_deleted() -> None:
         assert (error["type"], error["message"]) == ("invalid_request_error", "Method DELETE is not allowed here")
 
 
-async def test_unknown_names_are_not_found() -> None:
+async def test_unknown_name_is_not_found() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         answer = await http.get("/v1/models/acme%2Fnobody")
         assert answer.status == 404
         assert (await answer.json())["error"]["message"] == "model: acme/nobody"
 
 
-async def test_an_answer_tells_codex_which_catalogue_holds() -> None:
+async def test_answer_has_the_etag_of_the_catalogue() -> None:
     gateway = FakeGateway()
     async with serving(gateway) as served, ClientSession(served.url) as http:
         etag = (await http.get("/codex/models.json")).headers["etag"]
@@ -205,7 +205,7 @@ async def test_an_answer_tells_codex_which_catalogue_holds() -> None:
         assert answer.headers["x-models-etag"] == (await http.get("/codex/models.json")).headers["etag"] != etag
 
 
-async def test_a_key_sees_the_models_that_it_may_use(tmp_path: Path) -> None:
+async def test_key_lists_the_models_that_it_may_use(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     digests = [hashlib.sha256(key).hexdigest() for key in (b"all", b"few")]
     keys.write_text(f"a:{digests[0]}\nb:{digests[1]} models=two\n")

@@ -1,4 +1,4 @@
-"""Our own OpenAPI document: it says what is served, and what is served does what it says (schemathesis)."""
+"""Tests that the OpenAPI document describes what is served, and that answers conform to it (schemathesis)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry
 from structlog import get_logger
 
+from services.frontend.apis.shared.mount import Api
 from services.frontend.apis.shared.openapi import REASONS, document
 from services.frontend.app import APIS, make_app
 from services.runtime.config import FrontendConfig
@@ -19,7 +20,7 @@ from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra `test`)")
 
 EXAMPLES = 25
-"""Of each operation and mode; the whole run takes about half a minute."""
+"""Examples for each operation and mode; the whole run takes about half a minute."""
 OPERATIONS = [operation for api in APIS for operation in api.operations]
 EVERYTHING = document("1.0", APIS)
 
@@ -35,7 +36,7 @@ def app() -> web.Application:
     return make_app(FrontendConfig(), FakeGateway(), CollectorRegistry(), get_logger())
 
 
-def test_every_route_is_described_and_everything_described_is_a_route(app: web.Application) -> None:
+def test_document_describes_every_route_and_no_other(app: web.Application) -> None:
     described = {(operation.method, operation.path) for operation in OPERATIONS}
     served = {
         (route.method.lower(), route.resource.canonical)
@@ -46,7 +47,7 @@ def test_every_route_is_described_and_everything_described_is_a_route(app: web.A
     assert len(described) == len(OPERATIONS)
 
 
-async def test_the_document_is_served_to_all_and_says_what_this_frontend_serves() -> None:
+async def test_document_is_public_and_has_the_enabled_apis() -> None:
     async with serving(config=FrontendConfig(enable_anthropic_api=False)) as served, ClientSession(served.url) as http:
         response = await http.get("/openapi.json")
         told = await response.json()
@@ -56,7 +57,7 @@ async def test_the_document_is_served_to_all_and_says_what_this_frontend_serves(
     assert set(told["paths"]["/v1/responses"]) == {"get", "post"}
 
 
-def test_the_document_is_whole() -> None:
+def test_every_reference_in_the_document_is_defined() -> None:
     names = EVERYTHING["components"]["schemas"]
     for reference in set(_references(EVERYTHING)):
         kind, _, name = reference.removeprefix("#/components/").partition("/")
@@ -83,7 +84,7 @@ def _references(node: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-def test_wire_types_carry_the_constraints_of_their_api() -> None:
+def test_wire_types_have_the_constraints_of_their_api() -> None:
     schemas = EVERYTHING["components"]["schemas"]
     body = schemas["MessagesBody"]["properties"]
     assert body["messages"] == {
@@ -108,6 +109,16 @@ def test_wire_types_carry_the_constraints_of_their_api() -> None:
     assert create["allOf"][1] == {"required": ["model", "max_tokens"]}
 
 
+def test_members_with_a_default_are_required_in_answers_only() -> None:
+    schemas = EVERYTHING["components"]["schemas"]
+    assert {"id", "type", "role", "content", "stop_reason", "usage"} <= set(schemas["MessagesAnswer"]["required"])
+    assert {"object", "choices"} <= set(schemas["ChatAnswer"]["required"])
+    assert {"finish_reason", "logprobs"} <= set(schemas["ChatAnswerChoice"]["required"])
+    assert {"object", "status", "store", "error"} <= set(schemas["ResponsesAnswer"]["required"])
+    assert schemas["ChatBody"]["required"] == ["messages"]
+    assert schemas["ChatBody"]["properties"]["temperature"]["default"] is None
+
+
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99}
 HI = [{"role": "user", "content": "hi"}]
 REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [
@@ -130,8 +141,30 @@ REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [
 ]
 
 
+def test_answers_have_exact_enumerations_and_required_members() -> None:
+    schemas = EVERYTHING["components"]["schemas"]
+    chat, completion, message = schemas["ChatAnswerChoice"], schemas["CompletionsChoice"], schemas["MessagesAnswer"]
+    assert chat["properties"]["finish_reason"] == {"enum": ["function_call", "length", "stop", "tool_calls"]}
+    assert completion["properties"]["finish_reason"] == {"enum": ["length", "stop"]}
+    assert {"end_turn", "tool_use"} < {*message["properties"]["stop_reason"]["enum"]}
+    assert {"finish_reason", "message", "logprobs"} <= {*chat["required"]}
+    assert {"role", "content", "refusal"} == {*schemas["ChatAnswerMessage"]["required"]}
+    assert {"type", "role", "stop_reason", "stop_sequence", "usage"} <= {*message["required"]}
+    assert all("object" in schemas[f"{api}Answer"]["required"] for api in ("Chat", "Completions", "Responses"))
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_no_type_is_in_requests_and_answers(api: Api) -> None:
+    """Members with a default are optional in a request and required in an answer."""
+    bodies, answers = (
+        msgspec.json.schema_components({kind for kind in kinds if kind})[1]
+        for kinds in zip(*((one.body, one.answer) for one in api.operations), strict=True)
+    )
+    assert not bodies.keys() & answers.keys()
+
+
 @pytest.mark.parametrize(("method", "path", "body"), REQUESTS, ids=[f"{m} {p}" for m, p, _ in REQUESTS])
-async def test_answers_are_of_their_types(method: str, path: str, body: Any) -> None:
+async def test_answers_have_their_types(method: str, path: str, body: Any) -> None:
     (kind,) = [one.answer for one in OPERATIONS if (one.method.upper(), one.path) == (method, path)]
     async with serving(FakeGateway(everything_said)) as served, ClientSession(served.url) as http:
         response = await http.request(method, path.replace("{id}", MODEL), json=body)
@@ -139,7 +172,7 @@ async def test_answers_are_of_their_types(method: str, path: str, body: Any) -> 
         msgspec.json.decode(await response.read(), type=kind)
 
 
-async def test_a_compaction_decodes_whatever_its_request_says_of_decoding() -> None:
+async def test_compaction_ignores_the_requests_sampling() -> None:
     """Found by schemathesis on a running stack: `generate: false` left no summary, which was a 500."""
     ask = {"model": MODEL, "input": "hi", "generate": False, "stop": ["a"], "stop_token_ids": [1]}
     async with serving(FakeGateway(everything_said)) as served, ClientSession(served.url) as http:
@@ -155,8 +188,8 @@ def operations() -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
-async def test_nothing_generated_from_the_document_finds_a_500_or_an_undocumented_answer(operation: Any) -> None:
-    """Status, content type, schema and headers of every answer, to bodies that the document allows and to others."""
+async def test_generated_requests_get_only_documented_answers(operation: Any) -> None:
+    """Checks status, content type, schema and headers of every answer, to valid and invalid requests."""
     gateway = FakeGateway(everything_said)
     gateway.any_model = True
     async with serving(gateway) as served:

@@ -1,4 +1,5 @@
-"""The one table of sampling fields: every API takes each of them, and another one is a line in it and one in `Sampling`."""
+"""Tests the table of sampling fields: every API accepts each field, and a new field needs one line in it and one in
+`Sampling`."""
 
 import json
 from typing import Any, get_args, get_type_hints
@@ -26,7 +27,9 @@ VALUES: dict[type, Any] = {float: 0.5, int: 7, bool: True}
 
 @pytest.mark.parametrize(("dialect", "body"), APIS, ids=[dialect.name for dialect, _ in APIS])
 @pytest.mark.parametrize("field", msgspec.structs.fields(SamplingFields), ids=lambda field: field.name)
-def test_every_api_takes_every_field(dialect: Any, body: dict[str, Any], field: msgspec.structs.FieldInfo) -> None:
+def test_every_api_accepts_every_sampling_field(
+    dialect: Any, body: dict[str, Any], field: msgspec.structs.FieldInfo
+) -> None:
     kinds = get_args(get_type_hints(SamplingFields)[field.name])
     value = next(VALUES[kind] for kind in VALUES if kind in kinds)
     ask = dialect.parse(json.dumps({"model": "m", **body, field.name: value}).encode(), {})
@@ -45,12 +48,12 @@ class WarmerBody(WarmerFields):
     stop_words: list[str] | None = None
 
 
-def test_another_field_needs_no_other_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_sampling_field_needs_no_other_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling_fields, "Sampling", Warmer)
     monkeypatch.setattr(sampling_fields, "SamplingFields", WarmerFields)
     body = msgspec.json.decode(b'{"warmth": 0.25, "top_k": 3, "stop_words": ["a"]}', type=WarmerBody)
     assert sampling_of(body, stop=body.stop_words) == Warmer(warmth=0.25, top_k=3, stop=["a"])
 
 
-def test_what_is_absent_has_the_default_of_sampling() -> None:
+def test_absent_field_has_the_default_of_sampling() -> None:
     assert sampling_of(SamplingFields(), max_tokens=None, stop=None) == Sampling()

@@ -1,4 +1,5 @@
-"""What the vendors' APIs refuse is refused here, in their words; docs/differences.md lists the rest."""
+"""Tests that requests which the vendors' APIs refuse are refused with their wording; docs/differences.md lists the
+exceptions."""
 
 import json
 from typing import Any
@@ -227,7 +228,7 @@ TAKEN = [
 @pytest.mark.parametrize(
     ("request_", "message", "param"), REFUSED, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_refused_in_the_native_words(request_: tuple[str, Json], message: str, param: str) -> None:
+def test_refusal_has_native_wording(request_: tuple[str, Json], message: str, param: str) -> None:
     api, body = request_
     with pytest.raises(Invalid) as refusal:
         APIS[api].parse(json.dumps({"model": "m", **body}).encode(), {})
@@ -235,7 +236,7 @@ def test_refused_in_the_native_words(request_: tuple[str, Json], message: str, p
 
 
 @pytest.mark.parametrize("request_", TAKEN, ids=str)
-def test_taken(request_: tuple[str, Json]) -> None:
+def test_valid_request_is_accepted(request_: tuple[str, Json]) -> None:
     api, body = request_
     assert APIS[api].parse(json.dumps({"model": "m", **body}).encode(), {}).conversations
 
@@ -264,6 +265,6 @@ def test_numbers_are_finite(body: tuple[str, Json], number: str) -> None:
         ("ÄÄÄÄ", None),
     ],
 )
-def test_size_of_base64(data: str, size: int | None) -> None:
+def test_size_of_base64_is_computed_without_decoding(data: str, size: int | None) -> None:
     assert base64_size(data) == size
     assert base64_size(data.encode()) == size

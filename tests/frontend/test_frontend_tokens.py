@@ -1,4 +1,4 @@
-"""Counting, tokenizing and detokenizing over HTTP."""
+"""Tests counting, tokenizing and detokenizing over HTTP."""
 
 from typing import Any
 
@@ -19,14 +19,14 @@ HI = [{"role": "user", "content": "hi"}]
         ({"prompt": "a bb", "messages": HI}, "a bb", True),
     ],
 )
-async def test_tokenize_text(path: str, body: dict[str, Any], text: str, special: bool) -> None:
+async def test_text_is_tokenized(path: str, body: dict[str, Any], text: str, special: bool) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         document = await (await http.post(path, json={"model": "claude-alias", **body})).json()
     assert document == {"count": 2, "max_model_len": 131072, "tokens": [1, 2], "token_strs": None}
     assert served.gateway.tokenized == [(MODEL, text, None, special)]
 
 
-async def test_tokenize_a_conversation() -> None:
+async def test_conversation_is_tokenized() -> None:
     body = {"model": MODEL, "messages": HI, "system": "be brief", "tools": [{"name": "look", "input_schema": {}}]}
     async with serving() as served, ClientSession(served.url) as http:
         document = await (await http.post("/v1/tokenize", json=body)).json()
@@ -38,7 +38,7 @@ async def test_tokenize_a_conversation() -> None:
     assert [tool.name for tool in conversation.tools] == ["look"]
 
 
-async def test_detokenize() -> None:
+async def test_ids_are_detokenized() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         for path in ("/detokenize", "/v1/detokenize"):
             document = await (await http.post(path, json={"model": MODEL, "tokens": [1, 3]})).json()
@@ -59,14 +59,14 @@ async def test_detokenize() -> None:
         ),
     ],
 )
-async def test_refusals(path: str, body: dict[str, Any], message: str) -> None:
+async def test_invalid_request_is_refused(path: str, body: dict[str, Any], message: str) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.post(path, json=body)
         assert response.status == 400
         assert (await response.json())["error"]["message"] == message
 
 
-async def test_count_answers_context_management() -> None:
+async def test_count_reports_context_management() -> None:
     body = {"model": MODEL, "messages": HI}
     async with serving() as served, ClientSession(served.url) as http:
         plain = await (await http.post("/v1/messages/count_tokens", json=body)).json()
@@ -100,7 +100,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "argume
         {"messages": [*HI, {"role": "assistant", "content": "x", "reasoning": "y"}]},
     ],
 )
-async def test_tokenize_a_conversation_of_chat_completions(body: dict[str, Any]) -> None:
+async def test_chat_conversation_is_tokenized(body: dict[str, Any]) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         assert (await http.post("/tokenize", json={"model": MODEL, **body})).status == 200
     ((_, _, conversation, _),) = served.gateway.tokenized
@@ -108,7 +108,7 @@ async def test_tokenize_a_conversation_of_chat_completions(body: dict[str, Any])
     assert not conversation.prefill
 
 
-async def test_the_prompt_of_a_chat_request_is_that_of_its_turn() -> None:
+async def test_tokenized_chat_prompt_equals_the_turns_prompt() -> None:
     body = {"model": MODEL, "messages": HI, "functions": [{"name": "look"}], "reasoning_effort": "none"}
     async with serving() as served, ClientSession(served.url) as http:
         assert (await http.post("/v1/tokenize", json=body)).status == 200
@@ -120,7 +120,7 @@ async def test_the_prompt_of_a_chat_request_is_that_of_its_turn() -> None:
     assert [tool.name for tool in told.tools] == ["look"]
 
 
-async def test_what_both_apis_know_is_read_as_messages() -> None:
+async def test_ambiguous_body_is_read_as_messages() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         assert (await http.post("/tokenize", json={"model": MODEL, "messages": HI})).status == 200
         refused = await http.post("/tokenize", json={"model": MODEL, "messages": 5})

@@ -1,4 +1,4 @@
-"""Malformed requests in the words of the native API, and JSON that is none."""
+"""Tests the native wording of errors for malformed requests and invalid JSON."""
 
 import json
 from typing import Any
@@ -62,11 +62,11 @@ def with_block(block: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_wording(request_body: Any, message: str) -> None:
+def test_failed_validation_has_native_wording(request_body: Any, message: str) -> None:
     assert refused(json.dumps(request_body).encode()) == message
 
 
-def test_unknown_block_type_names_those_that_are_known() -> None:
+def test_error_for_an_unknown_block_type_names_the_known_types() -> None:
     message = refused(json.dumps(with_block({"type": "hologram", "data": 1})).encode())
     assert message.startswith(
         "messages.0.content.0: Input tag 'hologram' found using 'type' does not match any of the expected tags: 'text'"
@@ -74,7 +74,7 @@ def test_unknown_block_type_names_those_that_are_known() -> None:
     assert "'tool_result'" in message
 
 
-def test_unknown_block_type_inside_a_result() -> None:
+def test_error_for_an_unknown_block_in_a_result_names_the_known_types() -> None:
     inner = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "thinking", "thinking": ""}]}
     message = refused(json.dumps(with_block(inner)).encode())
     assert message == (
@@ -126,12 +126,12 @@ def unmatched(place: str, *known: str) -> str:
         ),
     ],
 )
-def test_an_unknown_type_is_told_beside_those_that_may_stand_there(request_body: Any, message: str) -> None:
+def test_error_for_an_unknown_type_names_the_types_allowed_there(request_body: Any, message: str) -> None:
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": "x"}], **request_body}
     assert refused(json.dumps(body).encode()) == message
 
 
-def test_a_tool_choice_without_a_name() -> None:
+def test_tool_choice_without_a_name_is_refused() -> None:
     tool = {"name": "look", "input_schema": {}}
     body = {
         "max_tokens": 9,
@@ -156,7 +156,7 @@ def test_a_tool_choice_without_a_name() -> None:
         b'\xef\xbb\xbf{"messages": []}',
     ],
 )
-def test_what_is_no_json(body: bytes) -> None:
+def test_body_other_than_json_is_refused(body: bytes) -> None:
     assert refused(body).startswith("The request body is not valid JSON: ")
 
 
@@ -168,16 +168,16 @@ def test_what_is_no_json(body: bytes) -> None:
         b'{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": ' + b"[" * 100_000,
     ],
 )
-def test_bottomless_nesting_is_refused(body: bytes) -> None:
+def test_deep_nesting_is_refused(body: bytes) -> None:
     assert refused(body) == "The request body is nested too deeply."
 
 
-def test_wording_survives_what_follows_being_no_json() -> None:
+def test_wording_survives_invalid_json_after_the_mistake() -> None:
     assert refused(b'{"max_tokens": "x", ') == "max_tokens: Input should be a valid integer"
 
 
 @pytest.mark.parametrize(
-    ("given", "mended"),
+    ("source", "mended"),
     [
         (rb'"\ud83d\ude00"', rb'"\ud83d\ude00"'),
         (rb'"\uD83D\uDE00 ok"', rb'"\uD83D\uDE00 ok"'),
@@ -192,11 +192,11 @@ def test_wording_survives_what_follows_being_no_json() -> None:
         (rb'"\\\\ud83d"', rb'"\\\\ud83d"'),
     ],
 )
-def test_half_a_surrogate_pair_is_mended(given: bytes, mended: bytes) -> None:
-    assert mend_surrogates(given) == mended
+def test_lone_surrogate_is_mended(source: bytes, mended: bytes) -> None:
+    assert mend_surrogates(source) == mended
 
 
-def test_a_tool_result_cut_inside_an_emoji_is_served() -> None:
+def test_tool_result_cut_inside_an_emoji_is_served() -> None:
     body = rb'{"max_tokens": 9, "messages": [{"role": "user", "content": "cut \ud83d"}]}'
-    (turn,) = parse(body, {}).conversation.messages
-    assert turn.parts[0].text == "cut \ufffd"  # type: ignore[union-attr]
+    (message,) = parse(body, {}).conversation.messages
+    assert message.parts[0].text == "cut \ufffd"  # type: ignore[union-attr]

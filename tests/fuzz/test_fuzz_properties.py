@@ -111,7 +111,7 @@ class Faulty:
         ("thinking aloud", "reasoning is known as such"),
     ],
 )
-def test_a_parser_that_violates_a_property_is_detected(raw: str, property: str) -> None:
+def test_parser_that_violates_a_property_is_detected(raw: str, property: str) -> None:
     properties.check(Case("hermes", raw))
     with pytest.raises(PropertyViolated) as caught:
         properties.check(Tampered("hermes", raw))
@@ -131,9 +131,7 @@ def test_exceptions_of_the_parser_are_propagated() -> None:
         ("nothing is lost", ["a"], properties.accounted_for),
     ],
 )
-def test_prose_that_is_not_in_the_input_is_detected(
-    property: str, texts: list[str], check: Callable[[Case, list[Block]], None]
-) -> None:
+def test_invented_text_is_detected(property: str, texts: list[str], check: Callable[[Case, list[Block]], None]) -> None:
     blocks = [Block("text", None, None, text, True) for text in texts]
     with pytest.raises(PropertyViolated) as caught:
         check(Case("hermes", "a b"), blocks)
@@ -203,7 +201,7 @@ def test_any_bytes_are_a_case_and_can_be_mutated() -> None:
         assert (case.prefix + case.raw).encode().decode() == case.prefix + case.raw
 
 
-def test_a_failing_case_is_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_case_is_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(case: Case) -> None:
         if "<b>" in case.raw:
             raise PropertyViolated("no bold", case.raw)
@@ -214,7 +212,7 @@ def test_a_failing_case_is_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (least.tools, least.in_reasoning, least.prefix, least.seed) == ((), False, "", 0)
 
 
-def test_a_generated_turn_with_other_blocks_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_turn_with_other_blocks_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     case, segments = generated_turn(bytes([9, 0, 0, 1, 3]))
     monkeypatch.setattr("fuzz.targets.stories.generated_turn", lambda data: (case, [*segments, ("text", "more", {})]))
     with pytest.raises(PropertyViolated):

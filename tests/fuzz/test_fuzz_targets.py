@@ -48,8 +48,6 @@ def test_hosted_results_are_parsed_or_refused(block: bytes) -> None:
         (["</", "</done>"], "x</done>", "x", "</"),
     ],
 )
-def test_a_stop_string_inside_another_is_found_in_every_split(
-    stops: list[str], text: str, shown: str, hit: str
-) -> None:
+def test_stop_string_inside_another_is_found_in_every_split(stops: list[str], text: str, shown: str, hit: str) -> None:
     assert stop.reference(text, stops) == (shown, hit)
     stop.one(bytes([len(stops) - 1, 0]) + "\0".join([*stops, text]).encode())

@@ -1,4 +1,4 @@
-"""Chains of keys, and that cached chains equal computed ones."""
+"""Cached chains of keys equal computed ones."""
 
 import concurrent.futures
 
@@ -9,19 +9,19 @@ from schemas.conversation import Client, Conversation, Media, Message, Reasoning
 from services.ledger.chain import ChainCache, chain_of
 from services.runtime.branch_cache import BRANCHES
 from tests.conftest import examples
-from tests.templates.adapting import call, result, said, user
+from tests.templates.adapting import assistant, call, result, user
 
 texts = st.sampled_from(["a", "b c", "", " "])
 kinds = st.sampled_from(["user", "answer", "call", "result", "thought", "media", "system"])
 
 
-def turn(kind: str, text: str, number: int) -> Message:
+def message(kind: str, text: str, number: int) -> Message:
     made = {
         "user": user(text),
-        "answer": said(Text(text)),
-        "call": said(Text(text), call("run", '{"a": 1}', f"c{number % 4}")),
+        "answer": assistant(Text(text)),
+        "call": assistant(Text(text), call("run", '{"a": 1}', f"c{number % 4}")),
         "result": result(text, f"c{number % 5}"),
-        "thought": said(Reasoning(text), Text("x")),
+        "thought": assistant(Reasoning(text), Text("x")),
         "media": Message("user", [Media("image", text)]),
         "system": Message("system", [Text(text)]),
     }
@@ -35,45 +35,50 @@ def turn(kind: str, text: str, number: int) -> Message:
     ),
     room=st.sampled_from([0, 5000, 1 << 20]),
 )
-def test_sessions_in_any_order(steps: list[tuple[int, list[tuple[str, str]], int]], room: int) -> None:
-    """They grow, go back, change their front; ids of calls come again."""
+def test_cached_chains_equal_computed_ones_in_any_order(
+    steps: list[tuple[int, list[tuple[str, str]], int]], room: int
+) -> None:
+    """Sessions grow, go back and change their instructions; ids of calls repeat."""
     cache = ChainCache(room)
     sessions: dict[int, list[Message]] = {}
     for which, more, back in steps:
-        turns = sessions.get(which, [])
-        turns = turns[: len(turns) - back] if back == 3 else turns
-        turns = [*turns, *(turn(kind, text, len(turns) + at) for at, (kind, text) in enumerate(more))]
-        sessions[which] = turns
+        messages = sessions.get(which, [])
+        messages = messages[: len(messages) - back] if back == 3 else messages
+        messages = [*messages, *(message(kind, text, len(messages) + at) for at, (kind, text) in enumerate(more))]
+        sessions[which] = messages
         for scope in (b"one", b"two"):
-            conversation = Conversation("m", turns, system=[Text("S" * which), Text("T" * 4096 * (which % 2))])
+            conversation = Conversation("m", messages, system=[Text("S" * which), Text("T" * 4096 * (which % 2))])
             assert cache.chain_of(conversation, scope) == chain_of(conversation, scope)
         assert cache.size <= room
 
 
-def test_only_what_is_new_is_hashed() -> None:
+def test_only_new_messages_are_hashed() -> None:
     cache = ChainCache(1 << 20)
-    turns = [user("hi")]
+    messages = [user("hi")]
     for number in range(50):
-        turns = [*turns, said(call("run", "{}", f"c{number}")), result("ok", f"c{number}")]
-        before = cache.chain_of(Conversation("m", turns), b"")
-        after = cache.chain_of(Conversation("m", [*turns, said(Text("so")), user("go on")]), b"")
+        messages = [*messages, assistant(call("run", "{}", f"c{number}")), result("ok", f"c{number}")]
+        before = cache.chain_of(Conversation("m", messages), b"")
+        after = cache.chain_of(Conversation("m", [*messages, assistant(Text("so")), user("go on")]), b"")
         assert [one is other for one, other in zip(before.links, after.links, strict=False)] == [True] * (number + 1)
 
 
-def test_a_turn_that_is_not_over_is_no_link_to_go_on_from() -> None:
+def test_chain_with_an_open_turn_is_not_continued() -> None:
     cache = ChainCache(1 << 20)
-    open_ended = [user("hi"), said(Text("a"))]
-    grown = [*open_ended, said(Text("b")), user("so")]
-    for turns in (open_ended, grown, open_ended):
-        assert cache.chain_of(Conversation("m", turns), b"") == chain_of(Conversation("m", turns), b"")
+    open_ended = [user("hi"), assistant(Text("a"))]
+    grown = [*open_ended, assistant(Text("b")), user("so")]
+    for messages in (open_ended, grown, open_ended):
+        assert cache.chain_of(Conversation("m", messages), b"") == chain_of(Conversation("m", messages), b"")
 
 
-def test_threads_and_branches() -> None:
+def test_threads_and_branches_share_a_cache() -> None:
     cache = ChainCache(60_000)
     requests = [
         Conversation(
             "m",
-            [user("hi"), *(turn for at in range(length) for turn in (said(Text(f"{which} {at}")), user("x")))],
+            [
+                user("hi"),
+                *(message for at in range(length) for message in (assistant(Text(f"{which} {at}")), user("x"))),
+            ],
             client=Client(session=str(which % 3)),
         )
         for which in range(2 * BRANCHES)
@@ -85,14 +90,14 @@ def test_threads_and_branches() -> None:
     assert cache.size <= 60_000
 
 
-def test_long_instructions_have_one_hash_however_often_they_come() -> None:
+def test_long_instructions_are_hashed_once() -> None:
     cache = ChainCache(1 << 20)
     long = "Be careful. " * 1000
     systems = ([long, "a"], [long, "b"], [long + "a"], [long], ["a", long], [long, "a", ""])
     for _ in range(2):
         for scope in (b"one", b"two"):
             for texts in systems:
-                for turns in ([user("hi")], [user("other")], [user("hi"), said(Text("so")), user("go on")]):
-                    conversation = Conversation("m", turns, system=[Text(text) for text in texts])
+                for messages in ([user("hi")], [user("other")], [user("hi"), assistant(Text("so")), user("go on")]):
+                    conversation = Conversation("m", messages, system=[Text(text) for text in texts])
                     assert cache.chain_of(conversation, scope) == chain_of(conversation, scope)
     assert 0 < cache.size <= 1 << 20

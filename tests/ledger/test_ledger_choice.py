@@ -1,4 +1,4 @@
-"""Which of several entries with the same visible history a turn gets."""
+"""The choice among entries with the same visible history."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.restore import open_ledger
 from services.runtime.config import PreprocessorConfig
-from tests.ledger.test_ledger_comparison import CALLED, MORE, NOTARY, SEALER, Session, called, results, said
+from tests.ledger.test_ledger_comparison import CALLED, MORE, SEALER, SIGNER, Session, assistant, called, results
 
 TURNS = [f"{number:024x}" for number in range(20)]
 ANSWER = "Done."
@@ -35,20 +35,20 @@ class Alike:
 
     def __init__(self, session: Session, client: Callable[[int], Client] = lambda number: Client()) -> None:
         self.session, self.client = session, client
-        self.known: dict[int, list[int]] = {}
+        self.ids: dict[int, list[int]] = {}
         self.entries: dict[int, LedgerEntry] = {}
 
-    def prompt(self, number: int, *turns: Message, **more: Any) -> Prompt:
-        return self.session.prompt(*turns, client=self.client(number), **more)
+    def prompt(self, number: int, *messages: Message, **more: Any) -> Prompt:
+        return self.session.prompt(*messages, client=self.client(number), **more)
 
-    def decode(self, number: int, visible: str, *turns: Message, thought: str | None = None, turn: str = "") -> None:
+    def decode(self, number: int, visible: str, *messages: Message, thought: str | None = None, turn: str = "") -> None:
         """The next turn of a session: its own thought, then what all have."""
-        prompt = self.prompt(number, *turns)
+        prompt = self.prompt(number, *messages)
         text = f"{self.thought(number) if thought is None else thought}\n</think>\n\n{visible}"
         parse, entry = self.session.decode(prompt, text, turn=turn or TURNS[number])
         assert entry is not None
-        self.entries[number] = NOTARY.sign(entry)
-        self.known[number] = [*prompt.ids, *parse.ids]
+        self.entries[number] = SIGNER.sign(entry)
+        self.ids[number] = [*prompt.ids, *parse.ids]
 
     def commit(self) -> None:
         for entry in self.entries.values():
@@ -59,8 +59,8 @@ class Alike:
         return f"I am number {number}."
 
     def is_exact(self, number: int, prompt: Prompt) -> bool:
-        known = self.known[number]
-        return [*prompt.ids[: len(known)]] == known
+        ids = self.ids[number]
+        return [*prompt.ids[: len(ids)]] == ids
 
     def is_rendered(self, prompt: Prompt) -> bool:
         assert prompt.found is not None
@@ -81,149 +81,149 @@ def started(session: Session, count: int, visible: str, **more: Any) -> Alike:
 
 
 @pytest.mark.parametrize("respell", [str, lambda call: call.replace("_", "")], ids=["as sent", "respelled"])
-def test_the_ids_of_calls(session: Session, respell: Callable[[str], str]) -> None:
+def test_ids_of_calls_choose_the_entry(session: Session, respell: Callable[[str], str]) -> None:
     alike = started(session, 20, CALLED)
     for number in range(20):
         own = respell(call_id(TURNS[number], 1))
-        assert alike.is_exact(number, alike.prompt(number, said(called(call_id=own)), results(own)))
+        assert alike.is_exact(number, alike.prompt(number, assistant(called(call_id=own)), results(own)))
 
 
-def test_calls_of_a_turn_that_is_lost(session: Session) -> None:
-    """Another session's turn with the same call is not taken for it."""
+def test_call_of_a_lost_turn_chooses_no_entry(session: Session) -> None:
+    """Another session's turn with the same call is another turn."""
     alike = started(session, 1, CALLED)
     lost = call_id("f" * 24, 1)
-    prompt = alike.prompt(0, said(called(call_id=lost)), results(lost))
+    prompt = alike.prompt(0, assistant(called(call_id=lost)), results(lost))
     assert outcome(prompt) == "unknown"
     assert alike.is_rendered(prompt)
 
 
 @pytest.mark.parametrize("seal", [True, False], ids=["sealed", "text"])
-def test_reasoning(session: Session, seal: bool) -> None:
+def test_reasoning_chooses_the_entry(session: Session, seal: bool) -> None:
     alike = started(session, 20, ANSWER)
     for number in range(20):
         thought = alike.thought(number)
         sent = Reasoning(None, SEALER.of(None).seal(thought, TURNS[number])) if seal else Reasoning(thought)
-        assert alike.is_exact(number, alike.prompt(number, said(sent, Text(ANSWER)), MORE))
+        assert alike.is_exact(number, alike.prompt(number, assistant(sent, Text(ANSWER)), MORE))
 
 
-def test_a_seal_shows_which_of_equal_thoughts_it_is(session: Session) -> None:
+def test_seal_chooses_among_equal_thoughts(session: Session) -> None:
     alike = Alike(session)
     for number in range(3):
         alike.decode(number, ANSWER + " " * number, thought="The same.")
     alike.commit()
     for number in range(3):
         seal = SEALER.of(None).seal("The same.", TURNS[number])
-        assert alike.is_exact(number, alike.prompt(number, said(Reasoning("The same.", seal), Text(ANSWER)), MORE))
-    assert outcome(alike.prompt(0, said(Reasoning("The same."), Text(ANSWER)), MORE)) == "ambiguous"
+        assert alike.is_exact(number, alike.prompt(number, assistant(Reasoning("The same.", seal), Text(ANSWER)), MORE))
+    assert outcome(alike.prompt(0, assistant(Reasoning("The same."), Text(ANSWER)), MORE)) == "ambiguous"
 
 
-def test_the_ids_of_items(session: Session) -> None:
+def test_ids_of_items_choose_the_entry(session: Session) -> None:
     alike = started(session, 3, ANSWER)
     for number in range(3):
-        turn = replace(said(Text(ANSWER)), ids=[f"msg_{TURNS[number]}001"])
-        assert alike.is_exact(number, alike.prompt(number, turn, MORE))
-        turn = said(Reasoning(None, None, id=f"rs_{TURNS[number]}000"), Text(ANSWER))
-        assert alike.is_exact(number, alike.prompt(number, turn, MORE))
+        message = replace(assistant(Text(ANSWER)), ids=[f"msg_{TURNS[number]}001"])
+        assert alike.is_exact(number, alike.prompt(number, message, MORE))
+        message = assistant(Reasoning(None, None, id=f"rs_{TURNS[number]}000"), Text(ANSWER))
+        assert alike.is_exact(number, alike.prompt(number, message, MORE))
 
 
-def test_the_session_of_the_client(session: Session) -> None:
+def test_session_id_chooses_the_entry(session: Session) -> None:
     alike = started(session, 3, ANSWER, client=lambda number: Client(session=f"s{number}"))
     for number in range(3):
-        assert alike.is_exact(number, alike.prompt(number, said(Text(ANSWER)), MORE))
-    assert alike.is_rendered(alike.prompt(3, said(Text(ANSWER)), MORE))
+        assert alike.is_exact(number, alike.prompt(number, assistant(Text(ANSWER)), MORE))
+    assert alike.is_rendered(alike.prompt(3, assistant(Text(ANSWER)), MORE))
 
 
-def test_a_lone_thought_of_another_session_is_not_restored(session: Session) -> None:
+def test_reasoning_of_another_session_is_not_restored(session: Session) -> None:
     alike = started(session, 1, ANSWER, client=lambda number: Client(session=f"s{number}"))
-    prompt = alike.prompt(1, said(Text(ANSWER)), MORE)
+    prompt = alike.prompt(1, assistant(Text(ANSWER)), MORE)
     assert outcome(prompt) == "ambiguous"
     assert alike.is_rendered(prompt)
 
 
-def test_with_no_evidence_nothing_is_restored(session: Session) -> None:
+def test_without_evidence_nothing_is_restored(session: Session) -> None:
     alike = started(session, 2, ANSWER)
-    prompt = alike.prompt(0, said(Text(ANSWER)), MORE)
+    prompt = alike.prompt(0, assistant(Text(ANSWER)), MORE)
     assert outcome(prompt) == "ambiguous"
     assert alike.is_rendered(prompt)
 
 
 def test_equal_tokens_need_no_evidence(session: Session) -> None:
-    """A retry of a greedy model, say."""
+    """For example retries of a greedy model."""
     alike = Alike(session)
     for number in range(3):
         alike.decode(number, ANSWER, thought="The same.")
     alike.commit()
     for number in range(3):
-        assert alike.is_exact(number, alike.prompt(number, said(Text(ANSWER)), MORE))
+        assert alike.is_exact(number, alike.prompt(number, assistant(Text(ANSWER)), MORE))
 
 
-def test_a_later_turn_decides_the_earlier_ones(session: Session) -> None:
+def test_later_turn_decides_the_earlier_ones(session: Session) -> None:
     """The first turn shows nothing; its successor has a call."""
     alike = Alike(session, lambda number: Client(session=f"s{number}"))
-    first: list[Message] = [said(Text(ANSWER)), MORE]
-    for visible, turns, suffix in ((ANSWER, [], "a"), (CALLED, first, "b")):
+    first: list[Message] = [assistant(Text(ANSWER)), MORE]
+    for visible, messages, suffix in ((ANSWER, [], "a"), (CALLED, first, "b")):
         for number in range(4):
-            alike.decode(number, visible, *turns, turn=TURNS[number][:-1] + suffix + str(number))
+            alike.decode(number, visible, *messages, turn=TURNS[number][:-1] + suffix + str(number))
         alike.commit()
     alike.client = lambda number: Client()  # as a resumed session with another id
     for number in range(4):
         own = call_id(TURNS[number][:-1] + "b" + str(number), 1)
-        prompt = alike.prompt(number, *first, said(called(call_id=own)), results(own))
+        prompt = alike.prompt(number, *first, assistant(called(call_id=own)), results(own))
         assert alike.is_exact(number, prompt)
         assert prompt.text.count("I am number") == 2
 
 
-def test_an_earlier_turn_decides_the_later_ones(session: Session) -> None:
+def test_earlier_turn_decides_the_later_ones(session: Session) -> None:
     alike = started(session, 4, CALLED)
     histories = []
     for number in range(4):
         own = call_id(TURNS[number], 1)
-        histories.append([said(called(call_id=own)), results(own)])
+        histories.append([assistant(called(call_id=own)), results(own)])
         alike.decode(number, ANSWER, *histories[number], turn=TURNS[number][:-2] + "ff")
     alike.commit()
     for number, history in enumerate(histories):
-        assert alike.is_exact(number, alike.prompt(number, *history, said(Text(ANSWER)), MORE))
+        assert alike.is_exact(number, alike.prompt(number, *history, assistant(Text(ANSWER)), MORE))
 
 
-def test_what_was_rendered_once_stays_rendered(session: Session) -> None:
+def test_unrestored_turn_stays_unrestored(session: Session) -> None:
     """A prompt that restored nothing of an unclear turn is the prefix of the next one, which could."""
     alike = started(session, 2, ANSWER)
-    first: list[Message] = [said(Text(ANSWER)), MORE]
+    first: list[Message] = [assistant(Text(ANSWER)), MORE]
     alike.decode(0, CALLED, *first, turn="a" * 24)
     alike.commit()
     own = call_id("a" * 24, 1)
-    prompt = alike.prompt(0, said(Reasoning(alike.thought(0)), Text(ANSWER)), MORE)
+    prompt = alike.prompt(0, assistant(Reasoning(alike.thought(0)), Text(ANSWER)), MORE)
     assert alike.thought(0) in prompt.text
-    prompt = alike.prompt(0, *first, said(called(call_id=own)), results(own))
+    prompt = alike.prompt(0, *first, assistant(called(call_id=own)), results(own))
     assert alike.is_exact(0, prompt)
     assert prompt.text.count("I am number") == 1
 
 
-def test_both_branches_of_a_fork(session: Session) -> None:
+def test_both_branches_of_a_fork_are_exact(session: Session) -> None:
     alike = started(session, 1, CALLED)
     own = call_id(TURNS[0], 1)
-    stem = [said(called(call_id=own)), results(own)]
+    stem = [assistant(called(call_id=own)), results(own)]
     for branch in (1, 2):
         alike.decode(branch, ANSWER, *stem)
     alike.commit()
     for branch in (1, 2):
         sent: list[Part] = [Reasoning(alike.thought(branch)), Text(ANSWER)]
-        assert alike.is_exact(branch, alike.prompt(branch, *stem, said(*sent), MORE))
-    assert alike.is_exact(0, alike.prompt(0, *stem, said(Text(ANSWER)), MORE)), "their common stem is certain"
+        assert alike.is_exact(branch, alike.prompt(branch, *stem, assistant(*sent), MORE))
+    assert alike.is_exact(0, alike.prompt(0, *stem, assistant(Text(ANSWER)), MORE)), "their common stem is certain"
 
 
-def test_another_tenants_seal_is_nothing(session: Session) -> None:
+def test_seal_of_another_tenant_chooses_no_entry(session: Session) -> None:
     alike = started(session, 2, ANSWER)
     foreign = SEALER.of("other").seal(alike.thought(0), TURNS[0])
-    assert alike.is_rendered(alike.prompt(0, said(Reasoning(None, foreign), Text(ANSWER)), MORE))
+    assert alike.is_rendered(alike.prompt(0, assistant(Reasoning(None, foreign), Text(ANSWER)), MORE))
 
 
-def test_entries_that_may_be_elsewhere(session: Session) -> None:
+def test_lone_entry_is_not_used_while_the_bucket_may_have_siblings(session: Session) -> None:
     """While the bucket may have siblings, a lone entry does not add reasoning."""
     session.ledger.entries.shared = True
     alike = started(session, 1, ANSWER)
     key = alike.entries[0].key
-    conversation = [said(Text(ANSWER)), MORE]
+    conversation = [assistant(Text(ANSWER)), MORE]
     assert alike.is_rendered(alike.prompt(0, *conversation))
     session.ledger.entries.set_complete(key)
     assert alike.is_exact(0, alike.prompt(0, *conversation))
@@ -231,27 +231,27 @@ def test_entries_that_may_be_elsewhere(session: Session) -> None:
     assert alike.is_rendered(alike.prompt(0, *conversation))
 
 
-def test_a_sibling_that_had_to_go_is_remembered(setup: ModelSetup) -> None:
+def test_evicted_sibling_still_counts(setup: ModelSetup) -> None:
     ledger = open_ledger(setup, entry_bytes=3000, prompt_bytes=1 << 20)
     alike = started(Session(setup, ledger), 8, ANSWER)
     assert len(ledger.entries) == 1
-    assert alike.is_rendered(alike.prompt(7, said(Text(ANSWER)), MORE))
-    assert alike.is_exact(7, alike.prompt(7, said(Reasoning(alike.thought(7)), Text(ANSWER)), MORE))
+    assert alike.is_rendered(alike.prompt(7, assistant(Text(ANSWER)), MORE))
+    assert alike.is_exact(7, alike.prompt(7, assistant(Reasoning(alike.thought(7)), Text(ANSWER)), MORE))
 
 
-def test_a_session_that_goes_on_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None:
+def test_long_session_keeps_its_early_turns_in_memory(setup: ModelSetup) -> None:
     ledger = open_ledger(setup, entry_bytes=200_000, prompt_bytes=1 << 24)
-    session, turns, own, others = Session(setup, ledger), list[Message](), list[bytes](), list[bytes]()
+    session, messages, own, others = Session(setup, ledger), list[Message](), list[bytes](), list[bytes]()
     for number in range(48):
-        prompt = session.prompt(*turns)
+        prompt = session.prompt(*messages)
         assert prompt.found is not None
-        assert prompt.found.outcome == ("reused" if turns else "first")
+        assert prompt.found.outcome == ("reused" if messages else "first")
         _, entry = session.decode(prompt, f"I think {number}.\n</think>\n\nAnswer {number}.", turn=f"{number:024x}")
         assert entry is not None
         for mac in (b"own", b"other", b"another"):
             key = entry.key if mac == b"own" else bytes(8) + number.to_bytes(4) + mac
             ledger.add(replace(entry, key=key, mac=mac + number.to_bytes(4)))
             (own if mac == b"own" else others).append(mac + number.to_bytes(4))
-        turns += [said(Text(f"Answer {number}.")), MORE]
+        messages += [assistant(Text(f"Answer {number}.")), MORE]
     assert all(ledger.entries.get(mac) is not None for mac in own)
     assert not all(ledger.entries.get(mac) is not None for mac in others)

@@ -1,4 +1,4 @@
-"""Turns of all kinds of ends and beginnings, and entries that are not to be believed."""
+"""Turns with all kinds of ends and beginnings, and damaged entries."""
 
 from collections.abc import Callable
 from functools import partial
@@ -38,8 +38,8 @@ from services.runtime.storage.seal import Sealer
 
 BASH = ToolSpec("Bash", "run", {"type": "object", "properties": {"command": {"type": "string"}}})
 CALLED = "<tool_call>\n<function=Bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
-SEALER, NOTARY = Sealer(b"test"), EntrySigner(b"test")
-ASKED = Message("user", [Text("hi")])
+SEALER, SIGNER = Sealer(b"test"), EntrySigner(b"test")
+QUESTION = Message("user", [Text("hi")])
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,13 @@ class Session:
     def fresh(self) -> Ledger:
         return open_ledger(self.setup, entry_bytes=1 << 24, prompt_bytes=1 << 24)
 
-    def prompt(self, *turns: Message, **more: Any) -> Prompt:
-        conversation = Conversation("m", [ASKED, *turns], **{"tools": [BASH], **more})
+    def prompt(self, *messages: Message, **more: Any) -> Prompt:
+        conversation = Conversation("m", [QUESTION, *messages], **{"tools": [BASH], **more})
         remember = partial(self.ledger.recall, unseal=SEALER.of(None).open)
         return assemble(conversation, self.setup, unseal=SEALER.of(None).open, remember=remember)
 
     def ids(self, text: str) -> list[int]:
-        """Never those of a tokenizer: two characters at a time."""
+        """Ids that no tokenizer returns: two characters at a time."""
         special = {
             token: self.setup.tokenizer.id_of(token) for token in ("<think>", "</think>", "<tool_call>", "</tool_call>")
         }
@@ -82,10 +82,10 @@ class Session:
         reason: FinishReason = FinishReason.STOP,
         *,
         turn: str = "t1",
-        **context: Any,
+        **more: Any,
     ) -> tuple[TurnParse, LedgerEntry | None]:
         assert prompt.found is not None
-        given = ParseContext(
+        context = ParseContext(
             model="m",
             family=self.setup.family.name,
             frontend="f",
@@ -94,9 +94,9 @@ class Session:
             in_reasoning=prompt.in_reasoning,
             prefix=prompt.prefix,
             ledger=prompt.found.context,
-            **context,
+            **more,
         )
-        parse = TurnParse(turn, 1, given, "w")
+        parse = TurnParse(turn, 1, context, "w")
         parse.start(self.ledger.model.vocabulary, SEALER)
         parse.feed(self.ids(text))
         if not parse.ended:
@@ -104,11 +104,11 @@ class Session:
         entry = entry_of(parse, self.ledger.model.vocabulary.open(frozenset()))
         return parse, entry
 
-    def learn(self, prompt: Prompt, text: str, *args: Any, **context: Any) -> list[int]:
-        """Decodes, commits, and returns what the engine then has."""
-        parse, entry = self.decode(prompt, text, *args, **context)
+    def learn(self, prompt: Prompt, text: str, *args: Any, **more: Any) -> list[int]:
+        """Decodes and commits a turn; returns the ids that the engine then has."""
+        parse, entry = self.decode(prompt, text, *args, **more)
         assert entry is not None
-        self.ledger.add(NOTARY.sign(entry))
+        self.ledger.add(SIGNER.sign(entry))
         return [*prompt.ids, *parse.ids]
 
 
@@ -117,7 +117,7 @@ def session(setup: ModelSetup) -> Session:
     return Session(setup)
 
 
-def said(*parts: Part) -> Message:
+def assistant(*parts: Part) -> Message:
     return Message("assistant", list(parts))
 
 
@@ -133,69 +133,69 @@ MORE = Message("user", [Text("go on")])
 
 
 class TestEnds:
-    def test_at_the_limit_in_the_text(self, session: Session) -> None:
-        known = session.learn(session.prompt(), "so\n</think>\n\nHalf an answ", FinishReason.LENGTH)
-        prompt = session.prompt(said(Text("Half an answ")), MORE)
-        assert [*prompt.ids[: len(known)]] == known
-        assert session.setup.tokenizer.decode(prompt.ids[len(known) :]).startswith(
+    def test_text_cut_at_the_limit_keeps_its_tokens(self, session: Session) -> None:
+        engine_ids = session.learn(session.prompt(), "so\n</think>\n\nHalf an answ", FinishReason.LENGTH)
+        prompt = session.prompt(assistant(Text("Half an answ")), MORE)
+        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
+        assert session.setup.tokenizer.decode(prompt.ids[len(engine_ids) :]).startswith(
             "<|im_end|>\n<|im_start|>user\ngo on"
         )
 
-    def test_at_the_limit_in_the_thought_nothing_is_found_again(self, session: Session) -> None:
+    def test_reasoning_cut_at_the_limit_has_no_entry(self, session: Session) -> None:
         _, entry = session.decode(session.prompt(), "half a tho", FinishReason.LENGTH)
         assert entry is None
 
-    def test_in_a_call_nothing_is_found_again(self, session: Session) -> None:
+    def test_call_cut_at_the_limit_has_no_entry(self, session: Session) -> None:
         _, entry = session.decode(session.prompt(), "so\n</think>\n\n" + CALLED[:40], FinishReason.LENGTH)
         assert entry is None
 
-    def test_with_the_first_call_where_only_one_is_wanted(self, session: Session) -> None:
+    def test_turn_cut_after_its_only_call_keeps_its_tokens(self, session: Session) -> None:
         first = session.prompt(tool_choice=ToolChoice("auto", parallel=False))
-        known = session.learn(first, "so\n</think>\n\n" + CALLED + "\n" + CALLED, calls="single")
+        engine_ids = session.learn(first, "so\n</think>\n\n" + CALLED + "\n" + CALLED, calls="single")
         prompt = session.prompt(
-            said(Reasoning("so"), called()), results(), tool_choice=ToolChoice("auto", parallel=False)
+            assistant(Reasoning("so"), called()), results(), tool_choice=ToolChoice("auto", parallel=False)
         )
-        assert [*prompt.ids[: len(known)]] == known
+        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
         assert session.setup.tokenizer.decode(prompt.ids).count("</function>") == prompt.text.count("</function>")
         assert "</function>\n</tool_call><|im_end|>" in session.setup.tokenizer.decode(prompt.ids)
 
     @pytest.mark.parametrize("include", [False, True])
-    def test_at_a_stop_string_within_a_token(self, session: Session, include: bool) -> None:
+    def test_turn_stopped_within_a_token_keeps_its_tokens(self, session: Session, include: bool) -> None:
         sampling = Sampling(stop=["END"], include_stop=include)
         first = session.prompt(sampling=sampling)
         parse, entry = session.decode(first, "so\n</think>\n\nAll wellEND of it", stop=["END"], include_stop=include)
         assert entry is not None
-        session.ledger.add(NOTARY.sign(entry))
+        session.ledger.add(SIGNER.sign(entry))
         kept = [*first.ids, *parse.ids[: len(entry.ids) // 4]]
         assert len(kept) > len(first.ids) + 5
-        prompt = session.prompt(said(Text("All wellEND" if include else "All well")), MORE)
+        prompt = session.prompt(assistant(Text("All wellEND" if include else "All well")), MORE)
         assert [*prompt.ids[: len(kept)]] == kept
         text = session.setup.tokenizer.decode(prompt.ids[len(first.ids) :])
         assert text.startswith("so\n</think>\n\nAll well" + ("END" if include else "") + "<|im_end|>")
 
-    def test_of_a_failed_turn_nothing_is_found_again(self, session: Session) -> None:
+    def test_failed_turn_has_no_entry(self, session: Session) -> None:
         _, entry = session.decode(session.prompt(), "so\n</think>\n\nhm", FinishReason.ERROR)
         assert entry is None
 
 
 class TestBeginnings:
-    def test_a_forced_call(self, session: Session) -> None:
+    def test_forced_call_keeps_its_tokens(self, session: Session) -> None:
         choice = ToolChoice("tool", "Bash")
         first = session.prompt(tool_choice=choice)
-        known = session.learn(first, "<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
-        prompt = session.prompt(said(called()), results())
-        assert [*prompt.ids[: len(known)]] == known
+        engine_ids = session.learn(first, "<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>")
+        prompt = session.prompt(assistant(called()), results())
+        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
 
-    def test_an_answer_that_the_client_has_begun(self, session: Session) -> None:
-        first = session.prompt(said(Text("The answer is")), thinking=Thinking("disabled"))
-        known = session.learn(first, " forty-two. ")
-        prompt = session.prompt(said(Text("The answer is forty-two.")), MORE, thinking=Thinking("disabled"))
-        assert [*prompt.ids[: len(known)]] == known
+    def test_answer_that_the_client_started_keeps_its_tokens(self, session: Session) -> None:
+        first = session.prompt(assistant(Text("The answer is")), thinking=Thinking("disabled"))
+        engine_ids = session.learn(first, " forty-two. ")
+        prompt = session.prompt(assistant(Text("The answer is forty-two.")), MORE, thinking=Thinking("disabled"))
+        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
 
-    def test_an_open_thought_that_stays_empty(self, session: Session) -> None:
-        known = session.learn(session.prompt(), "\n</think>\n\nAt once.")
-        prompt = session.prompt(said(Text("At once.")), MORE)
-        assert [*prompt.ids[: len(known)]] == known
+    def test_empty_open_reasoning_keeps_its_tokens(self, session: Session) -> None:
+        engine_ids = session.learn(session.prompt(), "\n</think>\n\nAt once.")
+        prompt = session.prompt(assistant(Text("At once.")), MORE)
+        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
 
 
 class TestClients:
@@ -212,10 +212,10 @@ class TestClients:
             [called(), Text("Looking.")],
         ],
     )
-    def test_the_same_turn_in_other_words(self, session: Session, sent: list[Part]) -> None:
-        known = self.learnt(session)
-        prompt = session.prompt(said(*sent), results())
-        assert [*prompt.ids[: len(known)]] == known
+    def test_same_turn_in_another_form_keeps_its_tokens(self, session: Session, sent: list[Part]) -> None:
+        engine_ids = self.learnt(session)
+        prompt = session.prompt(assistant(*sent), results())
+        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
 
     @pytest.mark.parametrize(
         "sent",
@@ -227,59 +227,59 @@ class TestClients:
             [Reasoning("so"), Text("Looking.")],
         ],
     )
-    def test_another_turn_is_the_clients_own(self, session: Session, sent: list[Part]) -> None:
+    def test_changed_turn_is_rendered_as_the_client_sent_it(self, session: Session, sent: list[Part]) -> None:
         self.learnt(session)
-        prompt = session.prompt(said(*sent), results())
+        prompt = session.prompt(assistant(*sent), results())
         assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
-        assert prompt.text == Session(session.setup).prompt(said(*sent), results()).text
+        assert prompt.text == Session(session.setup).prompt(assistant(*sent), results()).text
 
     @pytest.mark.parametrize(("sent", "same"), [("make", True), ("cd /a && make", True), ("cd /b && make", False)])
-    def test_a_command_that_claude_code_has_tidied(self, session: Session, sent: str, same: bool) -> None:
-        known = session.learn(session.prompt(), "so\n</think>\n\n" + CALLED.replace("ls", "cd /a && make"))
-        prompt = session.prompt(said(Reasoning("so"), called(f'{{"command":"{sent}"}}')), results())
-        assert ([*prompt.ids[: len(known)]] == known) is same
+    def test_command_that_claude_code_tidied_keeps_its_tokens(self, session: Session, sent: str, same: bool) -> None:
+        engine_ids = session.learn(session.prompt(), "so\n</think>\n\n" + CALLED.replace("ls", "cd /a && make"))
+        prompt = session.prompt(assistant(Reasoning("so"), called(f'{{"command":"{sent}"}}')), results())
+        assert ([*prompt.ids[: len(engine_ids)]] == engine_ids) is same
 
-    def test_reasoning_is_not_put_back_where_the_client_wants_it_dropped(self, session: Session) -> None:
+    def test_reasoning_is_not_restored_if_the_client_drops_it(self, session: Session) -> None:
         self.learnt(session)
         thinking = Thinking(history="drop")
-        prompt = session.prompt(said(Text("Looking."), called()), results(), MORE, thinking=thinking)
+        prompt = session.prompt(assistant(Text("Looking."), called()), results(), MORE, thinking=thinking)
         assert " so " not in prompt.text.partition("assistant\n")[2].partition("<tool_call>")[0]
 
-    def test_what_stood_before_must_be_the_very_same(self, session: Session) -> None:
+    def test_turn_after_another_prompt_is_encoded_again(self, session: Session) -> None:
         """Tools are not in the key: one of the same length shows in the text."""
         self.learnt(session)
         other = replace(BASH, description="fun")
         assert len(other.description) == len(BASH.description)
-        prompt = session.prompt(said(Text("Looking."), called()), results(), tools=[other])
+        prompt = session.prompt(assistant(Text("Looking."), called()), results(), tools=[other])
         assert prompt.found is not None
         assert prompt.found.outcome == "moved"
         assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
 
-    def test_what_is_anothers_tenant_is_not_there(self, session: Session) -> None:
-        known = self.learnt(session)
-        prompt = session.prompt(said(Text("Looking."), called()), results(), client=Client(tenant="other"))
-        assert [*prompt.ids[: len(known)]] != known
+    def test_turns_of_another_tenant_are_not_found(self, session: Session) -> None:
+        engine_ids = self.learnt(session)
+        prompt = session.prompt(assistant(Text("Looking."), called()), results(), client=Client(tenant="other"))
+        assert [*prompt.ids[: len(engine_ids)]] != engine_ids
 
 
 class TestEntries:
-    """What comes over the bus."""
+    """Entries from the bus."""
 
     def signed(self, session: Session) -> LedgerEntry:
         _, entry = session.decode(session.prompt(), "so\n</think>\n\n" + CALLED)
         assert entry is not None
-        return NOTARY.sign(entry)
+        return SIGNER.sign(entry)
 
     def prompt(self, session: Session) -> Prompt:
-        return session.prompt(said(Reasoning("so"), called()), results())
+        return session.prompt(assistant(Reasoning("so"), called()), results())
 
-    def test_only_what_is_signed_is_read(self, session: Session) -> None:
+    def test_only_signed_entries_are_read(self, session: Session) -> None:
         entry = self.signed(session)
         data = msgspec.json.encode(entry)
-        assert NOTARY.read(data) == entry
+        assert SIGNER.read(data) == entry
         for bad in (b"", b"null", b"[]", b"{}", data[:-9] + data[-8:], data.replace(b'"m"', b'"n"', 1), b"\xff" + data):
-            assert NOTARY.read(bad) is None
+            assert SIGNER.read(bad) is None
         assert EntrySigner(b"other").read(data) is None
-        assert NOTARY.read(msgspec.json.encode(replace(entry, ids=entry.ids[4:]))) is None
+        assert SIGNER.read(msgspec.json.encode(replace(entry, ids=entry.ids[4:]))) is None
 
     @pytest.mark.parametrize(
         "spoil",
@@ -297,23 +297,21 @@ class TestEntries:
             lambda entry: replace(entry, calls_as_text=True),
         ],
     )
-    def test_an_entry_that_does_not_hold_is_not_used(
-        self, session: Session, spoil: Callable[[LedgerEntry], LedgerEntry]
-    ) -> None:
-        session.ledger.add(NOTARY.sign(spoil(self.signed(session))))
+    def test_damaged_entry_is_not_used(self, session: Session, spoil: Callable[[LedgerEntry], LedgerEntry]) -> None:
+        session.ledger.add(SIGNER.sign(spoil(self.signed(session))))
         prompt = self.prompt(session)
         assert [*prompt.ids] == session.setup.tokenizer.encode(prompt.text)
 
-    def test_a_parent_that_is_not_there_costs_the_parents_tokens_only(self, session: Session) -> None:
+    def test_lost_parent_costs_only_its_tokens(self, session: Session) -> None:
         entry = self.signed(session)
         lost = replace(entry, context=replace(entry.context, parent=b"x" * 16, parent_end=5))
-        session.ledger.add(NOTARY.sign(lost))
+        session.ledger.add(SIGNER.sign(lost))
         prompt = self.prompt(session)
         assert prompt.found is not None
         assert prompt.found.outcome == "reused"
         assert session.setup.tokenizer.decode(prompt.ids).count("<|im_start|>") == prompt.text.count("<|im_start|>")
 
-    def test_another_models_entry_is_not_taken(self, session: Session) -> None:
+    def test_entry_of_another_model_is_not_added(self, session: Session) -> None:
         assert not session.ledger.add(replace(self.signed(session), model="n"))
 
     def test_memory_is_bounded(self, setup: ModelSetup) -> None:
@@ -321,35 +319,37 @@ class TestEntries:
         session = Session(setup, ledger)
         entry = self.signed(session)
         for number in range(100):
-            ledger.add(NOTARY.sign(replace(entry, key=number.to_bytes(16, "big"))))
+            ledger.add(SIGNER.sign(replace(entry, key=number.to_bytes(16, "big"))))
         assert ledger.entries.size <= 20_000
         assert 0 < len(ledger.entries) < 20
 
-    def test_of_equal_answers_each_is_found(self, session: Session) -> None:
-        """Several choices of one request may say the same and think otherwise."""
-        known = [session.learn(session.prompt(), f"{thought}\n</think>\n\nYes.") for thought in ("one", "two", "three")]
-        for thought, ids in zip(("one", "two", "three"), known, strict=True):
-            prompt = session.prompt(said(Reasoning(thought), Text("Yes.")), MORE)
+    def test_equal_answers_with_other_thoughts_are_each_found(self, session: Session) -> None:
+        """Several choices of one request may have the same text and other reasoning."""
+        engine_ids = [
+            session.learn(session.prompt(), f"{thought}\n</think>\n\nYes.") for thought in ("one", "two", "three")
+        ]
+        for thought, ids in zip(("one", "two", "three"), engine_ids, strict=True):
+            prompt = session.prompt(assistant(Reasoning(thought), Text("Yes.")), MORE)
             assert [*prompt.ids[: len(ids)]] == ids
 
 
-def test_a_session_is_made_anew_of_its_entries(setup: ModelSetup, tmp_path: Path) -> None:
+def test_session_is_rebuilt_from_its_entries(setup: ModelSetup, tmp_path: Path) -> None:
     session = Session(setup)
-    turns: list[Message] = []
+    messages: list[Message] = []
     entries: list[LedgerEntry] = []
     for number in range(6):
-        prompt = session.prompt(*turns)
+        prompt = session.prompt(*messages)
         parse, entry = session.decode(
             prompt, f" thought {number} \n</think>\n\n{CALLED.replace('ls', f'ls {number}')}\n"
         )
         assert entry is not None
-        entries.append(NOTARY.sign(entry))
+        entries.append(SIGNER.sign(entry))
         session.ledger.add(entries[-1])
-        known = [*prompt.ids, *parse.ids]
-        turns += [said(called(f'{{"command":"ls {number}"}}', f"c{number}")), results(f"c{number}")]
+        engine_ids = [*prompt.ids, *parse.ids]
+        messages += [assistant(called(f'{{"command":"ls {number}"}}', f"c{number}")), results(f"c{number}")]
     other = Session(setup)
     for entry in entries:
         other.ledger.add(entry)
-    prompt = other.prompt(*turns)
-    assert [*prompt.ids[: len(known)]] == known
-    assert [*prompt.ids] == [*session.prompt(*turns).ids]
+    prompt = other.prompt(*messages)
+    assert [*prompt.ids[: len(engine_ids)]] == engine_ids
+    assert [*prompt.ids] == [*session.prompt(*messages).ids]

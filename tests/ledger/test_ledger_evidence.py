@@ -1,8 +1,8 @@
-"""What of a turn shows which turn it was."""
+"""The ids and reasoning that identify a turn."""
 
 from schemas.conversation import Message, Reasoning, Text
 from services.ledger.evidence import call_id, evidence_of, reasoning_digests, turn_marks
-from tests.templates.adapting import call, said
+from tests.templates.adapting import assistant, call
 
 TURN = "0123456789abcdef01234567"
 
@@ -11,20 +11,20 @@ def test_call_ids_are_found_however_they_are_separated() -> None:
     own = call_id(TURN, 3)
     marks = set(turn_marks(TURN, [own], []))
     for spelled in (own, own.replace("_", ""), own.replace("_", "-"), f"call_{own}|fc_1"):
-        found = evidence_of([said(call("run", "{}", spelled))])
+        found = evidence_of([assistant(call("run", "{}", spelled))])
         assert found.ids
         assert found.ids < marks
 
 
-def test_ids_that_are_not_ours_show_nothing() -> None:
+def test_foreign_ids_are_not_evidence() -> None:
     for foreign in ("", "call_1", "toolu_01A09q90qw90lq917835lq9", "functions.look:0", call_id(TURN, 1)[:-1]):
-        assert not evidence_of([said(call("run", "{}", foreign))]).ids
+        assert not evidence_of([assistant(call("run", "{}", foreign))]).ids
 
 
-def test_items_show_their_turn() -> None:
+def test_item_ids_identify_their_turn() -> None:
     mark = frozenset(turn_marks(TURN, [], []))
     assert evidence_of([Message("assistant", [Text("x")], ids=[f"msg_{TURN}001"])]).ids == mark
-    assert evidence_of([said(Reasoning(None, id=f"rs_{TURN}000"))]).ids == mark
+    assert evidence_of([assistant(Reasoning(None, id=f"rs_{TURN}000"))]).ids == mark
     for foreign in (f"msg_{TURN}i001", "msg_1", f"msg_{TURN[:-1]}"):
         assert not evidence_of([Message("assistant", [Text("x")], ids=[foreign])]).ids
 

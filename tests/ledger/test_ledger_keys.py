@@ -1,4 +1,4 @@
-"""Arguments as clients send them back still stand for the same call."""
+"""Arguments have the same key after clients sent them back."""
 
 import json
 
@@ -8,7 +8,7 @@ from services.ledger.keys import canonical_arguments, key_arguments
 
 
 @pytest.mark.parametrize(
-    ("said", "sent"),
+    ("original", "sent"),
     [
         ({"command": "cd /home/u/p && make"}, {"command": "make"}),
         (
@@ -19,12 +19,12 @@ from services.ledger.keys import canonical_arguments, key_arguments
         ({"timeout": 5000.0, "n": 12345678901234567890}, {"n": 12345678901234567000, "timeout": 5000}),
     ],
 )
-def test_what_claude_code_makes_of_a_call_is_the_same_call(said: object, sent: object) -> None:
-    assert key_arguments(json.dumps(said)) == key_arguments(json.dumps(sent))
+def test_call_that_claude_code_tidied_has_the_same_key(original: object, sent: object) -> None:
+    assert key_arguments(json.dumps(original)) == key_arguments(json.dumps(sent))
 
 
 @pytest.mark.parametrize(
-    ("said", "sent"),
+    ("original", "sent"),
     [
         ({"command": "cd /p && make"}, {"command": "cd /p"}),
         ({"command": "make"}, {"command": "make test"}),
@@ -38,16 +38,16 @@ def test_what_claude_code_makes_of_a_call_is_the_same_call(said: object, sent: o
         ({"inner": {"on": False}}, {"inner": {}}),
     ],
 )
-def test_another_call_is_another(said: object, sent: object) -> None:
-    assert key_arguments(json.dumps(said)) != key_arguments(json.dumps(sent))
+def test_other_calls_have_other_keys(original: object, sent: object) -> None:
+    assert key_arguments(json.dumps(original)) != key_arguments(json.dumps(sent))
 
 
-def test_what_a_template_shows_is_compared_exactly() -> None:
+def test_canonical_arguments_keep_every_difference_of_value() -> None:
     assert canonical_arguments('{"a": "x "}') != canonical_arguments('{"a": "x"}')
     assert canonical_arguments('{"a": false}') != canonical_arguments("{}")
 
 
 @pytest.mark.parametrize("arguments", ["", "[1]", "nonsense ", '{"a": ' + "[" * 100_000, '{"input": "p "}'])
-def test_anything_has_a_key(arguments: str) -> None:
+def test_any_arguments_have_a_key(arguments: str) -> None:
     assert key_arguments(arguments) == key_arguments(arguments)
     assert key_arguments(arguments, freeform=True)

@@ -1,4 +1,4 @@
-"""Random agent sessions through published templates: what an engine has is what the next prompt begins with, wherever
+"""Random agent sessions through published templates: the next prompt begins with the ids of the engine, wherever
 the template keeps the turn; where it does not, the prompt is the template's own text."""
 
 import os
@@ -36,7 +36,7 @@ QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in of_trl()}.values
 CHANCE = st.binary(min_size=150, max_size=400)
 quick = settings(
     max_examples=examples(6),
-    # A session is no simpler for being shorter in bytes, and each takes a while.
+    # A session with fewer bytes is not simpler, and each takes a while.
     phases=[phase for phase in Phase if phase is not Phase.shrink],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -52,14 +52,14 @@ class Models:
         self.of = cache(lambda name: build(TEMPLATES[name].read_text(), directory / name))
 
 
-def said(setup: ModelSetup, ids: list[int]) -> list[str]:
+def decoded_words(setup: ModelSetup, ids: list[int]) -> list[str]:
     return WORD.findall(setup.tokenizer.decode(ids))
 
 
 def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
-    """`partly`: a turn that the template keeps may be rendered again all the same, as some do with a few templates."""
+    """`partly`: a turn that the template keeps may still be rendered again, as happens with a few templates."""
     ids, text = [*step.prompt.ids], step.prompt.text
-    assert said(setup, ids) == WORD.findall(text)
+    assert decoded_words(setup, ids) == WORD.findall(text)
     kept = step.newest_kept
     if kept is None or (ids == step.plain and not kept.whole_in(text, step.ends)):
         assert ids == step.plain
@@ -69,12 +69,12 @@ def check(step: Step, setup: ModelSetup, *, partly: bool = False) -> None:
     assert ids[: len(kept.ids)] == kept.ids, (kept.output.text, text[len(kept.head) :])
     rest = ids[len(kept.ids) :]
     end = text[len(text) - len(setup.tokenizer.decode(rest)) :]
-    assert rest == [*setup.encoder.encode(end)], "the text behind it has other tokens than its own"
+    assert rest == [*setup.encoder.encode(end)], "the text after it has other tokens than its own"
     assert WORD.findall(text)[: -len(WORD.findall(end)) or None] == WORD.findall(kept.head) + kept.output.words
 
 
 @pytest.mark.skipif(not published(), reason="trl is not installed: only our own templates are walked")
-def test_there_are_templates() -> None:
+def test_templates_are_installed() -> None:
     assert len(of_trl()) >= 40
     assert "CHAT_TEMPLATES" not in os.environ or len(PUBLISHED) >= 125
 
@@ -84,7 +84,7 @@ def test_there_are_templates() -> None:
 )
 @quick
 @given(chance=CHANCE)
-def test_a_session_is_its_own_prefix(models: Models, name: str, chance: bytes) -> None:
+def test_each_prompt_extends_the_last_one_and_its_turn(models: Models, name: str, chance: bytes) -> None:
     setup, choose = models.of(name), Choices(chance)
     client = choose.of(list(CLIENTS.values()))
     for step in Walk(setup, choose, [client]):
@@ -109,18 +109,18 @@ def test_lost_entries_cost_tokens_and_nothing_else(models: Models, name: str, ch
     setup, choose = models.of(name), Choices(chance)
     client = choose.of(list(CLIENTS.values()))
     for step in Walk(setup, choose, [client], lossy=True):
-        assert said(setup, [*step.prompt.ids]) == WORD.findall(step.prompt.text)
+        assert decoded_words(setup, [*step.prompt.ids]) == WORD.findall(step.prompt.text)
 
 
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name in ("qwen3_8", "gptoss", "glm4moe", "demo", *OWN)])
 @quick
 @given(chance=CHANCE)
-def test_a_turn_that_was_cut_off_is_a_prefix_too(models: Models, name: str, chance: bytes) -> None:
+def test_cut_turn_is_a_prefix_too(models: Models, name: str, chance: bytes) -> None:
     setup, choose = models.of(name), Choices(chance)
     client = choose.of(list(CLIENTS.values()))
     for step in Walk(setup, choose, [client], cut=True):
         ids, text = [*step.prompt.ids], step.prompt.text
-        assert said(setup, ids) == WORD.findall(text)
+        assert decoded_words(setup, ids) == WORD.findall(text)
         assert step.prompt.found is not None
         if step.prompt.found.outcome == "reused" and (newest := step.before[-1]).output.entry is not None:
             assert ids[: len(newest.ids)] == newest.ids

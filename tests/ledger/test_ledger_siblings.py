@@ -1,4 +1,4 @@
-"""Sessions that look alike: ten at a time, of all clients, in any order, through published templates."""
+"""Sessions that look alike: ten at once, of all clients, in any order, with published templates."""
 
 from collections import Counter
 from pathlib import Path
@@ -24,14 +24,16 @@ def walk(name: str, directory: Path, seeds: range) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", sorted(set(TEMPLATES) & {"qwen3_8", "gptoss", "demo", "clears_thinking"}))
-def test_ten_sessions_at_once(name: str, tmp_path: Path) -> None:
+def test_ten_alike_sessions_are_exact(name: str, tmp_path: Path) -> None:
     counts = walk(name, tmp_path, range(1))
     assert counts["exact"] > counts["rendered"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
-def test_ten_sessions_at_once_long(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ten_alike_sessions_are_exact_in_long_walks(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     counts = walk(name, tmp_path, range(100, 100 + CROWDS))
     with capsys.disabled():
         print(f"\n{name}: {dict(counts)}")

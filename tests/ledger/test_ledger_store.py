@@ -1,4 +1,4 @@
-"""Siblings in memory: found by their marks, bounded as all entries are."""
+"""Siblings in memory are found by their marks, and bounded like all entries."""
 
 from schemas.ledger import LedgerContext, LedgerEntry
 from services.ledger.store import EntryStore
@@ -16,26 +16,26 @@ def test_siblings_are_found_by_marks_and_newest_first() -> None:
     for number in range(100):
         assert store.add(entry(number))
     assert not store.add(entry(5))
-    found = store.marked(b"key", [b"unknown", (42).to_bytes(8, "big")])
+    found = store.find_marked(b"key", [b"unknown", (42).to_bytes(8, "big")])
     assert found is not None
     assert found.entry == entry(42)
-    assert store.marked(b"other", [(42).to_bytes(8, "big")]) is None
+    assert store.find_marked(b"other", [(42).to_bytes(8, "big")]) is None
     assert [stored.entry for stored in store.find(b"key", 3)] == [entry(99), entry(98), entry(97)]
     assert store.is_complete(b"key")
 
 
-def test_many_siblings_cost_what_as_many_sessions_cost() -> None:
-    alike, apart = EntryStore(100_000), EntryStore(100_000)
+def test_siblings_are_as_cheap_as_sessions() -> None:
+    alike, different = EntryStore(100_000), EntryStore(100_000)
     for number in range(1000):
         alike.add(entry(number))
-        apart.add(entry(number, key=number.to_bytes(8, "big")))
-    assert alike.size == apart.size <= 100_000
-    assert len(alike) == len(apart) < 100
+        different.add(entry(number, key=number.to_bytes(8, "big")))
+    assert alike.size == different.size <= 100_000
+    assert len(alike) == len(different) < 100
     assert not alike.is_complete(b"key")
-    assert alike.marked(b"key", [bytes(8)]) is None
+    assert alike.find_marked(b"key", [bytes(8)]) is None
 
 
-def test_a_sibling_in_use_stays_when_others_go() -> None:
+def test_sibling_in_use_outlives_others() -> None:
     store = EntryStore(20_000)
     store.add(entry(0))
     for number in range(1, 100):
@@ -45,4 +45,4 @@ def test_a_sibling_in_use_stays_when_others_go() -> None:
     for number in range(100, 200):
         store.add(entry(number, key=b"another"))
     assert store.find(b"key", 100) == []
-    assert store.is_complete(b"key"), "nothing is known of it"
+    assert store.is_complete(b"key"), "it has no entries"

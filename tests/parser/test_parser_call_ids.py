@@ -94,7 +94,7 @@ APIS = {
 
 @pytest.mark.parametrize("family", OUTPUTS)
 @pytest.mark.parametrize("api", APIS)
-def test_ids_that_a_model_repeats(api: str, family: str) -> None:
+def test_ids_are_unique_although_the_model_repeats_its_own(api: str, family: str) -> None:
     """Twice in a turn, and again in the next one."""
     ask: Callable[[list[dict[str, Any]]], Ask]
     back: Callable[[dict[str, Any]], list[dict[str, Any]]]
@@ -103,7 +103,7 @@ def test_ids_that_a_model_repeats(api: str, family: str) -> None:
     for turn in ("a" * 24, "b" * 24):
         history += back(answer(ask(history), turn, decoded(family, OUTPUTS[family], turn)))
     conversation: Conversation = ask(history).conversations[0]
-    parts = [part for turn in conversation.messages for part in turn.parts]
+    parts = [part for message in conversation.messages for part in message.parts]
     calls = [part.call_id for part in parts if isinstance(part, Call)]
     results = [part for part in parts if isinstance(part, Result)]
     assert len(calls) == len(set(calls)) == 4

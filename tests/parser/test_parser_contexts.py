@@ -29,7 +29,7 @@ def spelled(**fields: Any) -> msgspec.Raw:
         {"ledger": LedgerContext(b"s", 1, b"f", "lead" * 400), "in_reasoning": True, "calls": "single"},
     ],
 )
-def test_a_context_is_what_it_says(fields: dict[str, Any]) -> None:
+def test_a_context_is_decoded_unchanged(fields: dict[str, Any]) -> None:
     raw, contexts = spelled(**fields), ContextDecoder()
     first, again = contexts.decode(raw), contexts.decode(raw)
     assert first == again == msgspec.json.decode(raw, type=ParseContext)
@@ -52,6 +52,6 @@ def test_turns_of_a_session_share_their_tools() -> None:
 @pytest.mark.parametrize(
     "raw", [b"[]", b"{}", b"nonsense", b'{"tools":[1]' + b" " * 2000 + b"}", b'"' + b"x" * 2000 + b'"']
 )
-def test_what_is_none_is_refused(raw: bytes) -> None:
+def test_an_invalid_context_is_refused(raw: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         ContextDecoder().decode(msgspec.Raw(raw))

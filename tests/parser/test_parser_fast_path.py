@@ -68,7 +68,7 @@ class Reader:
 @settings(max_examples=examples(150))
 @given(st.data())
 def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
-    """Whenever it is read, asked to say something again or given its tokens: the same turn as token by token."""
+    """Reads, rewinds and frames at any time: the turn is the same as token by token."""
     ids = ids_of(STREAM)
     stop = data.draw(st.sampled_from([[], [], ["Done"]]))
     context: dict[str, Any] = {"in_reasoning": True, "tools": [RUN], "stop": stop}
@@ -88,7 +88,7 @@ def test_the_fast_path_gives_the_same_turn(data: st.DataObject) -> None:
         at += step
         what = data.draw(st.sampled_from(["read", "read", "read", "wait", "again"]))
         if what == "again":
-            parse.rewind(reader.cursor.standing("t", 1))
+            parse.rewind(reader.cursor.position("t", 1))
         if what != "wait":
             reader.read()
     last = entry(len(ids), [], scored=False, finish=TokenFinish(FinishReason.STOP, STOP))

@@ -59,7 +59,7 @@ def test_turns_that_did_not_ask_have_none() -> None:
 
 
 @pytest.mark.parametrize("cuts", [0, 1, 3])
-def test_what_a_stop_string_cuts_is_not_told(cuts: int) -> None:
+def test_tokens_that_a_stop_string_cuts_are_not_sent(cuts: int) -> None:
     parse = parsed("One two STOP three", stop=["STOP"], cuts=cuts)
     ((_, text, tokens),) = scored_blocks(parse)
     assert (text, spelled(tokens)[: len(text)]) == ("One two ", b"One two ")
@@ -89,7 +89,7 @@ def test_the_text_of_a_stop_token_stays_too_unless_it_is_a_control_token() -> No
 
 
 def test_text_of_which_nothing_is_seen_ends_well() -> None:
-    """U+3000 is no blank to the machine and has nothing to see in it."""
+    """U+3000 is not a blank to the scanner, and is invisible."""
     parse = parsed("\u3000", stop=["STOP"])
     assert [text for _, text, _ in scored_blocks(parse)] == ["\u3000"]
     assert finish(parse).blocks == 1
@@ -200,7 +200,7 @@ def test_an_unreadable_family_fails_its_own_turn() -> None:
     assert not isinstance(shard.turns.get("t"), Failed)
 
 
-def test_a_stream_that_its_worker_has_lost_is_interrupted_where_it_stands() -> None:
+def test_a_stream_that_its_worker_has_lost_is_interrupted_at_its_position() -> None:
     shard = Shard(VOCABULARY, SEALER)
     ids = ids_of("Hello there")
     shard.take(entry(0, ids, scored=False), "w")
@@ -216,7 +216,7 @@ def test_a_stream_that_its_worker_has_lost_is_interrupted_where_it_stands() -> N
             assert parse is None
 
 
-def test_a_stream_that_is_gone_is_not_asked_for_again() -> None:
+def test_a_stream_that_is_gone_is_not_requested_again() -> None:
     shard = Shard(VOCABULARY, SEALER)
     assert shard.take(TokenEntry("unknown", 1, 0, finish=GONE), "w") is None
     assert isinstance(shard.take(TokenEntry("unknown", 1, 0, [1]), "w"), StreamPosition)

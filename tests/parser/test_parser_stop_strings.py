@@ -43,7 +43,7 @@ def test_plain_text_is_released_at_once() -> None:
     assert matcher.feed("b") == ("<b", None)
 
 
-def test_cut_across_pieces() -> None:
+def test_a_stop_string_across_pieces_is_cut() -> None:
     matcher = StopStrings(["STOP", "\n\n"])
     assert matcher.feed("one\n") == ("one", None)
     assert matcher.feed("\ntwo") == ("", "\n\n")

@@ -86,7 +86,7 @@ def check_arguments(block: Block, origins: list[tuple[int, int]], pieces: Sequen
 
 @pytest.mark.parametrize("chunking", CHUNKINGS)
 @pytest.mark.parametrize("family", list(families()))
-def test_every_vector(family: str, chunking: str) -> None:
+def test_every_vector_is_traced(family: str, chunking: str) -> None:
     for case in vectors(family):
         pieces = list(CHUNKINGS[chunking](case["raw"]))
         blocks, origins = traced(
@@ -107,7 +107,7 @@ def test_every_vector(family: str, chunking: str) -> None:
 
 @pytest.mark.parametrize("chunking", ["characters", "tokens"])
 @pytest.mark.parametrize("family", NAMED)
-def test_the_words_of_an_argument_are_told(family: str, chunking: str) -> None:
+def test_the_tokens_of_an_argument_are_reported(family: str, chunking: str) -> None:
     command = 'sort "tide" | head'
     raw = families()[family].style.write_call("run", {"cmd": command})
     pieces = list(CHUNKINGS[chunking](raw))
@@ -135,14 +135,14 @@ def test_one_token_may_end_a_block_and_begin_another() -> None:
     assert origins == [[(0, 0)], [(1, 1)]]
 
 
-def test_what_looked_like_a_marker_is_told_in_its_place() -> None:
+def test_tokens_of_an_apparent_marker_keep_their_place() -> None:
     pieces = ["<", "<", "tool", "_call", " ", "x"]
     blocks, origins = traced("qwen3_coder", pieces, [RUN])
     assert [block["text"] for block in blocks] == ["<<tool_call x"]
     assert origins == [[(0, 0), (1, 1), (2, 2), (3, 6), (4, 11), (5, 12)]]
 
 
-def test_a_forced_calls_opening_is_no_token() -> None:
+def test_a_forced_calls_opening_is_not_a_token() -> None:
     family = families()["qwen3_coder"]
     prefix = family.style.call_prefix("run")
     rest = ["\n<parameter=cmd>\n", "ls", " -l", "\n</parameter>\n</function>\n</tool_call>"]
@@ -171,7 +171,7 @@ def test_half_characters_are_shown_as_what_they_are() -> None:
     assert [top.logprob for top in found[0].top] == [-0.5]
 
 
-def test_fields_of_a_call_that_came_before_its_name() -> None:
+def test_fields_before_the_name_of_a_call_keep_their_tokens() -> None:
     raw = ["<tool_call>\n{", '"arguments": {', '"cmd": "', "ls", '"}', ', "name": "run"}', "\n</tool_call>"]
     blocks, origins = traced("hermes", raw, [RUN])
     (block,) = blocks

@@ -89,7 +89,7 @@ def fragile_stack(
 
 @pytest.fixture
 def own_stack(fragile_stack: Stack) -> Stack:
-    """The same, with every process replaced that the last test ended."""
+    """`fragile_stack`, with every process replaced that the last test ended."""
     fragile_stack.restore(COUNTS, frontend=SHARED)
     return fragile_stack
 

@@ -31,9 +31,9 @@ class Plan(Struct):
     pace_s: float = 0.0
     prefill_s: float = 0.0
     fail_at: int | None = None
-    """The engine fails this turn after so many words."""
+    """Words after which the engine fails this turn."""
     hold_at: int | None = None
-    """The engine pauses after so many words until `go` is set."""
+    """Words after which the engine pauses until `go` is set."""
     go: asyncio.Event = asyncio.Event()
     cached: int | None = None
     burst: int = 1
@@ -63,7 +63,7 @@ class Model:
         return [*words[:2], *self.close, *words[2:]]
 
     def salts(self, text: str, first: int) -> list[int]:
-        """Which worker wrote each word of a text whose first word has index `first`."""
+        """Which worker wrote each word of a text; `first`: the index of its first word."""
         words = text.split()
         return [(self.place[word] - (first + i) * STRIDE) % len(self.words) for i, word in enumerate(words)]
 

@@ -136,7 +136,7 @@ class Service:
         self.changing: list[tuple[str, Callable[[bytes], bytes]]] = []
         """(part of a subject, change): applied to messages on their way out and in."""
         self.received: dict[str, int] = {}
-        """Of each turn, up to which output token the process has received its token stream."""
+        """Turn → the output token up to which the process has received its token stream."""
         self._engine = engine
         bus = process.bus
         send, listen = bus.publish, bus.subscribe

@@ -150,7 +150,7 @@ class Stack:
         raise RuntimeError(f"not ready: {self.health()}\n" + "\n".join(c.text()[-1500:] for c in self.children))
 
     def restore(self, counts: dict[str, int], **options: dict[str, Any]) -> None:
-        """Waits until there are so many of each stage again, and the one frontend counts no others among the living."""
+        """Waits until there are `counts` of each stage again, and the one frontend counts no others among the living."""
         self.children = [child for child in self.children if child.process.poll() is None]
         for child in self.children:
             child.resume()

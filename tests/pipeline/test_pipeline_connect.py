@@ -94,7 +94,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_claude_code(agent_stack: Stack, home: Home) -> None:
+def test_claude_code_is_served(agent_stack: Stack, home: Home) -> None:
     home.connect("claude", agent_stack.url)
     options = ("--output-format", "stream-json", "--verbose", "--allowedTools", "Bash")
     lines = home.run(CLAUDE_CODE.find(), "-p", PROOF, *options).splitlines()
@@ -103,20 +103,20 @@ def test_claude_code(agent_stack: Stack, home: Home) -> None:
     assert usage["contextWindow"] == WINDOW, "not the million that it assumes"
 
 
-def test_opencode(agent_stack: Stack, home: Home) -> None:
+def test_opencode_is_connected(agent_stack: Stack, home: Home) -> None:
     home.connect("opencode", agent_stack.url)
     assert '"type":"error"' not in home.run(OPENCODE.find(), "run", "--format", "json", PROOF)
     assert home.proof == "proof\n"
 
 
-def test_openclaw(agent_stack: Stack, home: Home) -> None:
+def test_openclaw_is_connected(agent_stack: Stack, home: Home) -> None:
     home.connect("openclaw", agent_stack.url)
     home.run(NODE.find(), OPENCLAW.find(), "agent", "exec", "--cwd", home.project, "--json", PROOF)
     assert home.proof == "proof\n"
 
 
 @pytest.mark.parametrize("catalogue", [(), ("--catalog-file",), ("--websockets",)], ids=["url", "file", "websockets"])
-def test_codex(agent_stack: Stack, home: Home, catalogue: tuple[str, ...]) -> None:
+def test_codex_is_served(agent_stack: Stack, home: Home, catalogue: tuple[str, ...]) -> None:
     settings = home.directory / ".codex" / "config.toml"
     settings.parent.mkdir()
     settings.write_text('model = "gpt-6-sol"\n')

@@ -81,7 +81,7 @@ def ask(client: anthropic.Anthropic) -> str:
     return "".join(block.text for block in content if block.type == "text")
 
 
-def test_https_with_keys_and_limits(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_https_is_served_with_keys_and_limits(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
     with guarded.client(guarded.key) as client, guarded.client("wrong") as stranger:
         assert ask(client) == "hello"
         with pytest.raises(anthropic.AuthenticationError):

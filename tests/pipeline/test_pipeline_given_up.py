@@ -28,7 +28,7 @@ def believe(registry: Registry, heartbeat: Heartbeat, now: float) -> None:
 
 
 SILENCE = pytest.mark.parametrize("silence", ["cut", "mute"])
-"""A process all of whose messages are lost, and one whose own messages are."""
+"""A process that loses all messages, and one that loses only its own."""
 
 
 @SILENCE

@@ -100,7 +100,7 @@ async def test_the_documented_metrics_are_those_that_are_exposed(scraped: Scrape
     assert sorted(documented) == sorted(name for name in scraped.families if name.startswith("turnwire_"))
 
 
-async def test_the_labels_tell_stages_and_models_apart(scraped: Scraped, usage: dict[str, int]) -> None:
+async def test_the_labels_distinguish_stages_and_models(scraped: Scraped, usage: dict[str, int]) -> None:
     scraped.read()
     for name, labels, _ in scraped.samples:
         if name.startswith("turnwire_"):

@@ -68,7 +68,7 @@ async def short(client: Client) -> Answer:
     return await client.stream(body(say(SHORT)))
 
 
-async def test_the_bus_hangs(lone_stack: Stack, lone_client: Client) -> None:
+async def test_turns_survive_while_the_bus_hangs(lone_stack: Stack, lone_client: Client) -> None:
     load = await Load(lone_client).start(lone_stack)
     lone_stack.nats.pause()
     new = asyncio.create_task(short(lone_client))

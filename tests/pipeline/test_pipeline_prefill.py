@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow  # a stack of its own
 
 
 class Forgetful:
-    """A stack whose template changes earlier turns."""
+    """A stack with a template that changes earlier turns."""
 
     def __init__(self, stack: Stack, metrics: str) -> None:
         self.stack = stack

@@ -24,7 +24,7 @@ def has_characters(turn: Running, count: int) -> bool:
     return bool(turn.sink.texts) and len(turn.sink.texts[-1]) > count
 
 
-async def test_turns_side_by_side(local: Local) -> None:
+async def test_turns_run_side_by_side(local: Local) -> None:
     await local.start(2, 2, 2)
     turns = [local.turn(Plan(length=n)) for n in range(1, 20)]
     for n, turn in enumerate(turns, 1):
@@ -53,7 +53,7 @@ async def test_a_worker_and_its_parser_that_die_during_prefill_are_replaced(loca
     await turn.whole(60)
 
 
-async def test_a_worker_that_dies_before_anybody_knows_that_it_has_the_turn_is_replaced(local: Local) -> None:
+async def test_a_worker_that_dies_before_it_has_reported_the_turn_is_replaced(local: Local) -> None:
     await local.start(2, 2)
     for worker in local.of("worker"):
         worker.lose(".tok.", 1_000_000)  # no parser learns of the turn, and so the frontend does not
@@ -80,7 +80,7 @@ async def test_the_death_of_worker_and_parser_during_a_turn_is_one_clear_error(l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["prepared", "accepted", "taken"])
-async def test_a_message_that_is_lost_before_the_first_token(local: Local, what: str) -> None:
+async def test_a_message_lost_before_the_first_token_is_replaced(local: Local, what: str) -> None:
     """The event that a turn is prepared, the answer to a turn request, the answer to a generate request."""
     await local.start(2, 1, 1)
     (frontend,), (preprocessor,), (parser,) = (local.of(s) for s in ("frontend", "preprocessor", "parser"))
@@ -195,7 +195,7 @@ async def test_a_client_that_leaves_while_its_turn_is_resumed_leaves_nothing(loc
     await eventually(lambda: not frontend.turns)
 
 
-async def test_a_frontend_whose_grace_is_over_ends_its_streams_with_an_error(local: Local) -> None:
+async def test_a_frontend_after_its_grace_ends_its_streams_with_an_error(local: Local) -> None:
     await local.start()
     frontend = await local.add("frontend", drain_s=0.3)
     await local.completed()
@@ -208,7 +208,7 @@ async def test_a_frontend_whose_grace_is_over_ends_its_streams_with_an_error(loc
     await eventually(lambda: not worker.turns)
 
 
-async def test_a_worker_whose_grace_is_over_hands_its_turns_on(local: Local) -> None:
+async def test_a_worker_after_its_grace_hands_on_its_turns(local: Local) -> None:
     await local.start(drain_s=0.2)
     plan = held(20)
     turn = local.turn(plan)
@@ -221,7 +221,7 @@ async def test_a_worker_whose_grace_is_over_hands_its_turns_on(local: Local) -> 
     await turn.whole(60, switches=1)
 
 
-async def test_a_parser_that_leaves_in_order_hands_finished_turns_to_nobody(local: Local) -> None:
+async def test_a_parser_that_leaves_in_order_moves_no_finished_turns(local: Local) -> None:
     await local.start(parsers=2)
     turn = local.turn(Plan(length=5))
     await turn.whole(5)
@@ -230,13 +230,13 @@ async def test_a_parser_that_leaves_in_order_hands_finished_turns_to_nobody(loca
     await leaving.leave()
     (worker,) = local.of("worker")
     await eventually(lambda: not worker.peer(leaving))
-    later = local.turn(Plan(length=5))  # its tokens come behind those of turns that are handed over
+    later = local.turn(Plan(length=5))  # its tokens follow those of turns that are handed over
     await later.whole(5)
     assert later.id in successor.received
     assert turn.id not in successor.received
 
 
-async def test_a_parser_whose_grace_is_over_hands_open_turns_over(local: Local) -> None:
+async def test_a_parser_after_its_grace_hands_over_open_turns(local: Local) -> None:
     await local.start(parsers=2, drain_s=0.2)
     plan = held(20)
     turn = local.turn(plan)
@@ -249,7 +249,7 @@ async def test_a_parser_whose_grace_is_over_hands_open_turns_over(local: Local) 
 
 
 @pytest.mark.slow
-async def test_a_second_interruption_of_the_same_turn(local: Local) -> None:
+async def test_a_second_interruption_of_the_same_turn_is_survived(local: Local) -> None:
     await local.start(3)
     plan = Plan(length=300, pace_s=0.01)
     turn = local.turn(plan)
@@ -304,7 +304,7 @@ async def test_a_draining_worker_finishes_what_waits_in_its_queue(local: Local) 
     await leaving
 
 
-async def test_limits_and_counts_of_a_resumed_turn(local: Local) -> None:
+async def test_a_resumed_turn_keeps_its_limits_and_counts(local: Local) -> None:
     await local.start(2)
     plan = held(20, length=100)
     plan.cached = 10_000
@@ -346,7 +346,7 @@ async def test_long_turns_move_in_frames_of_bearable_size(local: Local, victim: 
     assert max(s.largest for s in local.services) < 1_000_000
 
 
-async def test_two_models_on_one_bus_with_any_name(local: Local, demo_model: Path) -> None:
+async def test_two_models_share_a_bus_with_any_name(local: Local, demo_model: Path) -> None:
     await local.start(1, 2)
     odd = Model(demo_model, 'Größe/v1.5 *.> "x"\t[1]')
     for stage in INNER_STAGES:

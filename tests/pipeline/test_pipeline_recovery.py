@@ -92,7 +92,7 @@ async def test_a_turn_in_preparation_waits_for_another_preprocessor(local: Local
 @pytest.mark.parametrize("stage", ["worker", "parser", "frontend"])
 @pytest.mark.parametrize("silence", ["cut", "mute"])
 async def test_turns_outlive_the_silence_of_the_only_process(local: Local, stage: str, silence: str) -> None:
-    """As of a process that is suspended, or whose messages are lost."""
+    """The process is suspended, or its messages are lost."""
     await local.start()
     plans, turns = await begun(local)
     (silent,) = local.of(stage)
@@ -130,7 +130,7 @@ async def test_the_loss_of_worker_and_parser_is_reported_although_a_successor_mi
     assert end.error.message == BOTH_LOST
 
 
-async def test_a_turn_that_kills_its_workers_is_not_tried_for_ever(local: Local) -> None:
+async def test_a_turn_that_kills_its_workers_is_given_up(local: Local) -> None:
     await local.start()
     (turn,) = (local.turn(held(20)),)
     await turn.sink.words_at_least(10)
@@ -244,7 +244,7 @@ async def test_a_client_that_leaves_is_not_waited_for(local: Local) -> None:
 
 
 @pytest.mark.slow
-async def test_work_whose_client_left_while_the_bus_hung_is_dropped_before_it_costs(local: Local) -> None:
+async def test_work_of_a_client_that_left_while_the_bus_hung_is_dropped_before_it_costs(local: Local) -> None:
     local.bus = replace(local.bus, dead_after_s=5.0)
     await local.start()
     (frontend,), (preprocessor,), (worker,) = (local.of(s) for s in ("frontend", "preprocessor", "worker"))

@@ -19,7 +19,7 @@ def tokens(answer: Answer) -> tuple[int, int]:
 
 
 def first_tokens(answer: Answer) -> tuple[int, int]:
-    """The same by the stream's first event."""
+    """The token counts in the stream's first event."""
     return _tokens(answer.events[0].data["message"]["usage"])
 
 
@@ -29,7 +29,7 @@ def _tokens(usage: dict[str, Any]) -> tuple[int, int]:
 
 
 async def session(client: Client, name: str, turns: int) -> list[Answer]:
-    """A conversation of several turns behind a long system prompt of its own."""
+    """A conversation of several turns after its own long system prompt."""
     system = " ".join(f"{name} rule {i}" for i in range(600))
     messages = [{"role": "user", "content": say(*(f"\n</think>\n\nanswer {i} of {name}" for i in range(turns)))}]
     answers: list[Answer] = []

@@ -131,7 +131,7 @@ async def takes_turns(clients: list[Client], *models: str) -> None:
 
 
 async def preprocessors(clients: list[Client], count: int) -> None:
-    """Waits until every frontend has so many preprocessors."""
+    """Waits until every frontend has `count` preprocessors."""
     for client in clients:
 
         async def there(client: Client = client) -> bool:

@@ -151,7 +151,7 @@ async def decoded(bus: BusTurns, session: Session) -> list[DecodedTurn]:
 
 
 def foreign(sessions: list[Session], session: Session, prompt: list[int], tokenizer: Tokenizer) -> list[str]:
-    """The turns of other sessions whose thoughts are in the prompt."""
+    """The turns of other sessions with thoughts in the prompt."""
     text = tokenizer.decode(prompt, skip_special_tokens=False)
     return [turn for other in sessions if other is not session for turn in other.turns if turn in text]
 

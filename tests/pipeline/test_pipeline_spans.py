@@ -44,7 +44,7 @@ async def trace_of(receiver: Receiver, turn: str, *names: str) -> Trace:
     return receiver.of(roots()[0])
 
 
-async def test_the_stages_of_a_turn(traced: Local, receiver: Receiver) -> None:
+async def test_a_turn_has_a_span_of_each_stage(traced: Local, receiver: Receiver) -> None:
     turn = traced.turn(Plan(length=5, cached=0))
     await turn.whole(5)
     found = await trace_of(receiver, turn.id, "decode", "parse", "place")
@@ -80,7 +80,7 @@ async def test_a_worker_that_dies_begins_another_attempt(traced: Local, receiver
     assert blocks == ["reasoning", "text"]
 
 
-async def test_a_turn_that_is_cancelled_or_fails(traced: Local, receiver: Receiver) -> None:
+async def test_a_cancelled_or_failed_turn_has_its_spans(traced: Local, receiver: Receiver) -> None:
     waiting = traced.turn(Plan(prefill_s=1000, cached=0))
     opened = await waiting.task
     await traced.begun(waiting)

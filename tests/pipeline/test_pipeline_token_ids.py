@@ -57,7 +57,7 @@ async def test_ids_are_exact_whatever_is_lost(local: Local, what: str) -> None:
     assert [token and token.logprob for token in turn.sink.logprobs] == [-0.5] * 84 + [None]
 
 
-async def test_ids_of_a_turn_that_another_worker_resumes(local: Local) -> None:
+async def test_a_turn_that_another_worker_resumes_has_all_ids(local: Local) -> None:
     await local.start(2, 1)
     plan = Plan(length=80, hold_at=40, go=asyncio.Event())
     turn = local.turn(plan, logprobs=0, return_token_ids=True)
@@ -72,14 +72,14 @@ async def test_ids_of_a_turn_that_another_worker_resumes(local: Local) -> None:
     assert turn.sink.ids == [*one[:resumed], *other[resumed:], local.model.eos]
 
 
-async def test_ids_do_not_travel_unasked(local: Local) -> None:
+async def test_ids_are_sent_on_request_only(local: Local) -> None:
     await local.start()
     turn = local.turn(Plan(length=20), logprobs=0)
     end = await turn.whole(20)
     assert (turn.sink.ids, turn.task.result().prepared.prompt_ids, end.tokens) == ([], b"", 0)
 
 
-async def test_ids_of_a_turn_that_the_limit_ends(local: Local) -> None:
+async def test_a_turn_that_the_limit_ends_has_all_ids(local: Local) -> None:
     await local.start()
     turn = local.turn(Plan(length=80), max_tokens=30, return_token_ids=True)
     end = await turn.finished()
@@ -116,7 +116,7 @@ def chat(output: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("output", [CALL, STOPS])
-async def test_chat(client: Client, bus: BusTurns, output: str) -> None:
+async def test_chat_has_token_ids(client: Client, bus: BusTurns, output: str) -> None:
     request = chat(output, stop=[" here"], logprobs=True, top_logprobs=2)
     _, document = await client.post("/v1/chat/completions", request)
     chunks = await sse(client, "/v1/chat/completions", {**request, "stream_options": {"include_usage": True}})
@@ -139,7 +139,7 @@ async def test_chat(client: Client, bus: BusTurns, output: str) -> None:
     assert len(ids) == chunks[-1]["usage"]["completion_tokens"]
 
 
-async def test_chat_with_several_choices(client: Client, bus: BusTurns) -> None:
+async def test_several_choices_of_chat_have_token_ids(client: Client, bus: BusTurns) -> None:
     _, document = await client.post("/v1/chat/completions", chat(STOPS, n=3))
     for index, choice in enumerate(document["choices"]):
         turn = await decoded(bus, f"{document['id']}c{index}")
@@ -147,7 +147,7 @@ async def test_chat_with_several_choices(client: Client, bus: BusTurns) -> None:
     assert sum(len(choice["token_ids"]) for choice in document["choices"]) == document["usage"]["completion_tokens"]
 
 
-async def test_completions(client: Client, bus: BusTurns) -> None:
+async def test_completions_have_token_ids(client: Client, bus: BusTurns) -> None:
     prompts = [say("One two"), say("Three")]
     request = {"model": MODEL, "prompt": prompts, "max_tokens": 50, "n": 2, "logprobs": 1, "return_token_ids": True}
     _, document = await client.post("/v1/completions", request)
@@ -164,7 +164,7 @@ async def test_completions(client: Client, bus: BusTurns) -> None:
         assert [token for one in parts for token in one.get("token_ids", ())] == choice["token_ids"]
 
 
-async def test_messages(client: Client, bus: BusTurns) -> None:
+async def test_messages_have_token_ids(client: Client, bus: BusTurns) -> None:
     messages = [{"role": "user", "content": say(CALL)}]
     request = {"model": MODEL, "max_tokens": 999, "messages": messages, "tools": TOOLS, "return_token_ids": True}
     _, document = await client.post("/v1/messages", {**request, "logprobs": True})
@@ -191,7 +191,7 @@ async def test_a_broken_call_keeps_its_ids(client: Client, bus: BusTurns) -> Non
     assert len(turn.output) == 28
 
 
-async def test_responses(client: Client, bus: BusTurns) -> None:
+async def test_responses_have_token_ids(client: Client, bus: BusTurns) -> None:
     tools = [{"type": "function", **tool["function"]} for tool in FUNCTIONS]
     include = ["message.output_text.logprobs"]
     request = {"model": MODEL, "input": say(CALL), "tools": tools, "include": include, "return_token_ids": True}
@@ -209,7 +209,7 @@ async def test_responses(client: Client, bus: BusTurns) -> None:
     assert events[-1]["response"]["token_ids"] == document["token_ids"]
 
 
-async def test_answers_have_no_ids_unasked(client: Client) -> None:
+async def test_answers_have_no_ids_by_default(client: Client) -> None:
     request = chat(CALL)
     del request["return_token_ids"]
     _, document = await client.post("/v1/chat/completions", request)

@@ -33,7 +33,7 @@ LONG_BLOCKS = ["reasoning", "text", "tool_use", "text", "tool_use"]
 
 
 def held(by: str) -> str:
-    """A turn that is held up behind its first call."""
+    """A turn that is delayed after its first call."""
     return say("Thinking.\n</think>\n\nBefore.\n\n" + call("ls") + f"\n\n[[{by}]][[fill 30]]" + call("date"))
 
 
@@ -79,7 +79,7 @@ def parent_of(trace: str, *, sampled: bool = True) -> dict[str, str]:
 
 
 def requests(text: str) -> dict[str, dict[str, Any]]:
-    """The same request for each API."""
+    """One request in the form of each API."""
     (tool,) = TOOLS
     schema = tool["input_schema"]
     function = {"name": tool["name"], "description": tool["description"], "parameters": schema}
@@ -183,7 +183,7 @@ async def test_a_turn_shows_every_stage_once(traced: Stack, receiver: Receiver, 
 
 
 async def kill_during(stack: Stack, client: Client, stage: str, request: dict[str, Any]) -> tuple[list[str], str]:
-    """Kills the process of a stage that has the turn, behind its first call; returns the answer's blocks and its name."""
+    """Kills the process of a stage that has the turn, after its first call; returns the answer's blocks and its name."""
 
     async def idle() -> bool:
         return not any((await turns_at(stack, stage)).values())
@@ -238,7 +238,7 @@ async def test_a_stream_that_is_parsed_again_is_shown_once(traced: Stack, receiv
     assert not found.one("parse").resource["service.instance.id"].startswith(f"{name}-")
 
 
-async def test_choices_refusals_and_sockets(receiver: Receiver, client: Client) -> None:
+async def test_choices_refusals_and_sockets_have_spans(receiver: Receiver, client: Client) -> None:
     several, refused, socket = (secrets.token_hex(16) for _ in range(3))
     request = requests(say(OUTPUT))["/v1/chat/completions"]
     await post(client.url, {**request, "n": 2}, parent_of(several), "/v1/chat/completions")
@@ -267,7 +267,7 @@ async def test_choices_refusals_and_sockets(receiver: Receiver, client: Client) 
     assert (turn.name, turn.parent) == (f"chat {MODEL}", "b7" * 8)
 
 
-async def test_what_is_not_sampled_leaves_nothing(traced: Stack, receiver: Receiver, client: Client) -> None:
+async def test_an_unsampled_request_leaves_no_spans(traced: Stack, receiver: Receiver, client: Client) -> None:
     none = traced.start("frontend", trace_ratio=0)
     await until(lambda: ready(none.url))
     off, on, asked = (secrets.token_hex(16) for _ in range(3))

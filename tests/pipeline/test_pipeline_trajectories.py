@@ -109,7 +109,7 @@ async def test_one_session_is_one_sample(client: Client, tap: Tap, demo_model: P
     assert "</think>" not in "".join(text for _, text in texts)
 
 
-async def test_sessions_side_by_side_with_a_retry_a_fork_and_another_history(
+async def test_sessions_with_a_retry_a_fork_and_another_history_stay_apart(
     client: Client, tap: Tap, demo_model: Path
 ) -> None:
     one, other = (Agent(client, *OUTPUTS) for _ in range(2))
@@ -151,7 +151,7 @@ async def test_sessions_side_by_side_with_a_retry_a_fork_and_another_history(
     assert samples[5]["departs"]["turn"] == samples[0]["turns"][0]["turn"]
 
 
-async def test_cut_turns_and_choices(client: Client, tap: Tap, demo_model: Path) -> None:
+async def test_cut_turns_and_choices_are_written(client: Client, tap: Tap, demo_model: Path) -> None:
     agent = Agent(client, "Hm.\n</think>\n\nOne two three four five.")
     await agent.turn(max_tokens=9)
     agent.messages[-1]["content"] = say("Hm.\n</think>\n\nAnd a stop here and more.")
@@ -172,7 +172,7 @@ async def test_cut_turns_and_choices(client: Client, tap: Tap, demo_model: Path)
     assert ends == ["length", "stop_string", "stop"]
 
 
-async def test_a_live_bus(own: Stack, client: Client) -> None:
+async def test_trajectories_follow_a_live_bus(own: Stack, client: Client) -> None:
     """Without a file the bus is followed; a quiet session is written at once."""
     argv = [sys.executable, "-m", "services.cli.main", "trajectories", "--nats-url", own.nats.url, "--idle-s", "0"]
     process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

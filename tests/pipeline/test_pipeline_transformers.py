@@ -113,7 +113,7 @@ async def test_a_field_that_the_engine_does_not_support_is_refused(real: Stack) 
     await client.http.close()
 
 
-async def test_structured_output(real: Stack) -> None:
+async def test_structured_output_is_valid_json(real: Stack) -> None:
     """Guided decoding makes even random weights write what the schema allows."""
     pytest.importorskip("llguidance")
     mood = {"type": "object", "properties": {"mood": {"const": "calm"}}, "required": ["mood"]}
@@ -173,7 +173,7 @@ class TestPromises:
         yield made
         await made.http.close()
 
-    async def test_messages(self, client: Client) -> None:
+    async def test_forced_calls_of_messages_keep_to_their_tools(self, client: Client) -> None:
         tools = [
             {"name": "weather", "input_schema": CITY, "strict": True},
             {"name": "climate", "input_schema": CITY, "strict": True},
@@ -197,7 +197,7 @@ class TestPromises:
                 elif block["type"] == "text":
                     check_mood(block["text"], ended)
 
-    async def test_chat(self, client: Client) -> None:
+    async def test_forced_calls_of_chat_keep_to_their_tools(self, client: Client) -> None:
         grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": LINES}}
         tools: list[dict[str, Any]] = [
             {"type": "function", "function": {"name": "weather", "parameters": CITY, "strict": True}},
@@ -223,7 +223,7 @@ class TestPromises:
                 assert call["function"]["name"] == "weather"
                 check_city(json.loads(call["function"]["arguments"]))
 
-    async def test_responses(self, client: Client) -> None:
+    async def test_forced_calls_of_responses_keep_to_their_tools(self, client: Client) -> None:
         grammar = {"type": "grammar", "syntax": "lark", "definition": LINES}
         tools: list[dict[str, Any]] = [
             {"type": "custom", "name": "apply_patch", "format": grammar},

@@ -130,7 +130,7 @@ async def test_max_tokens_ends_a_turn_and_a_truncated_call_is_the_last_block(cli
     assert message["content"][-1]["input"] == {}
 
 
-async def test_prefill_only(client: Client) -> None:
+async def test_a_prefill_has_no_output(client: Client) -> None:
     status, message = await client.post("/v1/messages", body(say("x"), stream=False, max_tokens=0))
     assert status == 200
     assert message["content"] == []
@@ -164,7 +164,7 @@ async def test_characters_that_span_tokens_come_whole(client: Client) -> None:
     assert all("�" not in json.dumps(event.data, ensure_ascii=False) for event in answer.events)
 
 
-async def test_forced_and_forbidden_and_single_calls(client: Client) -> None:
+async def test_forced_forbidden_and_single_calls_are_kept_to(client: Client) -> None:
     forced = body(
         say("<parameter=cmd>\nls\n</parameter>\n</function>\n</tool_call>"),
         tool_choice={"type": "tool", "name": "run_shell"},
@@ -183,7 +183,7 @@ async def test_forced_and_forbidden_and_single_calls(client: Client) -> None:
     assert answer.stop_reason == "tool_use"
 
 
-async def test_pings_during_a_pause_of_the_model(client: Client) -> None:
+async def test_pings_come_during_a_pause_of_the_model(client: Client) -> None:
     answer = await client.stream(body(say("Hm.[[pause 1200]]\n</think>\n\nYes.")))
     names = [event.name for event in answer.events]
     assert names.count("ping") >= 1
@@ -203,7 +203,7 @@ async def test_dispatch_is_opt_in_and_whole(client: Client) -> None:
     assert all(got[at - 1].name == "content_block_stop" for at, _ in dispatched)
 
 
-async def test_two_hundred_streams_at_once(client: Client) -> None:
+async def test_two_hundred_streams_run_at_once(client: Client) -> None:
     async def turn(n: int) -> None:
         output = f"Number {n}.\n</think>\n\n[[delay 5]]{'word ' * 20}{n}\n\n" + call(f"echo {n}")
         answer = await client.stream(body(say(output)))
@@ -216,7 +216,7 @@ async def test_two_hundred_streams_at_once(client: Client) -> None:
     await asyncio.gather(*(turn(n) for n in range(200)))
 
 
-async def test_models(client: Client, stack: Stack) -> None:
+async def test_models_are_listed(client: Client, stack: Stack) -> None:
     status, models = await client.get("/v1/models")
     assert status == 200
     assert [m["id"] for m in models["data"]] == [MODEL]

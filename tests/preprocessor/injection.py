@@ -1,4 +1,4 @@
-"""Model setups for chat templates, each with a tokenizer that has every control token which the template writes."""
+"""Makes model setups for chat templates, each with a tokenizer that has every control token of the template."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _MORE = ("<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|im_
 
 
 def tokens_of(source: str) -> list[str]:
-    """What looks like a control token in a template, and some that begin each other or that templates build."""
+    """Texts like control tokens in a template, and some that begin each other or that templates build."""
     return sorted({*_CONTROL.findall(source), *_MORE})
 
 
@@ -63,7 +63,7 @@ def setup_for(setup: ModelSetup, source: str, kind: str = "byte_level") -> tuple
 
 
 def conversation(data: str, key: str) -> Conversation:
-    """An agent's turns with `data` in everything that comes from outside, and `key` as the name of parameters."""
+    """An agent's conversation with `data` in every text from outside, and `key` as the name of parameters."""
     properties = {"city": {"type": "string", "description": data}, key: {"type": "string", "enum": [data]}}
     tool = ToolSpec("look", f"Looks. {data}", {"type": "object", "properties": properties, "required": [key]})
     arguments = json.dumps({"city": f"Paris {data}", key: data})

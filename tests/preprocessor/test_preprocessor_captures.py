@@ -1,4 +1,4 @@
-"""Requests of real agent clients, as they were captured, to prompts."""
+"""Prompts of captured requests of real agent clients."""
 
 import itertools
 import json
@@ -41,9 +41,7 @@ SCENARIOS = sorted(folder.name for folder in CLAUDE.glob("*") if any(folder.glob
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_request_of_claude_code_makes_a_prompt_without_its_billing_header(
-    scenario: str, setup: ModelSetup
-) -> None:
+def test_prompts_of_claude_code_have_no_billing_header(scenario: str, setup: ModelSetup) -> None:
     for conversation in requests(CLAUDE / scenario):
         prompt = assemble(conversation, setup)
         assert prompt.stripped_lines == 1
@@ -52,7 +50,7 @@ def test_every_request_of_claude_code_makes_a_prompt_without_its_billing_header(
         assert setup.tokenizer.decode(prompt.ids) == prompt.text
 
 
-def test_an_older_clients_header(setup: ModelSetup) -> None:
+def test_header_of_an_older_client_is_stripped(setup: ModelSetup) -> None:
     found = [requests(folder) for folder in sorted((CAPTURES / "claude-code-2.1.100").iterdir()) if folder.is_dir()]
     assert any(found)
     for conversation in (conversation for scenario in found for conversation in scenario):
@@ -60,8 +58,8 @@ def test_an_older_clients_header(setup: ModelSetup) -> None:
 
 
 @pytest.mark.parametrize("name", ["16-long-prefix-session", "17-long-prefix-custom-session"])
-def test_two_sessions_share_their_prompt_up_to_what_their_users_asked(name: str, setup: ModelSetup) -> None:
-    """Captured pair: same user, same folder, other first prompt. With the header they part after a line."""
+def test_two_sessions_share_their_prompt_up_to_the_question(name: str, setup: ModelSetup) -> None:
+    """Captured pair: same user, same folder, other first prompt. With the header they differ after a line."""
     one, other = (prompts(f"{name}-{session}", setup)[0] for session in "ab")
     shared = one.text[: shared_length(one.text, other.text)]
     assert len(shared) > 150_000
@@ -90,13 +88,13 @@ def test_each_turn_of_a_loop_extends_the_last(scenario: str, setup: ModelSetup) 
 
 def test_interleaved_thinking_keeps_its_order(setup: ModelSetup) -> None:
     text = prompts("05-interleaved-thinking", setup)[-1].text
-    said = text[text.rindex("<think>\nFirst create a.") :]
+    answer = text[text.rindex("<think>\nFirst create a.") :]
     marks = ["First create a.", "echo A > a.txt", "Then create b.", "Now the second file.", "echo B > b.txt"]
-    places = [said.index(mark) for mark in [*marks, "Finally check a.", "<function=Read>", "<tool_response>"]]
+    places = [answer.index(mark) for mark in [*marks, "Finally check a.", "<function=Read>", "<tool_response>"]]
     assert places == sorted(places)
 
 
-def test_a_tool_that_was_searched_for_is_told_where_it_was_found(setup: ModelSetup) -> None:
+def test_searched_tool_is_defined_where_it_was_found(setup: ModelSetup) -> None:
     first, *_, last = requests(CLAUDE / "06-toolsearch")
     loaded = {tool.name for tool in last.tools if tool.deferred} - {tool.name for tool in first.tools}
     assert loaded

@@ -26,7 +26,7 @@ def wrong(setup: ModelSetup) -> Encoder:
     return Encoder(encode, cuts=Cuts([]), fast=Wrong())
 
 
-def test_one_prompt_in_so_many_is_compared(setup: ModelSetup) -> None:
+def test_one_prompt_in_500_is_compared(setup: ModelSetup) -> None:
     check = EncodingCheck(setup.encoder, every=3)
     assert [check.is_due() for _ in range(7)] == [False, False, True, False, False, True, False]
 
@@ -37,7 +37,7 @@ def test_equal_ids_change_nothing(setup: ModelSetup) -> None:
     assert setup.encoder.name == "fastokens"
 
 
-def test_wrong_ids_cost_fastokens_its_place(setup: ModelSetup, wrong: Encoder) -> None:
+def test_wrong_ids_disable_fastokens(setup: ModelSetup, wrong: Encoder) -> None:
     check = EncodingCheck(wrong)
     assert wrong.encode("hello world").tolist() == [1]
     assert check.compare("hello world") == wrong.reason == "ids by fastokens were not the tokenizer's"
@@ -46,7 +46,7 @@ def test_wrong_ids_cost_fastokens_its_place(setup: ModelSetup, wrong: Encoder) -
     assert check.compare("hello world") is None
 
 
-async def test_a_difference_is_logged_as_an_error(
+async def test_difference_is_logged_as_an_error(
     make_process: MakeProcess, setup: ModelSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = await make_process("preprocessor", "check-p")

@@ -1,4 +1,4 @@
-"""Who holds which blocks."""
+"""The index of KV blocks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ workers = st.sampled_from(["a", "b", "c"])
 some_keys = st.lists(st.integers(0, 12), max_size=8)
 
 
-def test_overlap_is_of_leading_blocks() -> None:
+def test_only_leading_blocks_overlap() -> None:
     index = KvIndex()
     index.stored("a", [1, 2, 3])
     index.stored("b", [1, 2, 9])
@@ -21,7 +21,7 @@ def test_overlap_is_of_leading_blocks() -> None:
     assert index.overlaps([]) == {}
 
 
-def test_beyond_its_limit_a_worker_s_oldest_blocks_are_forgotten() -> None:
+def test_oldest_blocks_of_a_worker_are_dropped_over_the_limit() -> None:
     index = KvIndex(max_keys=2)
     index.stored("a", [1, 2, 3])
     index.stored("b", [1])

@@ -1,4 +1,4 @@
-"""What preprocessors know of the workers' caches, over a real bus."""
+"""The index of the workers' KV blocks, over a real bus."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ def keys(tokens: list[int]) -> list[int]:
 
 
 def taken(publisher: KvPublisher, tokens: list[int], salt: str | None = None) -> PromptBlocks:
-    """A turn with this prompt begins."""
+    """Starts a turn with this prompt."""
     blocks = publisher.blocks(pack_ids(tokens), salt)
     assert blocks is not None
     publisher.used(blocks)
@@ -34,7 +34,7 @@ def taken(publisher: KvPublisher, tokens: list[int], salt: str | None = None) ->
 
 
 class Pair:
-    """A worker that publishes and a preprocessor that listens."""
+    """A worker that publishes and a preprocessor that subscribes."""
 
     def __init__(self, make_process: MakeProcess, model: str) -> None:
         self.make = make_process
@@ -66,27 +66,27 @@ def pair(make_process: MakeProcess, request: pytest.FixtureRequest) -> Pair:
     return Pair(make_process, request.node.name)
 
 
-async def test_a_turn_s_prompt_and_output_are_known(pair: Pair) -> None:
+async def test_prompt_and_output_of_a_turn_are_indexed(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
-    known = taken(publisher, PROMPT[:10])
+    prompt = taken(publisher, PROMPT[:10])
     await eventually(lambda: pair.held(PROMPT) == 2)
-    publisher.ended(known, PROMPT[10:21])
+    publisher.ended(prompt, PROMPT[10:21])
     await eventually(lambda: pair.held(PROMPT) == 5)
 
 
-async def test_a_turn_that_has_ended_is_told_of_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another preprocessor may get the session's next turn."""
+async def test_ended_turn_is_published_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another preprocessor may receive the session's next turn."""
     monkeypatch.setattr(kv_publisher, "PUBLISH_DELAY_S", 3600)
     await pair.preprocessor()
     publisher = await pair.worker()
     await eventually(lambda: pair.blocks.followed)
-    known = taken(publisher, PROMPT[:10])
-    publisher.ended(known, PROMPT[10:21])
+    prompt = taken(publisher, PROMPT[:10])
+    publisher.ended(prompt, PROMPT[10:21])
     await eventually(lambda: pair.held(PROMPT) == 5)
 
 
-async def test_a_salted_turn_is_known_by_its_salt_only(pair: Pair) -> None:
+async def test_salted_turn_is_found_only_with_its_salt(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
     publisher.ended(taken(publisher, PROMPT, "s"), [1] * 9)
@@ -96,7 +96,7 @@ async def test_a_salted_turn_is_known_by_its_salt_only(pair: Pair) -> None:
     assert pair.index.overlaps(salted) == {pair.process.id: 12}
 
 
-async def test_a_worker_that_was_there_first_is_asked(pair: Pair) -> None:
+async def test_snapshot_is_requested_from_an_earlier_worker(pair: Pair) -> None:
     publisher = await pair.worker()
     taken(publisher, PROMPT)
     await pair.preprocessor()
@@ -106,7 +106,7 @@ async def test_a_worker_that_was_there_first_is_asked(pair: Pair) -> None:
     await eventually(lambda: pair.held([7] * 8) == 2)
 
 
-async def test_a_lost_update_is_made_good(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_update_is_replaced_by_a_snapshot(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
     await eventually(lambda: pair.listener.registry.get("worker", pair.process.id) is not None)
@@ -121,7 +121,7 @@ async def test_a_lost_update_is_made_good(pair: Pair, monkeypatch: pytest.Monkey
     await eventually(lambda: pair.held(PROMPT) == 10 and pair.held([9] * 4) == 1)
 
 
-async def test_large_changes_come_in_pieces(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_changes_are_sent_in_pieces(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_publisher, "MAX_KEYS", 3)
     await pair.preprocessor()
     publisher = await pair.worker()
@@ -132,7 +132,7 @@ async def test_large_changes_come_in_pieces(pair: Pair, monkeypatch: pytest.Monk
     await eventually(lambda: len(pair.index) == 64)
 
 
-async def test_a_worker_that_leaves_is_forgotten(pair: Pair) -> None:
+async def test_leaving_worker_is_removed(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
     taken(publisher, PROMPT)
@@ -141,7 +141,7 @@ async def test_a_worker_that_leaves_is_forgotten(pair: Pair) -> None:
     await eventually(lambda: len(pair.index) == 0)
 
 
-async def test_nonsense_harms_nothing(pair: Pair) -> None:
+async def test_malformed_messages_are_ignored(pair: Pair) -> None:
     await pair.preprocessor()
     publisher = await pair.worker()
     await eventually(lambda: pair.listener.registry.get("worker", pair.process.id) is not None)
@@ -154,7 +154,7 @@ async def test_nonsense_harms_nothing(pair: Pair) -> None:
     await eventually(lambda: pair.held(PROMPT) == 10)
 
 
-async def test_nothing_is_told_before_somebody_asks(pair: Pair) -> None:
+async def test_nothing_is_published_before_a_request(pair: Pair) -> None:
     publisher = await pair.worker()
     heard: list[Delivery] = []
     other = await pair.make("preprocessor", f"{pair.model}-q")
@@ -174,7 +174,7 @@ async def test_nothing_is_told_before_somebody_asks(pair: Pair) -> None:
     await eventually(lambda: [msgspec.json.decode(message.data, type=KvUpdate).seq for message in heard] == [1])
 
 
-async def test_a_worker_that_did_not_answer_is_asked_again(pair: Pair) -> None:
+async def test_silent_worker_is_requested_again(pair: Pair) -> None:
     await pair.preprocessor()
     asked = asyncio.Event()
     silent = await pair.make("worker", f"{pair.model}-w1")

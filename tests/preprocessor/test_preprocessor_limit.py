@@ -17,25 +17,25 @@ from services.preprocessor.limit import (
 
 
 @pytest.mark.parametrize(("requested", "expected"), [(None, 2048), (4096, 2048), (16, 16), (0, 0)])
-def test_the_operators_longest_answer_holds(requested: int | None, expected: int) -> None:
+def test_operators_limit_caps_the_answer(requested: int | None, expected: int) -> None:
     assert limit_output(1000, requested, 32_768, 2048) == OutputLimit(expected, False)
 
 
-def test_the_longest_answer_yields_to_the_window() -> None:
+def test_operators_limit_is_capped_by_the_window() -> None:
     assert limit_output(31_000, None, 32_768, 4096) == OutputLimit(1768, True)
 
 
-def test_what_the_client_asks_for_holds_where_it_fits() -> None:
+def test_requested_limit_is_kept_where_it_fits() -> None:
     assert limit_output(1000, 4096, 32_768) == OutputLimit(4096, False)
     assert limit_output(28_672, 4096, 32_768) == OutputLimit(4096, False)
 
 
 @pytest.mark.parametrize("requested", [32_000, 128_000])
-def test_what_claude_code_asks_for_is_cut_to_the_window(requested: int) -> None:
+def test_requested_limit_is_cut_to_the_window(requested: int) -> None:
     assert limit_output(20_000, requested, 32_768) == OutputLimit(12_768, True)
 
 
-def test_no_request_takes_all_that_is_left() -> None:
+def test_unset_limit_takes_the_rest_of_the_window() -> None:
     assert limit_output(768, None, 32_768) == OutputLimit(32_000, True)
 
 
@@ -43,17 +43,17 @@ def test_prefill_only_needs_no_room() -> None:
     assert limit_output(32_768, 0, 32_768) == OutputLimit(0, False)
 
 
-def test_a_short_answer_fits_where_a_useful_one_does_not() -> None:
+def test_short_answer_fits_where_a_useful_one_does_not() -> None:
     assert limit_output(32_700, 16, 32_768) == OutputLimit(16, False)
     with pytest.raises(ContextOverflow):
         limit_output(32_700, 32_000, 32_768)
 
 
-def test_a_small_window_is_usable() -> None:
+def test_small_window_is_usable() -> None:
     assert limit_output(480, None, 512) == OutputLimit(32, True)
 
 
-def test_the_wording_makes_clients_compact() -> None:
+def test_error_text_makes_clients_compact() -> None:
     with pytest.raises(ContextOverflow) as caught:
         limit_output(190_000, 32_000, 131_072)
     info = caught.value.info
@@ -69,9 +69,7 @@ def test_the_wording_makes_clients_compact() -> None:
 
 
 @given(st.integers(0, 300_000), st.none() | st.integers(0, 200_000), st.integers(1, 262_144))
-def test_never_more_than_the_window_and_never_a_maximum_above_the_prompt(
-    prompt: int, requested: int | None, window: int
-) -> None:
+def test_limits_never_exceed_the_window(prompt: int, requested: int | None, window: int) -> None:
     try:
         limit = limit_output(prompt, requested, window)
     except ContextOverflow as error:
@@ -85,7 +83,7 @@ def test_never_more_than_the_window_and_never_a_maximum_above_the_prompt(
         assert limit.window_limited == (requested is None or limit.max_tokens < requested)
 
 
-def test_no_more_and_no_longer_stop_strings_than_a_parser_can_look_for() -> None:
+def test_too_many_or_too_long_stop_strings_are_refused() -> None:
     check_sampling(Sampling(stop=["x" * MAX_STOP_CHARS] * MAX_STOPS), 10)
     with pytest.raises(Invalid):
         check_sampling(Sampling(stop=["x"] * (MAX_STOPS + 1)), 10)
@@ -105,7 +103,7 @@ def test_no_more_and_no_longer_stop_strings_than_a_parser_can_look_for() -> None
         Sampling(logit_bias=dict.fromkeys(range(1025), 1.0)),
     ],
 )
-def test_ids_that_the_model_does_not_have_are_refused(sampling: Sampling) -> None:
+def test_ids_outside_the_vocabulary_are_refused(sampling: Sampling) -> None:
     with pytest.raises(Invalid) as refused:
         check_sampling(sampling, 10)
     assert refused.value.info.param in ("stop_token_ids", "logit_bias")

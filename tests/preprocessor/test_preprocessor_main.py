@@ -1,4 +1,4 @@
-"""The preprocessor as a process: what it sets for the tokenizer before that is loaded."""
+"""The environment that the preprocessor sets before it loads the tokenizer."""
 
 import os
 
@@ -10,12 +10,10 @@ from services.runtime import entry
 NAME = "FASTOKENS_BPE_THREADS"
 
 
-@pytest.mark.parametrize(("given", "then"), [(None, "1"), ("4", "4")])
-def test_the_tokenizer_has_no_threads_of_its_own_unless_it_is_told(
-    given: str | None, then: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(NAME, given or "")
-    if given is None:
+@pytest.mark.parametrize(("setting", "then"), [(None, "1"), ("4", "4")])
+def test_tokenizer_has_no_threads_by_default(setting: str | None, then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, setting or "")
+    if setting is None:
         monkeypatch.delenv(NAME)
     seen: list[str | None] = []
 

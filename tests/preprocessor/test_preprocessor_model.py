@@ -31,7 +31,7 @@ def edit(model_dir: Path, name: str, **changes: Any) -> None:
     file.write_text(json.dumps({key: value for key, value in document.items() if value is not None}))
 
 
-def test_the_demo_model(setup: ModelSetup) -> None:
+def test_demo_model_is_loaded(setup: ModelSetup) -> None:
     assert setup.family.name == "qwen3_coder"
     assert setup.max_model_len == 262_144
     card = setup.card
@@ -40,7 +40,7 @@ def test_the_demo_model(setup: ModelSetup) -> None:
     assert card.created > 1_700_000_000
 
 
-def test_what_the_operator_says(model_dir: Path) -> None:
+def test_operators_settings_take_precedence(model_dir: Path) -> None:
     setup = load(
         model_dir,
         served_model_name="acme/coder,gpt-5.5",
@@ -59,16 +59,16 @@ def test_what_the_operator_says(model_dir: Path) -> None:
     assert not setup.strip_preamble
 
 
-def test_a_tool_call_parsers_name_goes_before_the_family(model_dir: Path) -> None:
+def test_tool_call_parser_precedes_the_family(model_dir: Path) -> None:
     assert load(model_dir, family="hermes", tool_call_parser="qwen3_xml").family.name == "qwen3_coder"
 
 
-def test_an_unknown_family(model_dir: Path) -> None:
+def test_unknown_family_is_refused(model_dir: Path) -> None:
     with pytest.raises(UnknownFamily, match="hermes"):
         load(model_dir, family="hermse")
 
 
-def test_another_template(model_dir: Path, tmp_path: Path) -> None:
+def test_file_overrides_the_template(model_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "chat.jinja"
     file.write_text("{% for m in messages %}[{{ m.content }}]{% endfor %}")
     setup = load(model_dir, chat_template=str(file))
@@ -76,7 +76,7 @@ def test_another_template(model_dir: Path, tmp_path: Path) -> None:
     assert not setup.card.tools
 
 
-def test_the_models_way_to_choose_tokens(model_dir: Path) -> None:
+def test_sampling_of_the_model_is_read(model_dir: Path) -> None:
     edit(model_dir, "generation_config.json", do_sample=True, temperature=0.6, top_p=0.95, top_k=20)
     assert load(model_dir).sampling == Sampling(temperature=0.6, top_p=0.95, top_k=20)
 
@@ -88,7 +88,7 @@ def test_every_end_token_stops(model_dir: Path) -> None:
     assert {setup.tokenizer.id_of("<|im_end|>"), setup.tokenizer.id_of("<|endoftext|>")} <= set(setup.stop_ids)
 
 
-def test_no_context_window(model_dir: Path) -> None:
+def test_missing_context_window_is_refused(model_dir: Path) -> None:
     edit(model_dir, "config.json", max_position_embeddings=None)
     edit(model_dir, "tokenizer_config.json", model_max_length=None)
     with pytest.raises(ValueError, match="max_model_len"):
@@ -96,13 +96,13 @@ def test_no_context_window(model_dir: Path) -> None:
     assert load(model_dir, max_model_len=100).max_model_len == 100
 
 
-def test_no_template(model_dir: Path) -> None:
+def test_missing_template_is_refused(model_dir: Path) -> None:
     (model_dir / "chat_template.jinja").unlink()
     with pytest.raises(ValueError, match="no chat template"):
         load(model_dir)
 
 
-def test_no_such_model(tmp_path: Path) -> None:
+def test_missing_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="config"):
         load(tmp_path)
 
@@ -113,7 +113,7 @@ UNREADABLE = (
 )
 
 
-def test_calls_that_no_parser_reads(model_dir: Path) -> None:
+def test_calls_that_no_parser_reads_are_refused(model_dir: Path) -> None:
     (model_dir / "chat_template.jinja").write_text(UNREADABLE)
     with pytest.raises(ValueError, match=r"no parser reads the tool calls .* qwen3_coder"):
         load(model_dir)
@@ -134,7 +134,7 @@ def test_calls_that_no_parser_reads(model_dir: Path) -> None:
         ({"reasoning_parser": "mistral"}, "qwen3_coder+mistral"),
     ],
 )
-def test_a_pair_of_parsers(model_dir: Path, settings: dict[str, str], name: str) -> None:
+def test_parsers_of_calls_and_reasoning_are_combined(model_dir: Path, settings: dict[str, str], name: str) -> None:
     setup = load(model_dir, **settings)
     assert setup.family.name == setup.card.family == name
     assert setup.evidence
@@ -154,7 +154,7 @@ def test_a_pair_of_parsers(model_dir: Path, settings: dict[str, str], name: str)
         ({"tool_call_parser": "inkling", "reasoning_parser": "qwen3"}, "with the calls of qwen3_coder"),
     ],
 )
-def test_a_pair_that_is_none(model_dir: Path, settings: dict[str, str], message: str) -> None:
+def test_incompatible_parsers_are_refused(model_dir: Path, settings: dict[str, str], message: str) -> None:
     with pytest.raises(UnknownFamily, match=message):
         load(model_dir, **settings)
 
@@ -170,7 +170,7 @@ def test_a_pair_that_is_none(model_dir: Path, settings: dict[str, str], message:
         ("gemma", None, None),
     ],
 )
-def test_the_family_is_told_from_the_template(
+def test_family_is_detected_from_the_template(
     demo_tokenizer: PreTrainedTokenizerBase, name: str, model_type: str | None, family: str | None
 ) -> None:
     if name not in REAL_TEMPLATES:

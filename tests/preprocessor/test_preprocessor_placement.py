@@ -1,4 +1,4 @@
-"""What a worker is sent, by what it announces."""
+"""The encoding of requests for workers of different releases."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ REQUEST = GenerateRequest("t", 1, "m", pack_ids(range(99)), "p", "f", Sampling()
 
 
 @pytest.mark.parametrize("raw", [True, False])
-async def test_a_worker_of_an_older_release_gets_json(make_process: MakeProcess, raw: bool) -> None:
+async def test_worker_of_an_older_release_gets_json(make_process: MakeProcess, raw: bool) -> None:
     preprocessor, worker = (
         await make_process("preprocessor", f"raw-{raw}-p"),
         await make_process("worker", f"raw-{raw}"),

@@ -26,7 +26,7 @@ CONVERSATION = Conversation("m", [Message("user", [Text("hi")])])
 
 
 @pytest.mark.parametrize(("deadline", "over"), [(None, False), (99.0, True), (100.0, True), (100.5, False)])
-def test_a_request_expires_at_its_deadline(deadline: float | None, over: bool) -> None:
+def test_request_expires_at_its_deadline(deadline: float | None, over: bool) -> None:
     if not over:
         assert seconds_left(deadline, 100.0) == (None if deadline is None else 0.5)
         return
@@ -35,7 +35,7 @@ def test_a_request_expires_at_its_deadline(deadline: float | None, over: bool) -
     assert caught.value.info.kind is ErrorKind.TIMED_OUT
 
 
-def test_ids_from_a_directory_and_a_conversation(demo_dir: Path, setup: ModelSetup) -> None:
+def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup) -> None:
     ids = prompt_ids(str(demo_dir), CONVERSATION)
     assert ids == list(assemble(CONVERSATION, setup).ids)
     assert setup.tokenizer.decode(ids) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
@@ -58,17 +58,17 @@ async def test_long_prompts_are_made_in_a_thread(
     made = setup if encoder == "auto" else replace(setup, encoder=setup.tokenizer.encoder(encoder))
     process = await make_process("preprocessor", f"where-{messages}-{size}-{encoder}")
     preparation = Preparation(process, made, Sealer(b"test"), 1, None)
-    turns = [Message("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)]
+    history = [Message("assistant" if number % 2 else "user", [Text("hi")]) for number in range(messages)]
     names: set[str] = set()
     await preparation.prompt(
-        Conversation("m", turns), limit=False, size=size, on_step=lambda _: names.add(threading.current_thread().name)
+        Conversation("m", history), limit=False, size=size, on_step=lambda _: names.add(threading.current_thread().name)
     )
     preparation.close()
     assert len(names) == 1
     assert (names != {threading.current_thread().name}) == thread
 
 
-async def test_a_turn_whose_deadline_has_passed_fails_once(make_process: MakeProcess, setup: ModelSetup) -> None:
+async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSetup) -> None:
     frontend, process = await make_process("frontend", "late-f"), await make_process("preprocessor", "late-p")
     entries: list[EventEntry] = []
 

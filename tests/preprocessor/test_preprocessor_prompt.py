@@ -44,15 +44,15 @@ THINKS = "<|im_start|>assistant\n<think>\n"
 THINKS_NOT = THINKS + "\n</think>\n\n"
 
 
-def conversation(*turns: Message, **more: Any) -> Conversation:
-    return Conversation("m", list(turns) or [user("hi")], **more)
+def conversation(*messages: Message, **more: Any) -> Conversation:
+    return Conversation("m", list(messages) or [user("hi")], **more)
 
 
 def user(text: str) -> Message:
     return Message("user", [Text(text)])
 
 
-def said(*parts: Part) -> Message:
+def assistant(*parts: Part) -> Message:
     return Message("assistant", list(parts))
 
 
@@ -61,36 +61,36 @@ def choose(mode: str, name: str | None = None) -> dict[str, Any]:
 
 
 class TestEnds:
-    """How the prompt ends, and what the parser is told of it."""
+    """The end of the prompt, and the parser's state for it."""
 
-    def test_free(self, setup: ModelSetup) -> None:
+    def test_free_turn_starts_in_reasoning(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(), setup)
         assert prompt.text == "<|im_start|>user\nhi<|im_end|>\n" + THINKS
         assert setup.tokenizer.decode(prompt.ids) == prompt.text
         assert (prompt.in_reasoning, prompt.prefix, prompt.tools) == (True, "", [])
 
-    def test_without_thinking(self, setup: ModelSetup) -> None:
+    def test_disabled_thinking_closes_reasoning(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(thinking=Thinking("disabled")), setup)
         assert prompt.text.endswith(THINKS_NOT)
         assert not prompt.in_reasoning
 
-    def test_the_clients_variable_has_the_last_word(self, setup: ModelSetup) -> None:
+    def test_clients_variable_takes_precedence(self, setup: ModelSetup) -> None:
         kwargs = {"enable_thinking": False}
         prompt = assemble(conversation(thinking=Thinking("enabled"), template_kwargs=kwargs), setup)
         assert prompt.text.endswith(THINKS_NOT)
 
-    def test_a_call_of_any_tool(self, setup: ModelSetup) -> None:
+    def test_forced_call_of_any_tool_opens_the_call(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(**choose("any")), setup)
         assert prompt.prefix == "<tool_call>\n<function="
         assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
         assert not prompt.in_reasoning
 
-    def test_a_call_of_one_tool(self, setup: ModelSetup) -> None:
+    def test_forced_call_of_one_tool_opens_its_call(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(**choose("tool", "Bash"), thinking=Thinking("enabled")), setup)
         assert prompt.prefix == "<tool_call>\n<function=Bash>\n"
         assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
 
-    def test_the_parser_goes_on_from_the_prefix(self, setup: ModelSetup) -> None:
+    def test_parser_continues_from_the_prefix(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(**choose("tool", "Bash")), setup)
         parser = open_parser(
             setup.family.name, tools=prompt.tools, in_reasoning=prompt.in_reasoning, prefix=prompt.prefix
@@ -99,19 +99,19 @@ class TestEnds:
         assert next(type(event).__name__ for event in events) == "BlockStart"
         assert "".join(getattr(event, "text", "") for event in events) == '{"command": "ls"}'
 
-    def test_a_client_that_insists_on_thinking_gets_it_closed_before_a_forced_call(self, setup: ModelSetup) -> None:
+    def test_reasoning_is_closed_before_a_forced_call(self, setup: ModelSetup) -> None:
         kwargs = {"enable_thinking": True}
         prompt = assemble(conversation(**choose("any"), template_kwargs=kwargs), setup)
         assert prompt.text.endswith(THINKS_NOT + prompt.prefix)
         assert not prompt.in_reasoning
 
-    def test_a_form_begins_with_the_answer(self, setup: ModelSetup) -> None:
+    def test_enforced_format_closes_reasoning(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(user("hi"), format=OutputFormat("json_schema", schema={})), setup)
         assert prompt.text.endswith(THINKS_NOT)
         assert not prompt.in_reasoning
         assert prompt.prefix == ""
 
-    def test_no_call_leaves_the_tools_in_the_prompt(self, setup: ModelSetup) -> None:
+    def test_tool_choice_none_keeps_the_tools_in_the_prompt(self, setup: ModelSetup) -> None:
         assert assemble(conversation(**choose("none")), setup).ids == assemble(conversation(tools=[BASH]), setup).ids
 
     @pytest.mark.parametrize(
@@ -121,25 +121,25 @@ class TestEnds:
             (choose("tool", "Grep"), "not among the tools: Grep"),
         ],
     )
-    def test_a_choice_that_cannot_be_met(self, setup: ModelSetup, more: dict[str, Any], message: str) -> None:
+    def test_impossible_choice_is_refused(self, setup: ModelSetup, more: dict[str, Any], message: str) -> None:
         with pytest.raises(Invalid, match=message) as caught:
             assemble(conversation(**more), setup)
         assert caught.value.info.param == "tool_choice"
 
     @pytest.mark.parametrize("text", ["The answer is", "The answer is \n", "a<|im_end|>b", "</think>"])
-    def test_the_assistants_own_last_text_is_continued(self, setup: ModelSetup, text: str) -> None:
-        prompt = assemble(conversation(user("hi"), said(Reasoning("r"), Text(text))), setup)
+    def test_last_text_of_the_assistant_is_continued(self, setup: ModelSetup, text: str) -> None:
+        prompt = assemble(conversation(user("hi"), assistant(Reasoning("r"), Text(text))), setup)
         assert prompt.text.endswith("<|im_start|>assistant\n<think>\nr\n</think>\n\n" + text)
         assert not prompt.in_reasoning
 
-    def test_continued_into_a_forced_call(self, setup: ModelSetup) -> None:
-        prompt = assemble(conversation(user("hi"), said(Text("Now:")), **choose("any")), setup)
+    def test_continued_text_is_followed_by_a_forced_call(self, setup: ModelSetup) -> None:
+        prompt = assemble(conversation(user("hi"), assistant(Text("Now:")), **choose("any")), setup)
         assert prompt.text.endswith("</think>\n\nNow:\n\n<tool_call>\n<function=")
 
-    def test_a_last_turn_that_ends_in_a_call_is_history(self, setup: ModelSetup) -> None:
-        assert assemble(conversation(user("hi"), said(CALL)), setup).text.endswith("<|im_end|>\n" + THINKS)
+    def test_last_message_that_ends_in_a_call_is_history(self, setup: ModelSetup) -> None:
+        assert assemble(conversation(user("hi"), assistant(CALL)), setup).text.endswith("<|im_end|>\n" + THINKS)
 
-    def test_think_marks_in_what_a_user_says_do_not_open_reasoning(self, setup: ModelSetup) -> None:
+    def test_think_tags_of_a_user_do_not_open_reasoning(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(user("what is <think>"), thinking=Thinking("disabled")), setup)
         assert not prompt.in_reasoning
 
@@ -150,12 +150,12 @@ class TestLimits:
         assert prompt.max_tokens == prompt.sampling.max_tokens == 1000 - len(prompt.ids)
         assert prompt.window_limited
 
-    def test_the_clients_limit(self, setup: ModelSetup) -> None:
+    def test_limit_of_the_client_is_kept(self, setup: ModelSetup) -> None:
         prompt = assemble(conversation(sampling=Sampling(max_tokens=7, temperature=0.5)), setup)
         assert (prompt.max_tokens, prompt.window_limited) == (7, False)
         assert prompt.sampling == Sampling(max_tokens=7, temperature=0.5)
 
-    def test_too_long(self, setup: ModelSetup) -> None:
+    def test_too_long_prompt_is_refused(self, setup: ModelSetup) -> None:
         with pytest.raises(ContextOverflow, match=r"prompt is too long: \d+ tokens > 112 maximum"):
             assemble(conversation(user("word " * 500)), setup, window=119)
 
@@ -163,12 +163,12 @@ class TestLimits:
         long = conversation(user("word " * 500))
         assert len(assemble(long, setup, window=100, limit=False).ids) > 500
 
-    def test_the_operators_window_caps_the_workers(self, setup: ModelSetup) -> None:
+    def test_operators_window_caps_the_workers(self, setup: ModelSetup) -> None:
         capped = changed(setup, window_cap=500, max_model_len=500)
         assert [capped.window(w) for w in (None, 400, 600)] == [500, 400, 500]
         assert [setup.window(w) for w in (None, 400, 10**6)] == [262_144, 400, 10**6]
 
-    def test_the_models_defaults_fill_what_the_client_left_open(self, setup: ModelSetup) -> None:
+    def test_defaults_of_the_model_fill_unset_values(self, setup: ModelSetup) -> None:
         tuned = changed(setup, sampling=Sampling(temperature=0.6, top_p=0.95, top_k=20))
         sampling = assemble(conversation(sampling=Sampling(top_p=0.5)), tuned).sampling
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.5, 20)
@@ -182,20 +182,20 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize("limit", [True, False])
-def test_what_is_nested_too_deeply_to_render_is_the_requests_fault(setup: ModelSetup, limit: bool) -> None:
+def test_too_deeply_nested_request_is_invalid(setup: ModelSetup, limit: bool) -> None:
     deep = ToolSpec("deep", "", {"type": "object", "properties": nested(990)})
     with pytest.raises(Invalid, match="nested too deeply"):
         assemble(conversation(tools=[deep]), setup, limit=limit)
 
 
-def test_stop_strings_without_measure_are_refused_but_counted(setup: ModelSetup) -> None:
+def test_too_long_stop_strings_are_refused_but_counted(setup: ModelSetup) -> None:
     greedy = conversation(sampling=Sampling(stop=["x" * 100_000]))
     with pytest.raises(Invalid, match="stop sequence"):
         assemble(greedy, setup)
     assert assemble(greedy, setup, limit=False).ids
 
 
-def test_the_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
+def test_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
     with_header = conversation(system=[Text(HEADER), Text("Be brief.")])
     prompt = assemble(with_header, setup)
     assert prompt.ids == assemble(conversation(system=[Text("Be brief.")]), setup).ids
@@ -205,7 +205,7 @@ def test_the_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
     assert left.stripped_lines == 0
 
 
-def test_the_operators_template_variables(setup: ModelSetup) -> None:
+def test_operators_template_variables_are_used(setup: ModelSetup) -> None:
     quiet = changed(setup, template_kwargs={"enable_thinking": False})
     assert assemble(conversation(), quiet).text.endswith(THINKS_NOT)
 
@@ -215,20 +215,20 @@ def test_stop_ids_are_the_end_tokens(setup: ModelSetup) -> None:
     assert assemble(conversation(), setup).stop_ids == ids
 
 
-def test_tools_are_told_to_the_parser_as_the_model_knows_them(setup: ModelSetup) -> None:
+def test_parser_gets_tools_as_the_model_sees_them(setup: ModelSetup) -> None:
     tools = [
         ToolSpec("open", namespace="browser"),
         ToolSpec("apply_patch", kind="custom"),
         replace(BASH, deferred=True),
     ]
-    told = assemble(conversation(tools=tools), setup).tools
-    assert [tool.name for tool in told] == ["browser__open", "apply_patch", "Bash"]
-    assert told[1].schema["required"] == ["input"]
+    parser_tools = assemble(conversation(tools=tools), setup).tools
+    assert [tool.name for tool in parser_tools] == ["browser__open", "apply_patch", "Bash"]
+    assert parser_tools[1].schema["required"] == ["input"]
 
 
 @given(st.text(), st.text(), st.lists(st.text(), max_size=3))
 @settings(max_examples=examples(50))
-def test_a_string_and_its_single_block_are_the_same_tokens(
+def test_string_and_its_single_block_have_the_same_tokens(
     setup: ModelSetup, system: str, asked: str, results: list[str]
 ) -> None:
     """Claude Code sends a message as a list of blocks while it is the last, and as a string later."""
@@ -255,7 +255,7 @@ SPOKEN = st.lists(st.one_of(WORDS.map(Reasoning), WORDS.map(Text), ARGUMENTS), m
 
 
 def spoken_parts(drawn: list[Any], number: int) -> list[Part]:
-    """No two texts in a row: no model can say those."""
+    """The parts without adjacent texts, which no model can write."""
     parts: list[Part] = []
     for index, part in enumerate(drawn):
         if isinstance(part, dict):
@@ -266,7 +266,7 @@ def spoken_parts(drawn: list[Any], number: int) -> list[Part]:
 
 
 def written(parts: list[Part]) -> str:
-    """What a model of the demo's kind writes behind `<think>\\n`, told without the template's help."""
+    """What a model of the demo's kind writes after `<think>\\n`, made without the template."""
     pieces = [] if isinstance(parts[0], Reasoning) else ["<think>\n\n</think>\n\n"]
     for before, part in zip([None, *parts], parts, strict=False):
         if isinstance(before, Call) or (isinstance(before, Text) and isinstance(part, Reasoning)):
@@ -290,12 +290,12 @@ def written(parts: list[Part]) -> str:
 def test_each_prompt_begins_with_the_last_one_and_its_answer(
     setup: ModelSetup, steps: list[tuple[list[Any], bool, str]]
 ) -> None:
-    """However the model mixes reasoning, text and calls, and whether or not it was told to think."""
-    turns = [user("begin")]
+    """However the model mixes reasoning, text and calls, and with thinking on or off."""
+    messages = [user("begin")]
     expected = ""
     for number, (drawn, instructed, thinking) in enumerate(steps):
         prompt: Prompt = assemble(
-            conversation(*turns, system=[Text("Be brief.")], tools=[BASH], thinking=Thinking(thinking)),  # type: ignore[arg-type]
+            conversation(*messages, system=[Text("Be brief.")], tools=[BASH], thinking=Thinking(thinking)),  # type: ignore[arg-type]
             setup,
         )
         assert prompt.text.startswith(expected)
@@ -306,25 +306,25 @@ def test_each_prompt_begins_with_the_last_one_and_its_answer(
         if thinking == "disabled":
             answer = answer.removeprefix("\n</think>\n\n")
         expected = prompt.text + answer + "<|im_end|>\n"
-        turns.append(Message("assistant", parts))
+        messages.append(Message("assistant", parts))
         results = [Result(part.call_id, [Text("done")]) for part in parts if isinstance(part, Call)]
-        turns.append(Message("tool", list(results)) if results else user("go on"))
+        messages.append(Message("tool", list(results)) if results else user("go on"))
         if instructed:
-            turns.append(Message("system", [Text("The date has changed.")]))
-    assert assemble(conversation(*turns, system=[Text("Be brief.")], tools=[BASH]), setup).text.startswith(expected)
+            messages.append(Message("system", [Text("The date has changed.")]))
+    assert assemble(conversation(*messages, system=[Text("Be brief.")], tools=[BASH]), setup).text.startswith(expected)
 
 
 class TestRaw:
     """A prompt of /v1/completions."""
 
-    def test_text_goes_in_as_it_is(self, setup: ModelSetup) -> None:
+    def test_raw_text_is_encoded_unchanged(self, setup: ModelSetup) -> None:
         text = HEADER + "\n  Once <|im_start|> upon\n"
         prompt = assemble(raw(RawPrompt(text)), setup)
         assert prompt.ids == setup.tokenizer.encode(text, True)
         assert (prompt.stripped_lines, prompt.in_reasoning, prompt.prefix, prompt.tools) == (0, False, "", [])
         assert set(setup.stop_ids) <= set(prompt.stop_ids)
 
-    def test_ids_are_taken_as_they_are(self, setup: ModelSetup) -> None:
+    def test_raw_ids_are_unchanged(self, setup: ModelSetup) -> None:
         ids = [5, 1, 0, setup.tokenizer.vocab_size - 1]
         prompt = assemble(raw(RawPrompt(token_ids=pack_ids(ids))), setup)
         assert prompt.ids == ids
@@ -332,13 +332,13 @@ class TestRaw:
     @pytest.mark.parametrize(
         "prompt", [RawPrompt(""), RawPrompt(), RawPrompt(token_ids=b"abc"), RawPrompt(token_ids=pack_ids([10**6]))]
     )
-    def test_what_is_no_prompt_is_refused(self, setup: ModelSetup, prompt: RawPrompt) -> None:
+    def test_invalid_raw_prompt_is_refused(self, setup: ModelSetup, prompt: RawPrompt) -> None:
         for limit in (True, False):
             with pytest.raises(Invalid) as refused:
                 assemble(raw(prompt), setup, limit=limit)
             assert refused.value.info.param == "prompt"
 
-    def test_the_window_holds(self, setup: ModelSetup) -> None:
+    def test_raw_prompt_is_limited_by_the_window(self, setup: ModelSetup) -> None:
         prompt = RawPrompt(token_ids=pack_ids([7] * 100))
         assert assemble(raw(prompt, max_tokens=1000), setup, window=500).max_tokens == 400
         with pytest.raises(ContextOverflow):
@@ -350,11 +350,11 @@ def raw(prompt: RawPrompt, **sampling: Any) -> Conversation:
 
 
 class TestStopIds:
-    def test_the_clients_come_to_the_models(self, setup: ModelSetup) -> None:
+    def test_stop_ids_of_the_client_are_added(self, setup: ModelSetup) -> None:
         own = list(setup.stop_ids)
         assert assemble(conversation(sampling=Sampling(stop_token_ids=[5, own[0]])), setup).stop_ids == [*own, 5]
 
-    def test_alone_where_the_models_are_ignored(self, setup: ModelSetup) -> None:
+    def test_only_the_clients_stop_ids_count_with_ignore_eos(self, setup: ModelSetup) -> None:
         sampling = Sampling(stop_token_ids=[5], ignore_eos=True)
         assert assemble(conversation(sampling=sampling), setup).stop_ids == [5]
 
@@ -370,13 +370,13 @@ BARE = ToolSpec("read")
 
 
 class TestChoice:
-    """Which call is forced, and which are allowed."""
+    """Forced and allowed calls."""
 
     def forced(self, setup: ModelSetup, choice: ToolChoice, *tools: ToolSpec) -> str:
         prefix = assemble(conversation(tools=list(tools), tool_choice=choice), setup).prefix
         return prefix.removeprefix("<tool_call>\n<function=").removesuffix(">\n")
 
-    def test_a_namespaced_tool(self, setup: ModelSetup) -> None:
+    def test_namespaced_tool_is_forced_by_its_names(self, setup: ModelSetup) -> None:
         tools = (OWN, OTHER, BARE)
         assert self.forced(setup, ToolChoice("tool", "read", namespace="mail"), *tools) == "mail__read"
         assert self.forced(setup, ToolChoice("tool", "read"), *tools) == "read"
@@ -385,21 +385,21 @@ class TestChoice:
         with pytest.raises(Invalid, match="calendar__read"):
             self.forced(setup, ToolChoice("tool", "read", namespace="calendar"), *tools)
 
-    def test_the_only_one_that_is_allowed(self, setup: ModelSetup) -> None:
+    def test_only_allowed_tool_is_forced(self, setup: ModelSetup) -> None:
         assert self.forced(setup, ToolChoice("any", allowed=["Bash"]), BASH, OWN) == "Bash"
         assert self.forced(setup, ToolChoice("any", allowed=["files__read"]), BASH, OWN) == "files__read"
         assert self.forced(setup, ToolChoice("any", allowed=["Bash", "read"]), BASH, OWN) == ""
 
-    def test_a_mask_leaves_the_prompt_alone(self, setup: ModelSetup) -> None:
+    def test_allowed_tools_do_not_change_the_prompt(self, setup: ModelSetup) -> None:
         free = assemble(conversation(tools=[BASH, OWN]), setup)
         masked = assemble(conversation(tools=[BASH, OWN], tool_choice=ToolChoice(allowed=["Bash"])), setup)
         assert masked.ids == free.ids
 
-    def test_what_is_not_offered_cannot_be_allowed(self, setup: ModelSetup) -> None:
+    def test_unknown_allowed_tool_is_refused(self, setup: ModelSetup) -> None:
         with pytest.raises(Invalid, match="wipe"):
             assemble(conversation(tools=[BASH], tool_choice=ToolChoice(allowed=["wipe"])), setup)
 
-    def test_a_name_stands_for_every_tool_of_that_name(self) -> None:
+    def test_bare_name_allows_every_tool_of_that_name(self) -> None:
         tools = [OWN, OTHER, BASH]
         assert allowed_tools(conversation(tools=tools, tool_choice=ToolChoice(allowed=["read"]))) == [
             "files__read",
@@ -408,26 +408,26 @@ class TestChoice:
 
 
 @pytest.mark.parametrize(("syntax", "kind"), [("lark", "Lark grammar"), ("regex", "regular expression")])
-def test_the_model_is_told_the_grammar_of_a_freeform_tool(setup: ModelSetup, syntax: str, kind: str) -> None:
+def test_grammar_of_a_freeform_tool_is_in_the_prompt(setup: ModelSetup, syntax: str, kind: str) -> None:
     patch = ToolSpec("apply_patch", "Edits files.", kind="custom", grammar=Grammar(syntax, "start: /a+/\n"))
     text = assemble(conversation(tools=[patch]), setup).text
-    told = f"Edits files.\n\n`input` must match this {kind}:\nstart: /a+/\n"
-    assert json.dumps(told) in text
+    description = f"Edits files.\n\n`input` must match this {kind}:\nstart: /a+/\n"
+    assert json.dumps(description) in text
 
 
-def test_reasoning_that_the_client_wants_dropped_is_not_in_the_prompt(setup: ModelSetup) -> None:
+def test_dropped_reasoning_is_not_in_the_prompt(setup: ModelSetup) -> None:
     """The reasoning of the present tool loop stays: it explains its calls."""
-    turns = [
+    messages = [
         user("one"),
-        said(Reasoning("FIRST"), CALL),
+        assistant(Reasoning("FIRST"), CALL),
         Message("tool", [Result("c1", [Text("r")])]),
-        said(Reasoning("SECOND"), Text("t")),
+        assistant(Reasoning("SECOND"), Text("t")),
         user("two"),
-        said(Reasoning("THIRD"), replace(CALL, call_id="c2")),
+        assistant(Reasoning("THIRD"), replace(CALL, call_id="c2")),
         Message("tool", [Result("c2", [Text("r")])]),
     ]
     texts = {
-        history: assemble(conversation(*turns, tools=[BASH], thinking=Thinking(history=history)), setup).text
+        history: assemble(conversation(*messages, tools=[BASH], thinking=Thinking(history=history)), setup).text
         for history in ("default", "keep", "drop")
     }
     assert [mark in texts["drop"] for mark in ("FIRST", "SECOND", "THIRD")] == [False, False, True]
@@ -437,17 +437,17 @@ def test_reasoning_that_the_client_wants_dropped_is_not_in_the_prompt(setup: Mod
 
 def agent_loop(turns: int) -> Conversation:
     steps = [
-        turn
+        message
         for number in range(turns)
-        for turn in (
-            said(Reasoning(f"thought {number}"), Call(f"c{number}", "Bash", f'{{"command": "ls {number}"}}')),
+        for message in (
+            assistant(Reasoning(f"thought {number}"), Call(f"c{number}", "Bash", f'{{"command": "ls {number}"}}')),
             Message("tool", [Result(f"c{number}", [Text(f"result {number}")])]),
         )
     ]
     return conversation(user("Please do it."), *steps, tools=[BASH])
 
 
-def test_a_prompt_leaves_no_cycles(setup: ModelSetup) -> None:
+def test_prompt_leaves_no_cycles(setup: ModelSetup) -> None:
     ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""A preprocessor's ledger over a real bus: entries that it hears, and siblings that only the bucket has."""
+"""A preprocessor's ledger over a real bus: entries that it receives, and siblings that only the bucket has."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
 from tests.conftest import MakeProcess, eventually, make_bucket
 from tests.ledger.test_ledger_choice import ANSWER, Alike, setup, started
-from tests.ledger.test_ledger_comparison import ASKED, MORE, NOTARY, Session, said
+from tests.ledger.test_ledger_comparison import MORE, QUESTION, SIGNER, Session, assistant
 
 __all__ = ["setup"]
 
@@ -32,7 +32,7 @@ async def reader(make_process: MakeProcess, setup: ModelSetup, name: str) -> Led
 
 async def reader_of(process: Process, setup: ModelSetup, name: str) -> LedgerReader:
     ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
-    found = LedgerReader(process, ledger, NOTARY, Sealer(b"test"), await opened(process, name))
+    found = LedgerReader(process, ledger, SIGNER, Sealer(b"test"), await opened(process, name))
     await found.start()
     await process.bus.flush()
     return found
@@ -40,12 +40,12 @@ async def reader_of(process: Process, setup: ModelSetup, name: str) -> LedgerRea
 
 def conversation(*, thought: str | None = None, session: str | None = None) -> Conversation:
     parts = [Reasoning(thought), Text(ANSWER)] if thought else [Text(ANSWER)]
-    return Conversation("m", [ASKED, said(*parts), MORE], client=Client(session=session))
+    return Conversation("m", [QUESTION, assistant(*parts), MORE], client=Client(session=session))
 
 
 def restored(reader: LedgerReader, conversation: Conversation) -> Sequence[str]:
-    turns = reader.remember(conversation, []).restore().messages
-    return [part.text or "" for turn in turns for part in turn.parts if isinstance(part, Reasoning)]
+    messages = reader.remember(conversation, []).restore().messages
+    return [part.text or "" for message in messages for part in message.parts if isinstance(part, Reasoning)]
 
 
 def written(alike: Alike) -> list[tuple[str, str, bytes]]:
@@ -76,7 +76,7 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
     assert not late.unfetched(late.remember(conversation(), []).missing)
 
 
-async def test_a_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setup: ModelSetup) -> None:
+async def test_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setup: ModelSetup) -> None:
     alike = started(Session(setup), 1, ANSWER)
     writer = await make_process("parser", "lone-writer")
     bucket = await opened(writer, "lone-late")
@@ -102,9 +102,7 @@ async def test_turns_that_the_bucket_lacks_are_requested_once(make_process: Make
 
 
 @pytest.mark.parametrize("there", [True, False])
-async def test_a_prompt_has_the_turns_that_were_fetched_first(
-    make_process: MakeProcess, setup: ModelSetup, there: bool
-) -> None:
+async def test_prompt_has_the_fetched_turns(make_process: MakeProcess, setup: ModelSetup, there: bool) -> None:
     name = f"fetched-{there}".lower()
     alike = started(Session(setup), 1, ANSWER)
     ((key, mac, data),) = written(alike)
@@ -121,4 +119,4 @@ async def test_a_prompt_has_the_turns_that_were_fetched_first(
     preparation.close()
     assert steps == ["strip", "ledger", "strip", "ledger", "render", "encode"], "rendered once"
     assert prompt.found is not None
-    assert prompt.found.outcome == ("moved" if there else "unknown"), "the entry was made behind another prompt"
+    assert prompt.found.outcome == ("moved" if there else "unknown"), "the entry follows another prompt"

@@ -1,4 +1,4 @@
-"""Who decodes and who parses a turn."""
+"""The choice of worker and parser of a turn."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ def ask(router: Router, beats: list[Heartbeat], avoid: tuple[str, ...] = (), lat
     return router.workers(beats, avoid=avoid, late=late)
 
 
-def test_the_one_with_the_most_room_comes_first() -> None:
+def test_worker_with_the_most_room_comes_first() -> None:
     assert ask(Router(), [worker("a", 3), worker("b", 1), worker("c", 3, slots=100)]) == ["c", "b", "a"]
 
 
-def test_turns_that_come_together_are_spread() -> None:
+def test_simultaneous_turns_are_spread() -> None:
     router, beats = Router(), [worker("a", slots=100), worker("b", slots=100)]
     for _ in range(8):
         router.assigned(ask(router, beats)[0])
@@ -34,7 +34,7 @@ def test_turns_that_come_together_are_spread() -> None:
     assert ask(router, beats) == ["b", "a"]
 
 
-def test_a_beat_tells_the_true_load() -> None:
+def test_heartbeat_resets_the_estimate() -> None:
     router = Router()
     for _ in range(3):
         router.assigned("a")
@@ -43,12 +43,12 @@ def test_a_beat_tells_the_true_load() -> None:
     assert ask(router, [worker("a"), worker("b", 1)]) == ["a", "b"]
 
 
-def test_those_to_avoid_and_those_that_are_late_come_last() -> None:
+def test_avoided_and_late_workers_come_last() -> None:
     beats = [worker("a"), worker("b", 1), worker("c", 2)]
     assert ask(Router(), beats, avoid=("a",), late=("b",)) == ["c", "b", "a"]
 
 
-def test_no_worker_and_no_room_are_different_things() -> None:
+def test_missing_and_full_workers_are_different_errors() -> None:
     with pytest.raises(Unavailable):
         ask(Router(), [])
     full = worker("a", 4, waiting=2, queue_limit=2)
@@ -58,7 +58,7 @@ def test_no_worker_and_no_room_are_different_things() -> None:
     assert ask(Router(), [full, worker("b", 4, waiting=1, queue_limit=2)]) == ["b"]
 
 
-def test_the_shard_with_the_fewest_turns() -> None:
+def test_shard_with_the_fewest_turns_is_chosen() -> None:
     router = Router()
     shards = [Heartbeat("parser", "p", load=Load(running=2)), Heartbeat("parser", "q", load=Load(running=1))]
     assert router.parser(shards, late=()) == "q"
@@ -76,7 +76,7 @@ def placed(
     return Router(weights).workers(beats, avoid=(), late=(), profile=TurnProfile(prompt, held, osl))[0]
 
 
-def test_who_holds_the_prompt_gets_it() -> None:
+def test_worker_that_holds_the_prompt_comes_first() -> None:
     beats = [worker("a", 1, slots=100), worker("b", 3, slots=100)]
     assert placed(beats, 50_000, b=48_000) == "b"
     assert placed(beats, 50_000, a=48_000, b=48_000) == "a"
@@ -91,23 +91,23 @@ def test_load_outweighs_a_small_overlap_and_not_a_large_one() -> None:
     assert placed(beats, 50_000, Weights(overlap=0), b=50_000) == "a"
 
 
-def test_a_long_answer_suffers_more_from_load() -> None:
+def test_long_answer_suffers_more_from_load() -> None:
     beats = [worker("a", 0, slots=4), worker("b", 2, slots=4)]
     assert placed(beats, 50_000, b=10_000) == "b"
     assert placed(beats, 50_000, osl=1024, b=10_000) == "a"
 
 
-def test_one_that_is_full_is_not_asked_whatever_it_holds() -> None:
+def test_full_worker_is_skipped_whatever_it_holds() -> None:
     beats = [worker("a", 3), worker("b", 4, queue_limit=0)]
     assert Router().workers(beats, avoid=(), late=(), profile=TurnProfile(50_000, {"b": 50_000})) == ["a"]
 
 
-def test_no_more_is_held_than_there_is() -> None:
+def test_overlap_is_capped_by_the_prompt() -> None:
     router = Router()
     assert router.cost(worker("a"), TurnProfile(100, {"a": 4096})) == 0
 
 
-def test_a_priority_keeps_its_fraction_and_its_bounds() -> None:
+def test_priority_keeps_its_fraction_and_bounds() -> None:
     hints = [Hints(), Hints(latency_sensitivity=0.9), Hints(priority=1), Hints(priority=-2, latency_sensitivity=5.0)]
     places = [priority(Conversation("m", [], hints=each)) for each in hints]
     assert places == [0, 0.9, 1, -2]

@@ -9,8 +9,8 @@ HEADER = "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-
 PROMPT = "You are Claude Code."
 
 
-def conversation(*system: str, turns: list[Message] | None = None) -> Conversation:
-    return Conversation("m", turns or [Message("user", [Text("hi")])], system=[Text(text) for text in system])
+def conversation(*system: str, messages: list[Message] | None = None) -> Conversation:
+    return Conversation("m", messages or [Message("user", [Text("hi")])], system=[Text(text) for text in system])
 
 
 def system_after(*system: str) -> tuple[list[str], int]:
@@ -47,7 +47,7 @@ def system_after(*system: str) -> tuple[list[str], int]:
         ([f"{HEADER} {HEADER} {PROMPT}"], [f" {PROMPT}"], 2),
     ],
 )
-def test_every_form_in_the_top_level_instructions(system: list[str], left: list[str], removed: int) -> None:
+def test_every_form_is_removed_from_top_level_instructions(system: list[str], left: list[str], removed: int) -> None:
     assert system_after(*system) == (left, removed)
 
 
@@ -71,14 +71,14 @@ def test_other_instructions_are_untouched(text: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_instructions_inside_the_conversation(role: str) -> None:
-    turns = [
+def test_headers_inside_the_conversation_are_removed(role: str) -> None:
+    messages = [
         Message("user", [Text("hi")]),
         Message(role, [Text(HEADER)]),  # type: ignore[arg-type]
         Message(role, [Text(HEADER), Text("# Environment")]),  # type: ignore[arg-type]
         Message(role, [Text(f"{HEADER}\n# Date")]),  # type: ignore[arg-type]
     ]
-    stripped, removed = strip_preamble(conversation(turns=turns))
+    stripped, removed = strip_preamble(conversation(messages=messages))
     assert removed == 3
     assert stripped.messages == [
         Message("user", [Text("hi")]),
@@ -87,15 +87,15 @@ def test_instructions_inside_the_conversation(role: str) -> None:
     ]
 
 
-def test_what_is_said_in_the_conversation_is_untouched() -> None:
-    turns = [
+def test_texts_of_users_models_and_tools_are_untouched() -> None:
+    messages = [
         Message("user", [Text(f"{HEADER}\nwhat is this?"), Media("image")]),
         Message("assistant", [Text(HEADER), Call("c1", "Read", f'{{"path": "{HEADER}"}}')]),
         Message("tool", [Result("c1", [Text(f"{HEADER}\n")])]),
     ]
-    stripped, removed = strip_preamble(conversation(HEADER, PROMPT, turns=turns))
+    stripped, removed = strip_preamble(conversation(HEADER, PROMPT, messages=messages))
     assert removed == 1
-    assert stripped.messages == turns
+    assert stripped.messages == messages
 
 
 FIELDS = st.lists(
@@ -121,8 +121,8 @@ def headers(draw: st.DrawFn) -> tuple[str, int]:
 
 
 @given(headers(), SPACES, st.text(min_size=1))
-def test_whatever_follows_the_fields_stays(header: tuple[str, int], spaces: str, rest: str) -> None:
-    """Joined to them, behind blanks or on a line of its own: only white space up to the line end goes."""
+def test_text_after_the_fields_stays(header: tuple[str, int], spaces: str, rest: str) -> None:
+    """The text follows directly, after blanks, or on its own line: only white space up to the line end is removed."""
     assume(not rest.lstrip().lower().startswith(("cc", "x-anthropic-billing-header:")) and rest.strip())
     text, count = header
     left, removed = system_after(text + spaces + rest)
@@ -134,7 +134,7 @@ def test_whatever_follows_the_fields_stays(header: tuple[str, int], spaces: str,
 
 
 @given(st.text("cx:;= \n-_ahbeilngdrt", max_size=80), st.booleans())
-def test_nothing_but_names_fields_and_blanks_is_ever_lost(text: str, header: bool) -> None:
+def test_only_names_fields_and_blanks_are_removed(text: str, header: bool) -> None:
     text = (HEADER if header else "") + text
     left, _ = system_after(text)
     rest = left[0] if left else ""
@@ -146,10 +146,10 @@ def test_nothing_but_names_fields_and_blanks_is_ever_lost(text: str, header: boo
 
 
 @given(st.lists(st.text(max_size=20), max_size=4))
-def test_stripping_twice_changes_nothing_more(system: list[str]) -> None:
+def test_stripping_is_idempotent(system: list[str]) -> None:
     once, _ = strip_preamble(conversation(HEADER, *system))
     assert strip_preamble(once) == (once, 0)
 
 
-def test_a_long_blank_text_takes_no_time() -> None:
+def test_long_blank_text_is_stripped_fast() -> None:
     assert system_after("\n" * 200_000 + "x") == (["\n" * 200_000 + "x"], 0)

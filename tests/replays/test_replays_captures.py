@@ -1,4 +1,4 @@
-"""Requests of agents become conversations, and conversations become requests of every API, without loss.
+"""Tests that requests of agents become conversations, and conversations requests of every API, without loss.
 
 Two implementations that share no code agree here: the frontend (request → Conversation) and the clients of `replay`
 (Conversation → request).
@@ -62,13 +62,13 @@ def load(path: Path, api: Api) -> Conversation:
 
 
 def story_of(conversation: Conversation) -> Story:
-    """The parts in order, with their roles; consecutive turns of a role are one."""
+    """The parts in order, with their roles; consecutive messages of one role are joined."""
     story: Story = [("system", text.text) for text in conversation.system]
-    for turn in conversation.messages:
-        for part in turn.parts:
+    for message in conversation.messages:
+        for part in message.parts:
             match part:
                 case Text(text):
-                    story.append((turn.role, text))
+                    story.append((message.role, text))
                 case Reasoning():
                     story.append(("reasoning", part.text, part.seal))
                 case Call():
@@ -77,7 +77,7 @@ def story_of(conversation: Conversation) -> Story:
                 case Result():
                     story.append(("result", part.call_id, part.is_error, [_inner(inner) for inner in part.parts]))
                 case _:
-                    story.append((turn.role, part))
+                    story.append((message.role, part))
     return story
 
 
@@ -102,7 +102,7 @@ def tools(conversation: Conversation) -> Story:
 
 
 def reduced(story: Story, api: Api) -> Story:
-    """A story without what the API has no field for."""
+    """A story without the content that the API has no fields for."""
     done: Story = []
     for block in story:
         kind = block[0]
@@ -121,7 +121,7 @@ def reduced(story: Story, api: Api) -> Story:
 
 @pytest.mark.parametrize(("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value)
 @pytest.mark.parametrize("over", APIS)
-def test_written_requests(api: Api, path: Path, over: Api) -> None:
+def test_written_requests_keep_their_content_over_every_api(api: Api, path: Path, over: Api) -> None:
     check(load(path, api), over)
 
 
@@ -129,7 +129,7 @@ def test_written_requests(api: Api, path: Path, over: Api) -> None:
 @pytest.mark.parametrize(
     ("api", "path"), CAPTURED, ids=lambda value: "/".join(value.parts[-3:]) if isinstance(value, Path) else value
 )
-def test_captured_requests(api: Api, path: Path) -> None:
+def test_captured_requests_keep_their_content_over_every_api(api: Api, path: Path) -> None:
     items = json.loads(path.read_text())["body"].get("input") or []
     if any(isinstance(item, dict) and item.get("type") == "compaction" for item in items):
         with pytest.raises(Invalid, match="could not be verified"):  # sealed by another server
@@ -153,7 +153,7 @@ def check(conversation: Conversation, over: Api) -> None:
 
 
 @pytest.mark.parametrize(("api", "path"), WRITTEN, ids=lambda value: value.name if isinstance(value, Path) else value)
-def test_the_conversation_has_every_text_of_the_json(api: Api, path: Path) -> None:
+def test_conversation_has_every_text_of_the_json(api: Api, path: Path) -> None:
     """Every longer string of the written requests is in the conversation, byte for byte."""
     body = json.loads(path.read_text())
     text = msgspec.json.encode(load(path, api)).decode()

@@ -1,4 +1,4 @@
-"""Written turns are played through the whole HTTP stack, over each API: the client receives them in order, in time."""
+"""Tests that written turns, played through the HTTP stack over each API, reach the client in order and in time."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ async def play(replay: Replay, api: Api, *, stream: bool = True) -> tuple[list[P
 
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
-async def test_streams(replay: Replay, api: Api) -> None:
+async def test_streams_equal_their_files(replay: Replay, api: Api) -> None:
     played, _ = await play(replay, api)
     assert [(turn.line, turn.problems) for turn in played] == [(turn.line, []) for turn in replay.turns]
     for turn, seen in zip(replay.turns, played, strict=True):
@@ -42,8 +42,8 @@ async def test_streams(replay: Replay, api: Api) -> None:
 
 
 @pytest.mark.parametrize(("replay", "api"), CASES, ids=label)
-async def test_documents(replay: Replay, api: Api) -> None:
-    """The answer in one piece has the same blocks. In Chat it has no order, and one reasoning text."""
+async def test_documents_equal_their_files(replay: Replay, api: Api) -> None:
+    """The document has the same blocks. In Chat they have no order, and there is one reasoning text."""
     played, _ = await play(replay, api, stream=False)
     for turn, seen in zip(replay.turns, played, strict=True):
         wanted = turn.expect or []
@@ -68,15 +68,15 @@ async def test_documents(replay: Replay, api: Api) -> None:
 
 
 def together(story: Story) -> dict[str, list[str]]:
-    """The texts by kind, reasoning and text without their blanks."""
+    """The texts by kind; reasoning and text without white space."""
     texts = {kind: [text for k, text in story if k == kind] for kind in ("reasoning", "text", "call", "cut call")}
     return {kind: ["".join("".join(of).split())] if kind in ("reasoning", "text") else of for kind, of in texts.items()}
 
 
 def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
-    """The texts of a request, without the ids that differ from play to play."""
+    """The texts of a request, without ids, which differ in each play."""
     story: list[tuple[str, ...]] = [("system", text.text) for text in conversation.system]
-    for part, role in ((part, turn.role) for turn in conversation.messages for part in turn.parts):
+    for part, role in ((part, message.role) for message in conversation.messages for part in message.parts):
         match part:
             case Text(text):
                 story.append((role, text))
@@ -91,7 +91,7 @@ def story_of(conversation: Conversation) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("replay", [r for r in REPLAYS if len(r.apis) == 3], ids=label)
-async def test_the_conversations_are_the_same_over_every_api(replay: Replay) -> None:
+async def test_conversations_are_equal_over_every_api(replay: Replay) -> None:
     stories = {}
     for api in replay.apis:
         _, conversations = await play(replay, api)

@@ -1,4 +1,4 @@
-"""The player detects late ends of blocks, lost text, unexpected errors and malformed files."""
+"""Tests that the player detects late ends of blocks, lost text, unexpected errors and malformed files."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ GATED = """
 
 
 Delay = Callable[[list[TurnEvent]], list[TurnEvent]]
-"""Takes the events that are held back, and returns those to deliver now."""
+"""Takes the delayed events, and returns those to deliver now."""
 
 
 class FaultyGateway(ReplayGateway):
@@ -60,12 +60,12 @@ async def play(gateway: ReplayGateway, text: str, api: Api = "messages", **optio
 
 
 def all_at_the_end(held: list[TurnEvent]) -> list[TurnEvent]:
-    """All events at the end of the turn."""
+    """Delivers all events at the end of the turn."""
     return list(held) if isinstance(held[-1], Finish) else []
 
 
 def stops_with_the_next_event(held: list[TurnEvent]) -> list[TurnEvent]:
-    """The end of each block with the next event."""
+    """Delivers the end of each block with the next event."""
     now = list(held)
     held.clear()
     if isinstance(now[-1], BlockStop):
@@ -75,14 +75,14 @@ def stops_with_the_next_event(held: list[TurnEvent]) -> list[TurnEvent]:
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("delay", [all_at_the_end, stops_with_the_next_event])
-async def test_a_late_end_of_a_call_is_a_problem(api: Api, delay: Delay) -> None:
+async def test_late_end_of_a_call_is_a_problem(api: Api, delay: Delay) -> None:
     played = await play(FaultyGateway(GATED, delay), GATED, api, gate_timeout_s=0.2)
     assert any("the gate `call Bash` did not open" in problem for problem in played.problems)
     assert played.answer.story == [("call", 'Bash {"command": "ls"}')]
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_an_end_of_a_call_in_time_is_no_problem(api: Api) -> None:
+async def test_timely_end_of_a_call_is_accepted(api: Api) -> None:
     played = await play(ReplayGateway(read("x", GATED)), GATED, api)
     assert played.problems == []
 
@@ -94,7 +94,7 @@ async def test_lost_text_is_a_problem() -> None:
     assert played.problems == ["block 0: want text 'one two!', got text 'one two'", "want the end length, got stop"]
 
 
-async def test_a_count_that_is_not_the_usage_is_a_problem() -> None:
+async def test_count_other_than_the_usage_is_a_problem() -> None:
     class Miscounting(ReplayGateway):
         async def count(self, admitted: Admitted) -> int:
             return 7
@@ -106,7 +106,7 @@ async def test_a_count_that_is_not_the_usage_is_a_problem() -> None:
         assert played.problems == ["7 tokens are counted, the answer's usage has 100"]
 
 
-async def test_an_unexpected_error_is_a_problem() -> None:
+async def test_unexpected_error_is_a_problem() -> None:
     text = '{"user": "x"}\n"one"\n{"fail": "no memory"}'
     assert (await play(ReplayGateway(read("x", text)), text)).problems == ["error: no memory"]
 
@@ -126,7 +126,7 @@ async def test_recorded_events_are_played_unchanged() -> None:
         assert (played.problems, played.answer.usage) == ([], (7, 2))
 
 
-async def test_a_gate_waits_for_one_more_of_its_kind() -> None:
+async def test_gate_waits_for_the_next_event_of_its_kind() -> None:
     progress, gate = ClientProgress(timeout_s=60), Gate("call")
     answer = (await play(ReplayGateway(read("x", GATED)), GATED)).answer
     first = asyncio.ensure_future(progress.wait_for(gate))
@@ -141,14 +141,14 @@ async def test_a_gate_waits_for_one_more_of_its_kind() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_a_stream_is_split_into_events_whatever_the_chunks(size: int) -> None:
+def test_stream_is_split_into_events_for_every_chunking(size: int) -> None:
     stream = 'event: a\ndata: {"x": "ü"}\n\n: comment\n\ndata: {"y":\ndata: 1}\r\n\r\ndata: [DONE]\n\n'.encode()
     parser = SseParser()
     events = [event for at in range(0, len(stream), size) for event in parser.feed(stream[at : at + size])]
     assert events == [("a", {"x": "ü"}), ("", {"y": 1}), ("", None)]
 
 
-def test_lines_of_a_file() -> None:
+def test_lines_of_a_file_are_parsed() -> None:
     replay = read("x", '# a comment\n\n{"user": "u"}\n"a"\n["b", "c"]\n{"finish": "length"}\n{"results": ["r"]}\n')
     assert [turn.line for turn in replay.turns] == [3, 7]
     assert replay.turns[0].steps == [Output(["a"]), Output(["b", "c"])]
@@ -175,17 +175,17 @@ def test_lines_of_a_file() -> None:
         ('{"user": "a"}\n{"events": [{"type": "nonsense"}]}', "x:2: Invalid value 'nonsense'"),
     ],
 )
-def test_errors_of_a_file(text: str, why: str) -> None:
+def test_error_names_the_line_of_a_file(text: str, why: str) -> None:
     with pytest.raises(BadReplay, match="^" + why.replace("[", r"\[")):
         read("x", text)
 
 
-def test_only_line_ends_end_a_line() -> None:
+def test_only_line_feeds_end_a_line() -> None:
     replay = read("x", '{"user": "a"}\n"\u2028\u0085"\r\n')
     assert replay.turns[0].steps == [Output(["\u2028\u0085"])]
 
 
-def test_differences() -> None:
+def test_differences_are_reported() -> None:
     assert differences([("text", "a")], [("text", "a")]) == []
     assert differences([("text", "a"), ("call", "x {}")], [("text", "b")]) == [
         "block 0: want text 'a', got text 'b'",

@@ -1,4 +1,4 @@
-"""A turn on the bus becomes a file that plays like the turn, with its texts or masked."""
+"""Tests that a turn on the bus becomes a file that plays like the turn, with its texts or masked."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ async def play(recording: Replay, api: Api) -> list[list[str]]:
 
 @pytest.mark.parametrize("redact", [False, True])
 @pytest.mark.parametrize("api", APIS)
-async def test_a_recording_plays_like_the_turn(api: Api, redact: bool) -> None:
+async def test_recording_plays_like_the_turn(api: Api, redact: bool) -> None:
     recording = replay(
         recorded(asked(), frame(Prepared(50, 10)), frame(*EVENTS[:3]), frame(*EVENTS[3:]), redact=redact)
     )
@@ -104,7 +104,7 @@ async def test_a_recording_plays_like_the_turn(api: Api, redact: bool) -> None:
     assert await play(recording, api) == [[]]
 
 
-def test_the_contents_of_a_recording() -> None:
+def test_recording_has_the_content_of_the_turn() -> None:
     context = ParseContext("m", "hermes", "f", 50, tools=ASKED.tools)
     request = GenerateRequest("t1", 1, "m", b"", "p", "f", Sampling(), [], Raw(json.encode(context)))
     [text] = recorded(asked(), request, tokens(0, 1, 2), tokens(1, 2, 3), frame(*EVENTS))
@@ -121,7 +121,7 @@ def test_the_contents_of_a_recording() -> None:
     assert (step.events, step.at) == (KEPT, 4.0)
 
 
-def test_what_an_attempt_repeats_is_left_out() -> None:
+def test_repetitions_of_an_attempt_are_dropped() -> None:
     [text] = recorded(
         asked(),
         frame(*EVENTS[:3]),
@@ -135,7 +135,7 @@ def test_what_an_attempt_repeats_is_left_out() -> None:
     assert [event for step in steps if isinstance(step, RecordedEvents) for event in step.events] == KEPT
 
 
-def test_tokens_are_those_of_the_attempt_that_ends_the_turn() -> None:
+def test_tokens_are_those_of_the_last_attempt() -> None:
     context = Raw(json.encode(ParseContext("m", "hermes", "f", 50)))
     requests = [GenerateRequest("t1", attempt, "m", b"", "p", "f", Sampling(), [], context) for attempt in (1, 2)]
     again = TokenFrame("w", 1, [TokenEntry("t1", 2, 0, [3, 4])])
@@ -146,7 +146,7 @@ def test_tokens_are_those_of_the_attempt_that_ends_the_turn() -> None:
     assert [step.tokens for step in steps if isinstance(step, RecordedTokens)] == [[3, 4]]
 
 
-def test_failures_and_turns_without_an_end() -> None:
+def test_failures_and_unfinished_turns_are_recorded() -> None:
     failed = Failed(EngineFailed("no memory").info)
     [text] = recorded(asked("t0"), asked(), frame(*EVENTS[:2], failed), asked("t2"), frame(EVENTS[0], turn="t3"))
     assert replay([text]).turns[0].end == "error"
@@ -162,7 +162,7 @@ def test_failures_and_turns_without_an_end() -> None:
     assert recorder.unfinished == 1
 
 
-def test_redaction_leaves_no_texts() -> None:
+def test_redaction_removes_all_texts() -> None:
     [text] = recorded(asked(), tokens(0, 1, 2), frame(*EVENTS), redact=True)
     for word in (b"jane", b"Jane", b"secret", b"list", b"cat", b"agent", b'"tokens"', b"c2Vh", b"x9", b"b1", b"Runs"):
         assert word not in text, word
@@ -174,7 +174,7 @@ JSON = '{"a\\"b": "x\\u00e9\\n\\\\", "n": [1.5e3, "y", {"k1": true}], "": "\\ud8
 MASKED = {'a"b': "xx\n\\", "n": [1500.0, "x", {"k1": True}], "": "xx"}
 
 
-def test_masked_json_keeps_its_keys_and_its_length() -> None:
+def test_masked_json_keeps_its_keys_and_length() -> None:
     assert len(mask_json(JSON)) == len(JSON)
     assert json.decode(mask_json(JSON)) == MASKED
     for size in range(len(JSON)):
@@ -182,7 +182,7 @@ def test_masked_json_keeps_its_keys_and_its_length() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
-def test_arguments_are_masked_whatever_the_pieces(size: int) -> None:
+def test_arguments_are_masked_for_every_splitting(size: int) -> None:
     deltas: list[TurnEvent] = [Delta(0, at, JSON[at : at + size]) for at in range(0, len(JSON), size)]
     end = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
     stop = BlockStop(0, length=len(JSON))

@@ -47,7 +47,7 @@ class Client:
     async def works(self, data: bytes = b"x") -> None:
         """A message goes to the server and back."""
         received: list[bytes] = []
-        subscription = await self.bus.subscribe("works", lambda message: received.append(message.data))
+        subscription = await self.bus.subscribe("works", lambda delivery: received.append(delivery.data))
         assert self.bus.publish("works", data)
         await eventually(lambda: received == [data], LONG_S)
         await subscription.stop()

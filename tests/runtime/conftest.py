@@ -8,6 +8,6 @@ import pytest
 
 @pytest.fixture
 def collected() -> Iterator[None]:
-    """nats-py leaves failed tasks behind when a connection breaks: they are reported here, not during another test."""
+    """nats-py does not await tasks that fail when a connection breaks: they are reported here, not in another test."""
     yield
     gc.collect()

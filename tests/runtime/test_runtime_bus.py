@@ -8,7 +8,7 @@ from structlog.typing import FilteringBoundLogger
 from schemas.errors import TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig
-from tests.conftest import NatsServer, eventually
+from tests.conftest import LIMIT_S, NatsServer, eventually
 
 
 def make(url: str, log: FilteringBoundLogger, reconnected: list[bool] | None = None, **config: object) -> Bus:
@@ -44,7 +44,7 @@ async def test_requests_end_with_an_answer_or_an_error(nats: NatsServer, quiet_l
     bus = make(nats.url, quiet_log)
     await bus.connect()
     await bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data * 2))
-    await bus.subscribe("t.mute", lambda _message: None)
+    await bus.subscribe("t.mute", lambda _delivery: None)
     assert await bus.request("t.echo", b"ab", 5) == b"abab"
     with pytest.raises(Unavailable, match=r"t\.nobody"):
         await bus.request("t.nobody", b"", 5)
@@ -66,7 +66,7 @@ async def test_a_request_without_a_task_is_sent_at_once_and_ends_with_one_call(
         bus.ask("t.echo", b"", 5, lambda _answer: pytest.fail("not asked"))
     await bus.connect()
     await bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data * 2))
-    await bus.subscribe("t.mute", lambda _message: None)
+    await bus.subscribe("t.mute", lambda _delivery: None)
     answers: list[bytes | TurnwireError] = []
     bus.ask("t.echo", b"ab", 5, answers.append)
     await eventually(lambda: answers == [b"abab"])
@@ -99,7 +99,7 @@ async def test_too_much_is_refused_here_and_the_connection_lives(
         bus.ask("t.big", bytes(bus.max_payload + 1), 1, lambda _answer: pytest.fail("not asked"))
     for _ in range(8):
         assert bus.publish("t.big", bytes(bus.max_payload)), "64 MB in one tick do not suspend"
-    await eventually(lambda: heard == [bus.max_payload] * 8, 30)
+    await eventually(lambda: heard == [bus.max_payload] * 8)
     await bus.close()
 
 
@@ -123,7 +123,7 @@ async def test_nothing_is_published_while_disconnected(own_nats: NatsServer, qui
     assert heard == [b"fresh"]
     own_nats.kill()
     await eventually(lambda: not bus.connected)
-    await asyncio.wait_for(asyncio.gather(bus.close(), other.close()), 5)
+    await asyncio.wait_for(asyncio.gather(bus.close(), other.close()), LIMIT_S)
 
 
 async def test_messages_of_all_sizes_arrive_whole_and_in_order(

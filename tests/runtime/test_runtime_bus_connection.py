@@ -44,14 +44,14 @@ async def test_a_server_may_start_after_its_clients(nats_binary: str, tmp_path: 
 
 
 @pytest.mark.parametrize("url", ["ws://h", "http://h", "nats://", "nats://h:x", "nats://h:99999", "nats://h:0"])
-async def test_what_is_not_a_url_of_a_server(url: str) -> None:
+async def test_a_url_of_no_server_is_refused(url: str) -> None:
     assert "cannot connect" in await refused(url)
 
 
 async def test_the_next_server_is_tried(own_nats: NatsServer, nats: NatsServer) -> None:
     async with connected(f"nats://127.0.0.1:{free_port()}", nats.url, own_nats.url.removeprefix("nats://")) as client:
         received: list[bytes] = []
-        await client.bus.subscribe("t", lambda message: received.append(message.data))
+        await client.bus.subscribe("t", lambda delivery: received.append(delivery.data))
         own_nats.kill()  # if the client is connected to that one, the other takes over
 
         def arrives() -> bool:
@@ -97,13 +97,13 @@ async def test_the_other_servers_of_a_cluster_are_found(nats_binary: str, tmp_pa
 async def test_subscriptions_survive_the_server(own_nats: NatsServer) -> None:
     async with connected(own_nats.url) as client:
         received: list[bytes] = []
-        await client.bus.subscribe("kept", lambda message: received.append(message.data))
-        ended = await client.bus.subscribe("ended", lambda message: received.append(message.data))
+        await client.bus.subscribe("kept", lambda delivery: received.append(delivery.data))
+        ended = await client.bus.subscribe("ended", lambda delivery: received.append(delivery.data))
         own_nats.kill()
         await eventually(lambda: not client.bus.connected, LONG_S)
         await client.bus.flush()
         await ended.stop()
-        await client.bus.subscribe("new", lambda message: received.append(message.data))
+        await client.bus.subscribe("new", lambda delivery: received.append(delivery.data))
         own_nats.start()
         await eventually(lambda: client.reconnects == 1, LONG_S)
         for subject in ("kept", "ended", "new"):
@@ -116,7 +116,7 @@ async def test_subscriptions_survive_the_server(own_nats: NatsServer) -> None:
 async def test_a_request_may_be_answered_over_a_later_connection(own_nats: NatsServer) -> None:
     async with connected(own_nats.url) as client:
         replies: list[str] = []
-        await client.bus.subscribe("q", lambda message: replies.append(message.reply_to))
+        await client.bus.subscribe("q", lambda delivery: replies.append(delivery.reply_to))
         answer = asyncio.create_task(client.bus.request("q", b"?", LONG_S))
         await eventually(lambda: bool(replies), LONG_S)
         own_nats.kill()
@@ -126,7 +126,7 @@ async def test_a_request_may_be_answered_over_a_later_connection(own_nats: NatsS
         assert await asyncio.wait_for(answer, LONG_S) == b"!"
 
 
-async def test_what_was_published_before_a_disconnect_is_not_sent_after_it(own_nats: NatsServer) -> None:
+async def test_messages_from_before_a_disconnect_are_not_sent_after_it(own_nats: NatsServer) -> None:
     async with connected(own_nats.url) as client:
         own_nats.pause()
         sent = 0
@@ -141,7 +141,7 @@ async def test_what_was_published_before_a_disconnect_is_not_sent_after_it(own_n
         own_nats.start()
         async with connected(own_nats.url) as other:
             received: list[str] = []
-            await other.bus.subscribe(">", lambda message: received.append(message.subject))
+            await other.bus.subscribe(">", lambda delivery: received.append(delivery.subject))
             await other.bus.flush()
             await eventually(lambda: client.reconnects == 1, LONG_S)
             assert client.bus.publish("new", b"")
@@ -152,7 +152,7 @@ async def test_what_was_published_before_a_disconnect_is_not_sent_after_it(own_n
 async def test_a_pause_of_the_server_delays_messages_and_nothing_else(own_nats: NatsServer) -> None:
     async with connected(own_nats.url) as client:
         received: list[bytes] = []
-        await client.bus.subscribe("slow", lambda message: received.append(message.data))
+        await client.bus.subscribe("slow", lambda delivery: received.append(delivery.data))
         await client.bus.flush()
         own_nats.pause()
         sent = [b"%d" % n for n in range(100)]
@@ -228,7 +228,7 @@ async def test_a_server_that_reports_an_error_of_this_client_ends_the_process(st
         assert client.reconnects == 0
 
 
-async def test_the_end_of_a_server_is_no_error_of_its_clients(nats_binary: str, tmp_path: Path) -> None:
+async def test_the_end_of_a_server_is_not_an_error_of_its_clients(nats_binary: str, tmp_path: Path) -> None:
     port = free_port()
     client = Client(f"nats://127.0.0.1:{port}")
     for visit in range(2):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("collected")
 # TLS.
 
 
-async def test_tls_where_the_server_or_the_url_requires_it(
+async def test_tls_is_used_where_the_server_or_the_url_requires_it(
     nats_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority("ours")
@@ -60,7 +60,7 @@ async def test_a_url_with_tls_sends_nothing_without_it(
     assert received == [b""]
 
 
-async def test_what_is_sent_in_the_clear_before_tls_is_ignored() -> None:
+async def test_plain_data_before_tls_is_ignored() -> None:
     received: list[bytes] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -77,7 +77,7 @@ async def test_what_is_sent_in_the_clear_before_tls_is_ignored() -> None:
 # Users.
 
 
-async def test_users_of_a_url_and_of_a_password_file(nats_binary: str, tmp_path: Path) -> None:
+async def test_users_of_a_url_and_of_a_password_file_are_accepted(nats_binary: str, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("p@ss\n")
     config = 'authorization { user: "me", password: "p@ss" }'
@@ -126,7 +126,7 @@ async def test_a_password_may_change_while_the_process_runs(nats_binary: str, tm
     assert not client.fatal
 
 
-async def test_what_a_user_may_not_do_is_logged(nats_binary: str, tmp_path: Path) -> None:
+async def test_a_permission_error_is_logged(nats_binary: str, tmp_path: Path) -> None:
     users = 'authorization { users: [{ user: "me", password: "x", permissions: { publish: ["mine", "works"] } }] }'
     port = free_port()
     client = Client(f"nats://me:x@127.0.0.1:{port}")
@@ -229,7 +229,7 @@ async def test_a_server_accepts_the_users_for_whom_an_account_signed(nats_binary
         CREDENTIALS.replace(SEED, "A" + SEED[1:]),
     ],
 )
-async def test_what_is_not_a_credentials_file_is_refused_without_its_secrets(text: str, tmp_path: Path) -> None:
+async def test_a_malformed_credentials_file_is_refused_without_its_secrets(text: str, tmp_path: Path) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"auth_required":true,"nonce":"n"}\r\n')
         assert not await reader.read()

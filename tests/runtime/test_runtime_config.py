@@ -111,7 +111,7 @@ def test_one_file_serves_every_stage(tmp_path: Path) -> None:
         (["--nats-url", "nats://a"], "bus", BusConfig(nats_url="nats://a")),
     ],
 )
-def test_flags_of_the_field(argv: list[str], field: str, value: object) -> None:
+def test_flags_of_other_servers_are_accepted(argv: list[str], field: str, value: object) -> None:
     loaded = command_line(PreprocessorConfig, "--model", "m", *argv)
     assert getattr(loaded.config, field) == value
 
@@ -124,7 +124,7 @@ def test_engine_arguments_from_a_file(tmp_path: Path, suffix: str, text: str) ->
     assert loaded.config.engine_args == {"a": [1]}
 
 
-def test_lists_and_tables_of_a_file(tmp_path: Path) -> None:
+def test_a_file_may_have_lists_and_tables(tmp_path: Path) -> None:
     file = toml(
         tmp_path,
         "model = 'm'\naliases = ['a', 'b']\nstrip_anthropic_preamble = false\n"
@@ -138,16 +138,16 @@ def test_lists_and_tables_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("1", True), ("yes", True), ("on", True), ("OFF", False), ("false", False)]
 )
-def test_switches_in_the_environment(text: str, value: bool) -> None:
+def test_switches_are_read_from_the_environment(text: str, value: bool) -> None:
     loaded = load(FrontendConfig, {"TURNWIRE_ACCEPT_ANY_MODEL": text})
     assert loaded.config.accept_any_model is value
 
 
-def test_the_key_of_a_user_is_no_setting() -> None:
+def test_the_key_of_a_user_is_not_a_setting() -> None:
     load(FrontendConfig, {"TURNWIRE_API_KEY": "tw-x"})  # as `turnwire up` and docs/clients.md advise
 
 
-def test_empty_variable_is_no_value() -> None:
+def test_empty_variable_is_not_a_value() -> None:
     loaded = load(FrontendConfig, {"TURNWIRE_PORT": ""})
     assert (loaded.config.port, loaded.origins["port"]) == (8000, "default")
 
@@ -202,7 +202,7 @@ def test_a_missing_file_is_refused() -> None:
     assert "cannot read the configuration file" in problems(FrontendConfig, {}, "/nowhere/turnwire.toml")[0]
 
 
-def test_kubernetes_service_variables_are_no_configuration() -> None:
+def test_kubernetes_service_variables_are_not_configuration() -> None:
     env = {
         "TURNWIRE_FRONTEND_PORT": "tcp://10.0.0.7:8000",
         "TURNWIRE_FRONTEND_SERVICE_HOST": "10.0.0.7",
@@ -261,18 +261,16 @@ def test_flags_can_be_passed_to_another_process() -> None:
     ("model", "name", "expected"),
     [("Qwen/Qwen3-8B", None, "Qwen/Qwen3-8B"), ("/models/qwen", None, "qwen"), ("m", "acme/served", "acme/served")],
 )
-def test_served_name(model: str, name: str | None, expected: str) -> None:
+def test_the_served_name_is_set_or_derived(model: str, name: str | None, expected: str) -> None:
     assert WorkerConfig(model=model, served_model_name=name).model_name == expected
 
 
-def test_several_served_names() -> None:
+def test_several_served_names_are_split() -> None:
     config = WorkerConfig(model="m", served_model_name="acme/served, gpt-5.5,,fast")
     assert (config.model_name, config.other_names) == ("acme/served", ["gpt-5.5", "fast"])
 
 
-def test_served_name_of_a_directory_under_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_directory_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert WorkerConfig(model="models/tiny").model_name == "tiny"

@@ -55,7 +55,7 @@ class Source(Service):
         for turn, ids in self.ids.items():
             ids.append(len(ids))
             assert turn
-        self.sender.mark(self.receiver)
+        self.sender.schedule(self.receiver)
 
     def fill(self, receiver: str, seq: int) -> TokenFrame | None:
         entries = []
@@ -81,13 +81,13 @@ class Sink:
         self.ids: dict[str, list[int]] = {}
         self.process = process
         self.given_up: list[str] = []
-        self.receiver = FrameReceiver(process, "worker", self.standings, on_given_up=self.given_up.append)
+        self.receiver = FrameReceiver(process, "worker", self.positions, on_given_up=self.given_up.append)
         self.frames = 0
 
     async def start(self) -> None:
         await self.process.subscribe(subjects.tokens(self.process.id), self.frame)
 
-    def standings(self, _sender: str) -> list[StreamPosition]:
+    def positions(self, _sender: str) -> list[StreamPosition]:
         return [StreamPosition(turn, 1, len(ids)) for turn, ids in self.ids.items()]
 
     def frame(self, delivery: Delivery) -> None:
@@ -120,12 +120,12 @@ class StuckSink:
 
     def held_bytes(self, *, last: bool = True) -> int:
         """The size of the frames that came, with or without the last one."""
-        return sum(len(message.data) for message in (self.held if last else self.held[:-1]))
+        return sum(len(delivery.data) for delivery in (self.held if last else self.held[:-1]))
 
     def release(self) -> Sink:
         sink = Sink(self.process)
-        for message in self.held:
-            sink.frame(message)
+        for delivery in self.held:
+            sink.frame(delivery)
         self.handle = sink.frame
         return sink
 
@@ -238,9 +238,7 @@ async def test_a_server_that_dies_and_comes_back_costs_nothing(make_process: Mak
             await beat(worker, parser)
 
 
-async def test_what_failed_to_be_drained_is_drained_again_without_a_mark(
-    make_process: MakeProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_drain_is_repeated(make_process: MakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "DRAIN_AGAIN_S", 0.01)
     worker, parser = await make_process("worker", "w"), await make_process("parser", "p")
     failures = iter([RuntimeError("once"), RuntimeError("and again")])

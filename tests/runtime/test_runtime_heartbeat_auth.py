@@ -83,7 +83,7 @@ def test_without_a_key_only_the_subject_counts(tmp_path: Path) -> None:
     assert peer.refused == 4
 
 
-def test_forged_and_changed_ones(sender: Peer, receiver: Peer, tmp_path: Path) -> None:
+def test_forged_and_changed_heartbeats_are_refused(sender: Peer, receiver: Peer, tmp_path: Path) -> None:
     good = sender.sends()
     forged = [
         msgspec.json.encode(WORKER),
@@ -102,11 +102,13 @@ def test_forged_and_changed_ones(sender: Peer, receiver: Peer, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("stage", "id"), [("parser", "w-1"), ("worker", "w-2")])
-def test_a_signed_one_on_the_subject_of_another(sender: Peer, receiver: Peer, stage: Stage, id: str) -> None:
+def test_a_signed_heartbeat_on_the_subject_of_another_is_refused(
+    sender: Peer, receiver: Peer, stage: Stage, id: str
+) -> None:
     assert not receiver.takes(sender.sends(), subjects.heartbeat(stage, id))
 
 
-def test_recorded_ones(sender: Peer, receiver: Peer) -> None:
+def test_recorded_heartbeats_are_refused(sender: Peer, receiver: Peer) -> None:
     recorded = [sender.sends() for _ in range(5)]
     assert receiver.takes(recorded[2])
     assert [receiver.takes(data) for data in recorded] == [False, False, False, True, True]
@@ -121,7 +123,7 @@ def test_a_process_that_starts_later_takes_no_old_recording(sender: Peer, receiv
     assert not receiver.takes(recorded), "a sender whose clock is ahead"
 
 
-def test_a_clock_that_jumps_parts_nobody(sender: Peer, receiver: Peer) -> None:
+def test_a_clock_that_jumps_breaks_no_stream(sender: Peer, receiver: Peer) -> None:
     assert receiver.takes(sender.sends())
     sender.now += 86_400
     assert receiver.takes(sender.sends())

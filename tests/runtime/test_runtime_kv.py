@@ -56,7 +56,7 @@ async def opened(bus: Bus, name: str, log: FilteringBoundLogger, **changes: obje
     return await make_bucket(bus, config(name, **changes), log)
 
 
-async def test_what_one_process_puts_another_gets(
+async def test_a_value_of_one_process_is_read_by_another(
     nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
 ) -> None:
     one = await opened(await make_bus(nats.url), "shared", quiet_log)
@@ -93,7 +93,7 @@ async def test_a_key_has_several_values(nats: NatsServer, make_bus: MakeBus, qui
     assert await absent.members("k") == []
 
 
-async def test_what_was_offered_is_sent_before_the_connection_closes(
+async def test_offered_values_are_sent_before_the_connection_closes(
     nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
 ) -> None:
     one, other = await make_bus(nats.url), await make_bus(nats.url)
@@ -138,7 +138,7 @@ async def test_a_value_must_be_one_and_must_fit(
     assert await bucket.get("k") == b"x" * 100_000
 
 
-async def test_the_limits_of_today_hold_for_a_bucket_of_yesterday(
+async def test_an_old_bucket_gets_the_current_limits(
     nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
 ) -> None:
     bus = await make_bus(nats.url)
@@ -227,7 +227,7 @@ async def test_a_server_without_jetstream_has_no_buckets(without_jetstream: Nats
         await create_bucket(bus, config("none"))
 
 
-async def test_a_bucket_that_the_server_refuses(nats: NatsServer, make_bus: MakeBus) -> None:
+async def test_a_bucket_that_the_server_refuses_is_one_error(nats: NatsServer, make_bus: MakeBus) -> None:
     bus = await make_bus(nats.url)
     with pytest.raises(EngineFailed, match="bucket huge: "):
         await create_bucket(bus, config("huge", max_bytes=1 << 40))
@@ -264,7 +264,7 @@ async def test_an_answer_of_jetstream_on_a_foreign_subject_reaches_no_handler(
     arrived = await client.subscribe("t.foreign")
     await client.flush()
     heard: list[bytes] = []
-    await bus.subscribe("t.foreign", lambda message: heard.append(message.data))
+    await bus.subscribe("t.foreign", lambda delivery: heard.append(delivery.data))
     bus.publish("$JS.API.DIRECT.GET.KV_answers.$KV.answers.k", b"", reply_to="t.foreign")
     assert (await arrived.next_msg(60)).data == b"forged"
     bus.publish("t.foreign", b"real")
@@ -273,7 +273,7 @@ async def test_an_answer_of_jetstream_on_a_foreign_subject_reaches_no_handler(
     await client.close()
 
 
-def test_digest_keys_tell_lists_apart() -> None:
+def test_digest_keys_differ_for_different_lists() -> None:
     lists = [("a", "b"), ("ab",), ("a", None), ("a", ""), ("a",), ("b", "a")]
     keys = {digest_key(*parts) for parts in lists}
     assert len(keys) == len(lists)

@@ -55,7 +55,7 @@ def test_a_lost_end_shows_in_the_second_beat() -> None:
     assert not link.announced(3)
 
 
-def test_a_beat_that_overtakes_its_frames_is_no_loss() -> None:
+def test_a_heartbeat_that_overtakes_its_frames_is_not_a_loss() -> None:
     link = ReceiveLink(1000)
     assert not link.announced(2)
     link.arrived(1, 10)
@@ -110,7 +110,7 @@ def test_credit_that_was_lost_is_granted_again() -> None:
     assert receiver.take_credit() is None
 
 
-def test_what_was_given_up_is_not_delivered_before_its_replay() -> None:
+def test_a_frame_that_was_given_up_is_not_delivered_before_its_replay() -> None:
     """The request for a replay gets lost, the credit that gives the frames up does not."""
     sender, receiver = SendLink(1000), ReceiveLink(1000)
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_new_generation_has_numbers_of_its_own() -> None:
     assert receiver.take_credit() == new.seq
 
 
-def test_a_receiver_is_given_up_when_beats_stop_to_name_it() -> None:
+def test_a_receiver_is_given_up_when_heartbeats_stop_naming_it() -> None:
     link = ReceiveLink(1000)
     link.arrived(1, 10)
     assert not link.absent(), "this beat may have been overtaken by the frame"

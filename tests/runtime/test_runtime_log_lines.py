@@ -5,12 +5,20 @@ import io
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from services.runtime.config import FrontendConfig
+from services.runtime.observability import log_lines
 from services.runtime.observability.log_lines import EVERY_S, LineWriter, printable
 from services.runtime.observability.telemetry import open_log
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops the clock by which lines are a burst."""
+    monkeypatch.setattr(log_lines, "time", SimpleNamespace(monotonic=lambda: 100.0))
 
 
 class Stream(io.StringIO):
@@ -33,7 +41,7 @@ def test_without_a_loop_each_line_is_written_at_once() -> None:
     assert stream.writes == ["one\n", "two\n"]
 
 
-async def test_the_first_line_goes_at_once_and_a_burst_behind_it_together() -> None:
+async def test_the_first_line_is_written_at_once_and_a_following_burst_together() -> None:
     stream = Stream()
     lines = LineWriter(stream)
     for number in range(5):
@@ -44,7 +52,7 @@ async def test_the_first_line_goes_at_once_and_a_burst_behind_it_together() -> N
     assert stream.writes == ["0\n", "1\n2\n3\n4\n"]
 
 
-async def test_a_warning_goes_at_once_with_all_before_it() -> None:
+async def test_a_warning_is_written_at_once_with_all_before_it() -> None:
     stream = Stream()
     lines = LineWriter(stream)
     lines.info("one")
@@ -83,12 +91,12 @@ async def test_a_stream_that_was_closed_ends_nothing() -> None:
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     over = asyncio.Event()
-    asyncio.get_running_loop().call_later(2 * EVERY_S, over.set)  # behind the writer's own timer
+    asyncio.get_running_loop().call_later(2 * EVERY_S, over.set)  # after the writer's own timer
     await over.wait()
     assert failures == []
 
 
-def test_what_waits_is_written_when_the_process_ends() -> None:
+def test_waiting_lines_are_written_when_the_process_ends() -> None:
     program = (
         "import asyncio, sys\n"
         "from services.runtime.observability.log_lines import LineWriter\n"

@@ -10,7 +10,7 @@ from services.runtime.nats_login import parse_servers, read_login
 CREDENTIALS = "-----BEGIN NATS USER JWT-----\nabc\n------END------\n-----BEGIN USER NKEY SEED-----\nSU\n------END------"
 
 
-def test_several_servers_by_address() -> None:
+def test_several_servers_are_kept_by_address() -> None:
     servers = parse_servers("nats://a:4222, tls://me:secret@b , c:1")
     assert {address: (url.scheme, url.username) for address, url in servers.items()} == {
         "a:4222": ("nats", None),
@@ -20,7 +20,7 @@ def test_several_servers_by_address() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://a", "nats://", "nats://a:0", "nats://a:x", "a,,b"])
-def test_what_is_no_server_is_refused(url: str) -> None:
+def test_a_peer_that_is_not_a_server_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"URL|Port|port"):
         parse_servers(url)
 
@@ -40,7 +40,7 @@ def test_what_is_no_server_is_refused(url: str) -> None:
         ("nats://me:secret@a", {"nats_creds_file": "user.creds"}, {"credentials": CREDENTIALS}),
     ],
 )
-async def test_logins(
+async def test_a_login_is_read_from_url_and_files(
     url: str, config: dict[str, str], login: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ SEALER = Sealer(b"secret").of(None)
 
 
 @given(st.text())
-def test_round_trip(text: str) -> None:
+def test_a_sealed_thought_opens_again(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:

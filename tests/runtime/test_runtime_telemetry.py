@@ -80,7 +80,7 @@ def test_a_terminal_gets_text_and_a_pipe_gets_json() -> None:
     assert "\x1b[" not in forced.getvalue()
 
 
-def test_what_libraries_log_comes_out_the_same_way(root_logger: logging.Logger) -> None:
+def test_logs_of_libraries_have_the_same_form(root_logger: logging.Logger) -> None:
     stream = io.StringIO()
     adopt_library_logs(open_log(FrontendConfig(), stream, id="f1"))
     logging.getLogger("some.library").warning("%d of %d", 1, 2)
@@ -124,7 +124,7 @@ async def readiness_and_url() -> AsyncIterator[tuple[Readiness, str]]:
     await server.stop()
 
 
-async def test_health(readiness_and_url: tuple[Readiness, str]) -> None:
+async def test_health_is_served(readiness_and_url: tuple[Readiness, str]) -> None:
     readiness, url = readiness_and_url
     async with aiohttp.ClientSession(url) as session:
         async with session.get("/live") as live:

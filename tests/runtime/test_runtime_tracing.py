@@ -106,7 +106,7 @@ async def test_nonsense_in_the_headers_begins_a_trace(make: Callable[..., Tracer
     await tracer.close()
 
 
-async def test_standard_variables_hold(
+async def test_standard_variables_apply(
     make: Callable[..., Tracer], receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
@@ -141,7 +141,7 @@ async def test_a_receiver_that_is_down_is_one_line(make: Callable[..., Tracer], 
     assert "secret" not in line
 
 
-def test_what_is_missing_or_wrong_is_one_clear_error(
+def test_a_missing_or_wrong_setting_is_one_clear_error(
     make: Callable[..., Tracer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")

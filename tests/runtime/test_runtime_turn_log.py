@@ -107,7 +107,7 @@ def test_a_lossy_repeating_channel_with_replay_loses_and_doubles_nothing(
         deliver(batch)
         if receiver.ended:
             break
-        sent.rewind(receiver.standing("t", 1))
+        sent.rewind(receiver.position("t", 1))
     assert receiver.ended
     assert joined(got) == joined(events)
 
@@ -118,10 +118,10 @@ def test_overlap_is_cut() -> None:
     cursor.accept(Delta(0, 0, "abc"))
     assert cursor.accept(Delta(0, 1, "bcde")) == Delta(0, 3, "de")
     assert cursor.accept(Delta(0, 6, "x")) is Verdict.GAP
-    assert cursor.standing("t", 1) == StreamPosition("t", 1, 5, 0)
+    assert cursor.position("t", 1) == StreamPosition("t", 1, 5, 0)
 
 
-def test_a_stop_or_finish_that_knows_more_than_the_cursor_is_a_gap() -> None:
+def test_a_stop_or_finish_beyond_the_cursor_is_a_gap() -> None:
     cursor = Cursor()
     cursor.accept(BlockStart(0, "text"))
     cursor.accept(Delta(0, 0, "abc"))
@@ -173,7 +173,7 @@ def test_a_replay_begins_where_the_receiver_stands_and_not_before(
     log.read(sent)
     for event in events[: data.draw(st.integers(0, len(events) - 1))]:
         receiver.accept(event)
-    sent.rewind(receiver.standing("t", 1))
+    sent.rewind(receiver.position("t", 1))
     again, _ = log.read(sent)
     first = next((e for e in again if isinstance(e, Delta)), None)
     assert first is None or (first.block, first.offset) >= receiver.place
@@ -181,7 +181,7 @@ def test_a_replay_begins_where_the_receiver_stands_and_not_before(
     assert receiver.ended
 
 
-def test_nonsense_asks_for_everything() -> None:
+def test_a_negative_position_means_everything() -> None:
     log, sent = TurnLog(), Cursor()
     for event in (BlockStart(0, "text"), Delta(0, 0, "ab")):
         log.append(event)
@@ -217,7 +217,7 @@ def told_log(text: str, places: list[int], top: int = 0) -> TurnLog:
     st.text(min_size=1, max_size=60), st.lists(st.integers(0, 70), max_size=30), st.integers(1, 900), st.integers(0, 3)
 )
 def test_tokens_go_out_with_the_text_at_their_places(text: str, places: list[int], room: int, top: int) -> None:
-    """However it is cut. What stands behind the text (a stop string, say) never goes out."""
+    """However it is cut. Tokens after the text (of a stop string, for example) are never sent."""
     log, cursor, receiver = told_log(text, places, top), Cursor(), Cursor()
     said, got = "", []
     while True:
@@ -260,7 +260,7 @@ def test_a_frame_is_not_filled_with_alternatives() -> None:
     assert left == 0
 
 
-def test_turns_without_tell_nothing() -> None:
+def test_turns_without_log_probabilities_report_none() -> None:
     log = told_log("abc", [])
     assert [event.logprobs for event in log.read(Cursor())[0] if isinstance(event, Delta)] == [None]
 
@@ -290,7 +290,7 @@ def test_a_receiver_that_lost_the_stop_gets_the_dispatch_once() -> None:
     log, sent, receiver = call_log("{}"), Cursor(), Cursor()
     *first, stop = log.read(sent)[0]
     assert [receiver.accept(event) for event in first] == first
-    sent.rewind(receiver.standing("t", 1))
+    sent.rewind(receiver.position("t", 1))
     again = log.read(sent)[0]
     assert again == [Dispatch(0, "c", "f", "{}"), stop]
     assert [receiver.accept(event) for event in again] == [Verdict.REPEAT, stop]
@@ -300,7 +300,7 @@ def test_a_stop_without_its_dispatch_is_a_gap() -> None:
     log, sent, receiver = call_log("{}"), Cursor(), Cursor()
     start, delta, dispatch, stop = log.read(sent)[0]
     assert [receiver.accept(event) for event in (start, delta, stop)] == [start, delta, Verdict.GAP]
-    sent.rewind(receiver.standing("t", 1))
+    sent.rewind(receiver.position("t", 1))
     assert [receiver.accept(event) for event in log.read(sent)[0]] == [dispatch, stop]
 
 
@@ -340,7 +340,7 @@ def test_ids_come_once_and_in_order_whatever_is_lost(
         for event in events if data.draw(st.booleans()) else ():
             taken = received.accept(event)
             if taken is Verdict.GAP:
-                sent.rewind(received.standing("t", 1))
+                sent.rewind(received.position("t", 1))
                 return
             if isinstance(taken, OutputTokens):
                 got.append(taken)
@@ -360,7 +360,7 @@ def test_ids_come_once_and_in_order_whatever_is_lost(
             break
         deliver()
         if not received.ended and sent.ended:
-            sent.rewind(received.standing("t", 1))
+            sent.rewind(received.position("t", 1))
     else:
         return  # the channel lost everything
     assert [token for one in got for token in one.ids] == ids

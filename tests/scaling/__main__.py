@@ -25,7 +25,7 @@ from tests.scaling.run import Phase, Plan, Run, as_rows
 from turnwire_tools.script.demo_model import build_demo_model
 
 SLOTS = 256
-"""Of the worker to which the manifests' threshold belongs."""
+"""Slots of the worker for which the manifests' threshold is meant."""
 
 
 @contextlib.asynccontextmanager

@@ -53,9 +53,9 @@ class Target:
     up: Rules
     down: Rules
     query: str = ""
-    """Of Prometheus; "": CPU."""
+    """Query for Prometheus; "": CPU."""
     per_pod: float = 0.0
-    """Of the query's value, or cores: where the number of pods is right."""
+    """The query's value, or cores, for which the number of pods is right."""
 
 
 DEFAULT_UP = Rules(0.0, (Policy("Percent", 100, 15.0), Policy("Pods", 4, 15.0)))
@@ -105,7 +105,7 @@ def _cores(text: str) -> float:
 
 
 def scaled(target: Target, divide: float, speed: float, most: int) -> Target:
-    """The same for a small machine: thresholds divided, times shortened, at most `most` pods."""
+    """Adapts a target to a small machine: thresholds divided, times shortened, at most `most` pods."""
 
     def rules(of: Rules) -> Rules:
         policies = [Policy(one.kind, one.value, one.period_s / speed) for one in of.policies]
@@ -154,7 +154,7 @@ class Autoscaler:
         return min(current, highest)
 
     def _limited(self, now: float, current: int, wanted: int) -> int:
-        """By the policy that allows most."""
+        """Applies the policy that allows most."""
 
         def start(policy: Policy) -> int:
             return current - sum(change for at, change in self._changes if at > now - policy.period_s)

@@ -25,7 +25,7 @@ class Pod:
 
     child: Child
     url: str
-    """Of probes and metrics."""
+    """URL of probes and metrics."""
     ready: bool = False
     terminating: bool = False
 
@@ -41,7 +41,7 @@ class Fleet:
         self._specs = {stage: _deployment(stage) for stage in options}
         self._http: aiohttp.ClientSession | None = None
         self.pods: dict[str, list[Pod]] = {stage: [] for stage in options}
-        """By stage; those that terminate are not among them."""
+        """Stage → pods, without those that terminate."""
         self.wrong: list[str] = []
         """Processes that ended by themselves, or not with status 0."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,7 +156,7 @@ class Fleet:
 
 
 def settings(names: Sequence[str], directory: Path = DEPLOY / "kubernetes") -> dict[str, str]:
-    """Lines of the base's settings.env whose names contain one of these."""
+    """Lines of the base's settings.env with names that contain one of these."""
     lines = (directory / "base" / "settings.env").read_text().splitlines()
     pairs = dict(line.split("=", 1) for line in lines if line and line[0] != "#")
     return {name: value for name, value in pairs.items() if any(part in name for part in names)}

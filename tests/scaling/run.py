@@ -58,7 +58,7 @@ class Phase:
     ended: int = 0
     """Processes."""
     verdicts: Counter[str] = field(default_factory=Counter)
-    """Of the streams that ended in it."""
+    """The verdicts on the streams that ended in it."""
     pause_s: float = 0.0
     wait_s: float = 0.0
     notes: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Run:
         """The last value of each autoscaler's metric."""
 
     async def run(self, on_phase: Callable[[Phase], None] = lambda _: None) -> list[Phase]:
-        """All phases, each at its end given to `on_phase`. Raises TimeoutError where one does not come to its end."""
+        """Runs all phases and passes each to `on_phase` at its end. Raises TimeoutError if one does not end."""
         plan, fleet = self._plan, self._fleet
         for stage, target in plan.targets.items():
             fleet.scale(stage, target.fewest)
@@ -194,7 +194,7 @@ class Run:
             phase.pods[stage] = (min(low, count), max(high, count))
 
     async def _client(self, http: aiohttp.ClientSession, number: int) -> None:
-        """Sends one stream after the other, while so many clients are wanted."""
+        """Sends one stream after the other, while the load needs this client."""
         for turn in itertools.count():
             while number >= self._wanted:
                 await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Short ways to write conversations and to see the messages that they become."""
+"""Helpers to write conversations and to adapt them to messages."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ IDEAL = TemplateTraits(reasoning="reasoning_content", interleaved="split")
 
 
 class NoTemplate:
-    """Adapting asks the template only how it writes calls, where a turn must be written into the content."""
+    """Writes only calls: adapting renders nothing else, for turns that must be written into the content."""
 
     def render(self, messages: list[TemplateMessage], **_: Any) -> str:
         calls = messages[-1]["tool_calls"]
@@ -20,24 +20,24 @@ class NoTemplate:
 
 
 def adapted(
-    *turns: Message,
+    *messages: Message,
     traits: TemplateTraits = IDEAL,
     system: list[str] | None = None,
     tools: list[ToolSpec] | None = None,
 ) -> TemplateInput:
-    conversation = Conversation("m", list(turns), system=[Text(text) for text in system or []], tools=tools or [])
+    conversation = Conversation("m", list(messages), system=[Text(text) for text in system or []], tools=tools or [])
     return adapt(conversation, traits, NoTemplate(), unseal={"sealed": "unsealed thought"}.get)
 
 
-def messages(*turns: Message, **how: Any) -> list[TemplateMessage]:
-    return adapted(*turns, **how).messages
+def template_messages(*messages: Message, **how: Any) -> list[TemplateMessage]:
+    return adapted(*messages, **how).messages
 
 
 def user(*texts: str) -> Message:
     return Message("user", [Text(text) for text in texts])
 
 
-def said(*parts: Part) -> Message:
+def assistant(*parts: Part) -> Message:
     return Message("assistant", list(parts))
 
 

@@ -1,4 +1,4 @@
-"""Made-up sessions of agents, which grow request by request; the seed decides them."""
+"""Makes sessions of agents from a seed, which grow request by request."""
 
 import random
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ def session(source: random.Random, number: int) -> Iterator[Conversation]:
     tools = _TOOLS if number % 4 else []
     thinking: Thinking = Thinking(("enabled", "default", "disabled")[number % 3 if number > 2 else 0])
     system = [Text("Be brief.")] if number % 5 else []
-    turns = [Message("user", [_text(source)])]
+    messages = [Message("user", [_text(source)])]
     reasons, ends = source.choice((0.9, 0.5, 0.1)), source.choice((0.05, 0.2, 0.5))
     for _ in range(_REQUESTS):
         for _ in range(source.choice((1, 1, 1, 2, 5))):
-            turns = [*turns, *_step(source, len(turns), reasons, ends if tools else 1.0)]
-        yield Conversation("trial", turns, system=system, tools=tools, thinking=thinking)
+            messages = [*messages, *_step(source, len(messages), reasons, ends if tools else 1.0)]
+        yield Conversation("trial", messages, system=system, tools=tools, thinking=thinking)
 
 
 def _step(source: random.Random, number: int, reasons: float, ends: float) -> list[Message]:

@@ -1,4 +1,4 @@
-"""The published templates that the tests run with."""
+"""Finds the published templates for the tests."""
 
 from bench.ledger.published import published
 

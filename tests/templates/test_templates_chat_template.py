@@ -9,21 +9,21 @@ from services.templates.chat_template import ChatTemplate
 USER = [{"role": "user", "content": "hi"}]
 
 
-def test_the_models_own(demo_dir: Path) -> None:
+def test_template_of_the_model_is_loaded(demo_dir: Path) -> None:
     template = ChatTemplate.load(str(demo_dir))
     assert template.render(USER) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
     assert template.render(USER, generation=False) == "<|im_start|>user\nhi<|im_end|>\n"
     assert {"enable_thinking", "tools", "messages"} <= template.variables
 
 
-def test_a_file_instead(demo_dir: Path, tmp_path: Path) -> None:
+def test_file_overrides_the_template(demo_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "other.jinja"
     file.write_text("{{ eos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}")
     template = ChatTemplate.load(str(demo_dir), override=str(file))
     assert template.render(USER, variables={"mood": "!"}) == "<|im_end|>hi!"
 
 
-def test_of_several_the_one_for_tools(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_template_for_tool_use_is_chosen_among_several(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     own = demo_tokenizer.chat_template
     try:
         demo_tokenizer.chat_template = {"default": "d", "tool_use": "t"}
@@ -37,7 +37,7 @@ def test_of_several_the_one_for_tools(demo_tokenizer: PreTrainedTokenizerBase) -
         demo_tokenizer.chat_template = own
 
 
-def test_no_template_at_all_but_broken_jinja(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_broken_jinja_is_refused(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(ValueError, match="line 2"):
         ChatTemplate(demo_tokenizer, "ok\n{% if %}")
 
@@ -52,7 +52,7 @@ def test_no_template_at_all_but_broken_jinja(demo_tokenizer: PreTrainedTokenizer
         ("{{ messages.append(1) }}", "refuses"),
     ],
 )
-def test_what_a_template_refuses_is_the_clients_to_know(
+def test_template_errors_are_errors_of_the_request(
     demo_tokenizer: PreTrainedTokenizerBase, source: str, message: str
 ) -> None:
     with pytest.raises(Invalid, match=message) as caught:
@@ -61,12 +61,12 @@ def test_what_a_template_refuses_is_the_clients_to_know(
 
 
 @pytest.mark.parametrize("name", ["tools", "messages", "tokenize", "chat_template", "add_generation_prompt"])
-def test_a_variable_may_not_take_the_place_of_a_parameter(demo_dir: Path, name: str) -> None:
+def test_reserved_variables_are_refused(demo_dir: Path, name: str) -> None:
     with pytest.raises(Invalid, match=f"may not set {name}") as caught:
         ChatTemplate.load(str(demo_dir)).render(USER, variables={name: True})
     assert caught.value.info.param == "chat_template_kwargs"
 
 
-def test_no_messages(demo_dir: Path) -> None:
+def test_empty_conversation_is_refused(demo_dir: Path) -> None:
     with pytest.raises(Invalid, match="at least one message"):
         ChatTemplate.load(str(demo_dir)).render([])

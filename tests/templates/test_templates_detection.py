@@ -1,4 +1,4 @@
-"""Detection by what a template writes: each of these has a trait of published templates that hid its calls."""
+"""Detection by rendered calls: each template here has a trait of published ones that makes its calls hard to find."""
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -62,7 +62,7 @@ TEMPLATES = {
         after="</tool_calls:o>",
         header="<think:o></think:o>",
     ).replace("PROMPT", "<think:o>"),
-    # The id is all that names the tool.
+    # Only the id names the tool.
     "kimi_k2": chatml(
         "<|tool_call_begin|>ID<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
         before="<|tool_calls_section_begin|>",
@@ -87,28 +87,28 @@ def probed(tokenizer: PreTrainedTokenizerBase, source: str) -> tuple[ChatTemplat
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_family_is_found_without_a_telling_model_type(demo_tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+def test_family_is_found_without_its_model_type(demo_tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     template, traits = probed(demo_tokenizer, TEMPLATES[name])
     assert traits.arguments is not None
     found = detect_family(template, traits, {"model_type": "llama"})
     assert found is not None
     assert found.family.name == name
     assert found.evidence
-    assert name == "kimi_k2" or traits.call_ids == "given"
+    assert name == "kimi_k2" or traits.call_ids == "client"
 
 
 def test_ids_that_name_the_tool_are_counted(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     assert probed(demo_tokenizer, TEMPLATES["kimi_k2"])[1].call_ids == "counted"
 
 
-def test_calls_that_several_read(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_other_evidence_decides_among_several_readers(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     found = detect_family(*probed(demo_tokenizer, chatml(JSON, before="<tool_calls>[", after="]</tool_calls>")), {})
     assert found is not None
     assert len(found.also) > 1 or found.family.name == "jamba"
     assert found.statement[: len(found.evidence)] == found.evidence
 
 
-def test_a_call_inside_another_familys_markers_is_not_read(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_call_inside_another_familys_markers_is_not_read(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     source = chatml("<｜tool▁call▁begin｜> " + JSON + " <｜tool▁call▁end｜>").replace("PROMPT", "")
     template, traits = probed(demo_tokenizer, source)
     assert detect_family(template, traits, {}) is None
@@ -118,7 +118,7 @@ def test_a_call_inside_another_familys_markers_is_not_read(demo_tokenizer: PreTr
     assert "tool_call_parser" in statement
 
 
-def test_calls_that_nothing_is_near_to(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_unreadable_calls_are_described(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     template, traits = probed(demo_tokenizer, UNREADABLE)
     assert detect_family(template, traits, {}) is None
     assert "there are qwen3_coder" in unread_calls(template, traits)

@@ -1,4 +1,4 @@
-"""Our sandbox renders as transformers' does."""
+"""The sandbox renders like that of transformers."""
 
 import random
 from typing import Any
@@ -82,7 +82,7 @@ def theirs(tokenizer: PreTrainedTokenizerBase, source: str, messages: list[Templ
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_what_templates_may_use(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def test_allowed_sources_render_as_in_transformers(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
     ours = ChatTemplate(demo_tokenizer, source)
     expected = theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL], mood="well")
     for tools in ([TOOL], [with_cached_json(TOOL)], [with_cached_json(TOOL)]):
@@ -91,15 +91,17 @@ def test_what_templates_may_use(demo_tokenizer: PreTrainedTokenizerBase, source:
 
 
 @pytest.mark.parametrize("source", REFUSED)
-def test_what_templates_may_not(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def test_forbidden_sources_are_refused(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
     with pytest.raises((jinja2.TemplateError, TypeError, ValueError, ArithmeticError)):
         theirs(demo_tokenizer, source, MESSAGES, tools=[TOOL])
     with pytest.raises(Invalid):
         ChatTemplate(demo_tokenizer, source).render(MESSAGES, tools=[with_cached_json(TOOL)])
 
 
-def test_every_published_template(real_template: ChatTemplate, demo_tokenizer: PreTrainedTokenizerBase) -> None:
-    """The sessions with which templates are tried at load, whole."""
+def test_published_templates_render_as_in_transformers(
+    real_template: ChatTemplate, demo_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """With made-up sessions."""
     traits, rendered = probe(real_template), 0
     for number in range(examples(5)):
         for conversation in session(random.Random(number), number):
@@ -122,10 +124,10 @@ def test_every_published_template(real_template: ChatTemplate, demo_tokenizer: P
     assert rendered
 
 
-def test_an_object_is_written_once_in_each_spelling() -> None:
+def test_json_of_an_object_is_cached_in_each_spelling() -> None:
     once = JsonDict({"a": [JsonDict({"b": 1})]})
     template = environment().from_string("{{ x | tojson }}{{ x | tojson }}{{ x | tojson(indent=1) }}")
     first = template.render(x=once)
-    once["a"] = "changed"  # what is told was written before
+    once["a"] = "changed"  # its JSON was written before
     assert template.render(x=once) == first
     assert first.startswith('{"a": [{"b": 1}]}{"a": [{"b": 1}]}{\n')

@@ -19,12 +19,17 @@ from schemas.conversation import (
 from services.templates.messages import adapt
 from services.templates.tools import list_tools
 from services.templates.traits import TemplateTraits
-from tests.templates.adapting import NoTemplate, adapted, call, messages, result, said, user
+from tests.templates.adapting import NoTemplate, adapted, assistant, call, result, template_messages, user
 
 
-def test_a_tool_loop_in_the_classical_fields() -> None:
-    turns = [user("do it"), said(Reasoning("why"), Text("Now."), call()), result("done"), said(Text("Yes."))]
-    assert messages(*turns, system=["Be brief."]) == [
+def test_tool_loop_uses_the_usual_fields() -> None:
+    messages = [
+        user("do it"),
+        assistant(Reasoning("why"), Text("Now."), call()),
+        result("done"),
+        assistant(Text("Yes.")),
+    ]
+    assert template_messages(*messages, system=["Be brief."]) == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "do it"},
         {
@@ -41,28 +46,28 @@ def test_a_tool_loop_in_the_classical_fields() -> None:
 
 
 def test_blocks_of_a_message_are_one_text() -> None:
-    assert messages(user("a", "b"), system=["x", "y"]) == [
+    assert template_messages(user("a", "b"), system=["x", "y"]) == [
         {"role": "system", "content": "x\ny"},
         {"role": "user", "content": "a\nb"},
     ]
 
 
 def test_leading_instructions_are_one_message_for_every_api() -> None:
-    turns = [Message("system", [Text("b")]), Message("developer", [Text("c")]), user("hi")]
-    assert messages(*turns, system=["a"])[0] == {"role": "system", "content": "a\nb\nc"}
+    messages = [Message("system", [Text("b")]), Message("developer", [Text("c")]), user("hi")]
+    assert template_messages(*messages, system=["a"])[0] == {"role": "system", "content": "a\nb\nc"}
 
 
 class TestInstructionsInsideTheConversation:
-    turns = (
+    messages = (
         user("hi"),
         Message("system", [Text("now French")]),
-        said(call()),
+        assistant(call()),
         result(),
         Message("developer", [Text("stop")]),
     )
 
-    def test_stay_in_place(self) -> None:
-        assert [message["role"] for message in messages(*self.turns)] == [
+    def test_instructions_stay_in_place(self) -> None:
+        assert [message["role"] for message in template_messages(*self.messages)] == [
             "user",
             "system",
             "assistant",
@@ -70,62 +75,66 @@ class TestInstructionsInsideTheConversation:
             "system",
         ]
 
-    def test_become_marked_text_in_their_place_where_the_template_has_none(self) -> None:
-        found = messages(*self.turns, traits=TemplateTraits(system="first"), system=["s"])
+    def test_instructions_become_tagged_text_in_place(self) -> None:
+        found = template_messages(*self.messages, traits=TemplateTraits(system="first"), system=["s"])
         assert [message["role"] for message in found] == ["system", "user", "user", "assistant", "tool"]
         assert found[2]["content"] == "<system-reminder>\nnow French\n</system-reminder>"
         assert found[4]["content"] == "ok\n\n<system-reminder>\nstop\n</system-reminder>"
 
-    def test_join_the_user_message_where_two_may_not_follow_each_other(self) -> None:
+    def test_instructions_join_the_user_message_where_two_may_not_follow_each_other(self) -> None:
         traits = TemplateTraits(system="first", adjacent_users=False)
-        found = messages(*self.turns, traits=traits)
+        found = template_messages(*self.messages, traits=traits)
         assert [message["role"] for message in found] == ["user", "assistant", "tool"]
         assert found[0]["content"] == "hi\n\n<system-reminder>\nnow French\n</system-reminder>"
 
-    def test_blank_ones_vanish(self) -> None:
-        assert messages(user("hi"), Message("system", [Text(" ")]), Message("system", [])) == messages(user("hi"))
+    def test_blank_instructions_are_dropped(self) -> None:
+        assert template_messages(
+            user("hi"), Message("system", [Text(" ")]), Message("system", [])
+        ) == template_messages(user("hi"))
 
 
-def test_a_template_without_any_system_message_gets_it_with_the_first_user_message() -> None:
+def test_instructions_join_the_first_user_message_without_a_system_role() -> None:
     traits = TemplateTraits(system="none")
-    assert messages(user("hi"), user("you"), traits=traits, system=["Be brief."]) == [
+    assert template_messages(user("hi"), user("you"), traits=traits, system=["Be brief."]) == [
         {"role": "user", "content": "Be brief.\n\nhi"},
         {"role": "user", "content": "you"},
     ]
-    assert messages(said(Text("hello")), traits=traits, system=["Be brief."])[0] == {
+    assert template_messages(assistant(Text("hello")), traits=traits, system=["Be brief."])[0] == {
         "role": "user",
         "content": "Be brief.",
     }
 
 
-def test_a_user_message_joins_a_result_where_it_may_not_follow_one() -> None:
-    found = messages(user("a"), said(call()), result("r"), user("b"), traits=TemplateTraits(user_after_tool=False))
+def test_user_message_joins_a_result_where_it_may_not_follow_one() -> None:
+    found = template_messages(
+        user("a"), assistant(call()), result("r"), user("b"), traits=TemplateTraits(user_after_tool=False)
+    )
     assert [message["role"] for message in found] == ["user", "assistant", "tool"]
     assert found[2]["content"] == "r\n\nb"
 
 
-def test_media_are_noted_in_their_place() -> None:
+def test_media_become_notes_in_place() -> None:
     image = Media("image", "image/png", 49_000)
-    turn = Message("user", [Text("see"), image, Media("document", title="a.pdf"), Text("there")])
-    assert messages(turn)[0]["content"] == (
+    message = Message("user", [Text("see"), image, Media("document", title="a.pdf"), Text("there")])
+    assert template_messages(message)[0]["content"] == (
         'see\n[image: image/png, 48 KB; not shown to this model]\n[document "a.pdf"; not shown to this model]\nthere'
     )
     shot = Message("tool", [Result("c1", [Media("image", size_bytes=3_145_728)])])
-    assert messages(said(call()), shot)[1]["content"] == "[image: 3.0 MB; not shown to this model]"
+    assert template_messages(assistant(call()), shot)[1]["content"] == "[image: 3.0 MB; not shown to this model]"
 
 
-def test_a_failed_result_is_marked_and_only_that() -> None:
-    found = messages(said(call()), result("no such file", is_error=True), result("fine", is_error=False))
+def test_only_a_failed_result_is_prefixed() -> None:
+    found = template_messages(assistant(call()), result("no such file", is_error=True), result("fine", is_error=False))
     assert [message["content"] for message in found[1:]] == ["[error] no such file", "fine"]
 
 
-def test_a_result_without_any_call_becomes_a_user_message() -> None:
-    assert messages(result("late")) == [{"role": "user", "content": "<tool_response>\nlate\n</tool_response>"}]
+def test_result_without_any_call_becomes_a_user_message() -> None:
+    assert template_messages(result("late")) == [{"role": "user", "content": "<tool_response>\nlate\n</tool_response>"}]
 
 
-def test_results_keep_their_place_among_other_parts_of_a_turn() -> None:
-    turn = Message("user", [Result("c1", [Text("r")]), Text("and now?")])
-    assert [(m["role"], m["content"]) for m in messages(said(call()), turn)[1:]] == [
+def test_results_keep_their_place_among_other_parts_of_a_message() -> None:
+    message = Message("user", [Result("c1", [Text("r")]), Text("and now?")])
+    assert [(m["role"], m["content"]) for m in template_messages(assistant(call()), message)[1:]] == [
         ("tool", "r"),
         ("user", "and now?"),
     ]
@@ -135,32 +144,36 @@ class TestTools:
     grep = ToolSpec("Grep", "search", {"type": "object", "properties": {"q": {"type": "string"}}})
     cron = ToolSpec("Cron", "schedule", {"type": "object"}, deferred=True)
 
-    def test_deferred_ones_are_not_in_front_but_where_they_were_loaded(self) -> None:
+    def test_deferred_tools_are_defined_where_they_were_loaded(self) -> None:
         loaded = Message("tool", [Result("c1", [ToolReference("Cron"), Text("Tool loaded.")])])
-        found = adapted(user("hi"), said(call()), loaded, tools=[self.cron, self.grep])
+        found = adapted(user("hi"), assistant(call()), loaded, tools=[self.cron, self.grep])
         assert [tool["function"]["name"] for tool in list_tools([self.cron, self.grep])] == ["Grep"]
         assert found.messages[-1]["content"] == (
             '{"type": "function", "function": {"name": "Cron", "description": "schedule", '
             '"parameters": {"type": "object"}}}\nTool loaded.'
         )
 
-    def test_a_reference_to_an_unknown_tool_is_named(self) -> None:
+    def test_unknown_tool_reference_is_named(self) -> None:
         loaded = Message("tool", [Result("c1", [ToolReference("Nope")])])
-        assert messages(said(call()), loaded)[-1]["content"] == "[tool: Nope]"
+        assert template_messages(assistant(call()), loaded)[-1]["content"] == "[tool: Nope]"
 
-    def test_a_freeform_tool_is_a_function_with_one_string(self) -> None:
+    def test_freeform_tool_is_a_function_with_one_string(self) -> None:
         patch = ToolSpec("apply_patch", kind="custom")
-        found = adapted(said(Call("c1", "apply_patch", "*** Begin", kind="custom")), tools=[patch])
+        found = adapted(assistant(Call("c1", "apply_patch", "*** Begin", kind="custom")), tools=[patch])
         assert list_tools([patch])[0]["function"]["parameters"]["required"] == ["input"]
         assert found.messages[0]["tool_calls"][0]["function"]["arguments"] == {"input": "*** Begin"}
 
-    def test_a_freeform_call_that_came_wrapped_is_not_wrapped_again(self) -> None:
+    def test_wrapped_freeform_call_is_not_wrapped_again(self) -> None:
         wrapped = Call("c1", "apply_patch", '{"input": "*** Begin"}', kind="custom")
-        assert messages(said(wrapped))[0]["tool_calls"][0]["function"]["arguments"] == {"input": "*** Begin"}
+        assert template_messages(assistant(wrapped))[0]["tool_calls"][0]["function"]["arguments"] == {
+            "input": "*** Begin"
+        }
 
-    def test_a_namespace_is_part_of_the_name(self) -> None:
+    def test_namespace_is_part_of_the_name(self) -> None:
         found = adapted(
-            said(Call("c1", "open", "{}", namespace="browser")), result(), tools=[ToolSpec("open", namespace="browser")]
+            assistant(Call("c1", "open", "{}", namespace="browser")),
+            result(),
+            tools=[ToolSpec("open", namespace="browser")],
         )
         assert list_tools([ToolSpec("open", namespace="browser")])[0]["function"]["name"] == "browser__open"
         assert found.messages[0]["tool_calls"][0]["function"]["name"] == "browser__open"
@@ -179,80 +192,87 @@ class TestArguments:
             ("[" * 100_000, {"__unparsed": "[" * 100_000}),
         ],
     )
-    def test_as_an_object(self, arguments: str, value: dict[str, Any]) -> None:
-        assert messages(said(call(arguments=arguments)))[0]["tool_calls"][0]["function"]["arguments"] == value
+    def test_arguments_are_an_object(self, arguments: str, value: dict[str, Any]) -> None:
+        assert (
+            template_messages(assistant(call(arguments=arguments)))[0]["tool_calls"][0]["function"]["arguments"]
+            == value
+        )
 
-    def test_as_a_string_in_one_spelling_whatever_the_clients(self) -> None:
+    def test_argument_strings_have_one_spelling(self) -> None:
         traits = TemplateTraits(arguments="string")
         for spelling in ('{"b":1,"a":"\\u00e9"}', '{ "b": 1, "a": "é" }'):
-            found = messages(said(call(arguments=spelling)), traits=traits)
+            found = template_messages(assistant(call(arguments=spelling)), traits=traits)
             assert found[0]["tool_calls"][0]["function"]["arguments"] == '{"b": 1, "a": "é"}'
 
     def test_key_order_is_kept(self) -> None:
-        found = messages(said(call(arguments='{"z": 1, "a": 2, "m": 3}')))
+        found = template_messages(assistant(call(arguments='{"z": 1, "a": 2, "m": 3}')))
         assert list(found[0]["tool_calls"][0]["function"]["arguments"]) == ["z", "a", "m"]
 
 
 class TestIds:
-    turns = (said(call(call_id="toolu_x"), call(call_id="toolu_y")), result(call_id="toolu_y"))
+    messages = (assistant(call(call_id="toolu_x"), call(call_id="toolu_y")), result(call_id="toolu_y"))
 
-    def test_as_given(self) -> None:
-        found = messages(*self.turns)
+    def test_client_ids_are_kept(self) -> None:
+        found = template_messages(*self.messages)
         assert [c["id"] for c in found[0]["tool_calls"]] == ["toolu_x", "toolu_y"]
 
     @pytest.mark.parametrize(
         ("rule", "ids"), [("short", ["000000000", "000000001"]), ("counted", ["functions.Bash:0", "functions.Bash:1"])]
     )
-    def test_by_position(self, rule: str, ids: list[str]) -> None:
-        found = messages(*self.turns, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
+    def test_ids_count_by_position(self, rule: str, ids: list[str]) -> None:
+        found = template_messages(*self.messages, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
         assert [c["id"] for c in found[0]["tool_calls"]] == ids
         assert found[1]["tool_call_id"] == ids[1]
 
-    @pytest.mark.parametrize(("rule", "shown"), [("given", True), ("counted", True), ("short", False)])
-    def test_as_the_model_wrote_them(self, rule: str, shown: bool) -> None:
-        """In a turn that the ledger restored. Templates that raise at ids of another form get their own."""
-        turns = [said(replace(call(call_id="toolu_x"), original_id="functions.Bash:7")), result("a", "toolu_x")]
-        found = messages(*turns, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
+    @pytest.mark.parametrize(("rule", "shown"), [("client", True), ("counted", True), ("short", False)])
+    def test_ids_of_the_model_are_kept(self, rule: str, shown: bool) -> None:
+        """Turns that the ledger restored have the model's ids, but not in templates that raise at other forms."""
+        messages = [assistant(replace(call(call_id="toolu_x"), original_id="functions.Bash:7")), result("a", "toolu_x")]
+        found = template_messages(*messages, traits=TemplateTraits(call_ids=rule))  # type: ignore[arg-type]
         assert (found[0]["tool_calls"][0]["id"] == "functions.Bash:7") is shown
         assert found[1]["tool_call_id"] == found[0]["tool_calls"][0]["id"]
 
 
 class TestReasoning:
     def test_sealed_text_is_restored(self) -> None:
-        found = messages(said(Reasoning(None, "sealed"), Text("yes")))
+        found = template_messages(assistant(Reasoning(None, "sealed"), Text("yes")))
         assert found[0]["reasoning_content"] == "unsealed thought"
 
     @pytest.mark.parametrize("reasoning", [Reasoning(None, "foreign"), Reasoning(), Reasoning("", "foreign")])
-    def test_without_text_it_is_absent(self, reasoning: Reasoning) -> None:
-        assert messages(said(reasoning, Text("yes"))) == [{"role": "assistant", "content": "yes"}]
+    def test_reasoning_without_text_is_absent(self, reasoning: Reasoning) -> None:
+        assert template_messages(assistant(reasoning, Text("yes"))) == [{"role": "assistant", "content": "yes"}]
 
-    def test_a_template_that_reads_none_gets_none(self) -> None:
-        found = messages(said(Text("a"), Reasoning("r"), Text("b")), traits=TemplateTraits(reasoning=None))
+    def test_reasoning_is_absent_if_the_template_reads_none(self) -> None:
+        found = template_messages(
+            assistant(Text("a"), Reasoning("r"), Text("b")), traits=TemplateTraits(reasoning=None)
+        )
         assert found == [{"role": "assistant", "content": "a\nb"}]
 
     @pytest.mark.parametrize("field", ["reasoning", "thinking"])
-    def test_in_the_field_that_the_template_reads(self, field: str) -> None:
-        found = messages(said(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning=field))  # type: ignore[arg-type]
+    def test_reasoning_is_in_the_field_that_the_template_reads(self, field: str) -> None:
+        found = template_messages(assistant(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning=field))  # type: ignore[arg-type]
         assert found == [{"role": "assistant", "content": "a", field: "r"}]
 
-    def test_as_a_part(self) -> None:
-        found = messages(said(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning="part"))
+    def test_reasoning_may_be_a_part(self) -> None:
+        found = template_messages(assistant(Reasoning("r"), Text("a")), traits=TemplateTraits(reasoning="part"))
         assert found[0]["content"] == [{"type": "thinking", "thinking": "r"}, {"type": "text", "text": "a"}]
 
 
-def test_blank_text_beside_other_parts_vanishes_as_clients_drop_it() -> None:
-    assert messages(said(Reasoning("r"), Text("\n\n"), call())) == messages(said(Reasoning("r"), call()))
-    assert messages(said(Text("")))[0]["content"] == ""
+def test_blank_text_beside_other_parts_is_dropped() -> None:
+    assert template_messages(assistant(Reasoning("r"), Text("\n\n"), call())) == template_messages(
+        assistant(Reasoning("r"), call())
+    )
+    assert template_messages(assistant(Text("")))[0]["content"] == ""
 
 
-def test_adjacent_assistant_turns_are_one() -> None:
-    assert messages(said(Reasoning("r")), said(Text("a")), said(call())) == messages(
-        said(Reasoning("r"), Text("a"), call())
+def test_adjacent_assistant_messages_are_one() -> None:
+    assert template_messages(assistant(Reasoning("r")), assistant(Text("a")), assistant(call())) == template_messages(
+        assistant(Reasoning("r"), Text("a"), call())
     )
 
 
 def test_vision_templates_get_text_parts() -> None:
-    found = messages(user("a"), said(Text("b")), traits=TemplateTraits(content="parts"))
+    found = template_messages(user("a"), assistant(Text("b")), traits=TemplateTraits(content="parts"))
     assert [message["content"] for message in found] == [
         [{"type": "text", "text": "a"}],
         [{"type": "text", "text": "b"}],
@@ -262,21 +282,21 @@ def test_vision_templates_get_text_parts() -> None:
 @pytest.mark.parametrize(
     ("last", "continues"),
     [
-        (said(Text("The answer is")), True),
-        (said(Reasoning("r"), Text("The")), True),
-        (said(Reasoning("r")), False),
-        (said(call()), False),
-        (said(Text("")), False),
+        (assistant(Text("The answer is")), True),
+        (assistant(Reasoning("r"), Text("The")), True),
+        (assistant(Reasoning("r")), False),
+        (assistant(call()), False),
+        (assistant(Text("")), False),
         (result(), False),
         (user("hi"), False),
     ],
 )
-def test_a_last_turn_that_ends_in_text_is_continued(last: Message, continues: bool) -> None:
+def test_last_message_that_ends_in_text_is_continued(last: Message, continues: bool) -> None:
     assert adapted(user("hi"), last).continues is continues
 
 
-def test_a_last_turn_that_is_over_is_not_continued() -> None:
-    conversation = Conversation("m", [user("hi"), said(Text("The answer is"))], prefill=False)
+def test_last_message_with_a_successor_is_not_continued() -> None:
+    conversation = Conversation("m", [user("hi"), assistant(Text("The answer is"))], prefill=False)
     assert not adapt(conversation, TemplateTraits(), NoTemplate()).continues
 
 
@@ -304,7 +324,7 @@ TRAITS = st.builds(
     arguments=st.sampled_from(["object", "string", None]),
     tool_role=st.booleans(),
     tool_name=st.booleans(),
-    call_ids=st.sampled_from(["given", "short", "counted"]),
+    call_ids=st.sampled_from(["client", "short", "counted"]),
     parallel=st.booleans(),
     text_with_call=st.booleans(),
     all_with_call=st.booleans(),
@@ -317,8 +337,8 @@ TRAITS = st.builds(
 
 
 @given(TURNS, TRAITS)
-def test_every_conversation_has_a_form_under_all_traits(turns: list[Message], traits: TemplateTraits) -> None:
-    found = messages(*turns, traits=traits, system=["s"])
+def test_every_conversation_has_a_form_under_all_traits(messages: list[Message], traits: TemplateTraits) -> None:
+    found = template_messages(*messages, traits=traits, system=["s"])
     assert all(message["role"] in ("system", "user", "assistant", "tool") for message in found)
     assert all(isinstance(message["content"], str | list) for message in found)
     if traits.system != "anywhere":

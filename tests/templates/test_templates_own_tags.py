@@ -1,4 +1,4 @@
-"""Reasoning for templates that read none."""
+"""Reasoning in templates that read none."""
 
 from typing import Any
 
@@ -24,9 +24,9 @@ PLAIN = """
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
 """
-"""Knows calls and nothing of reasoning, as Qwen2.5's."""
+"""A template with calls and without reasoning, like Qwen2.5's."""
 CUTTING = PLAIN.replace("(m.content or '')", "(m.content or '').split('</think>')[-1]")
-"""Cuts off what stands before the closing tag, as R1's distillates'."""
+"""A template that cuts off text before the closing tag, like those of R1's distillates."""
 READING = PLAIN.replace("(m.content or '')", "(m.reasoning_content or '') + (m.content or '')")
 HERMES = family("hermes")
 LS, PWD = Call("c1", "ls", '{"path": "/"}'), Call("c2", "pwd", "{}")
@@ -40,48 +40,48 @@ def template_of(source: str) -> ChatTemplate:
     return ChatTemplate(make(tokenizer_object=Tokenizer(models.BPE())), source)
 
 
-def shown(*said: Part) -> str:
-    """What the template makes of one turn, its calls' results and a new question."""
+def shown(*turn: Part) -> str:
+    """The rendered turn, with results of its calls and a new question after it."""
     template = template_of(PLAIN)
     traits = probe(template)
     traits = replace(traits, own_tags=own_tags(template, traits, HERMES))
-    results: list[Part] = [Result(part.call_id, [Text("ok")]) for part in said if isinstance(part, Call)]
-    turns = [Message("user", [Text("hi")]), Message("assistant", list(said))]
-    turns += [Message("tool", results)] if results else []
-    adapted = adapt(Conversation("m", [*turns, Message("user", [Text("on")])]), traits, template)
+    results: list[Part] = [Result(part.call_id, [Text("ok")]) for part in turn if isinstance(part, Call)]
+    messages = [Message("user", [Text("hi")]), Message("assistant", list(turn))]
+    messages += [Message("tool", results)] if results else []
+    adapted = adapt(Conversation("m", [*messages, Message("user", [Text("on")])]), traits, template)
     text = template.render(adapted.messages)
     return text.partition("<|im_start|>assistant\n")[2].partition("<|im_end|>")[0]
 
 
 @pytest.mark.parametrize(("source", "tags"), [(PLAIN, ("<think>\n", "\n</think>")), (CUTTING, None), (READING, None)])
-def test_tags_are_used_where_they_stand_and_nothing_else_is_there(source: str, tags: tuple[str, str] | None) -> None:
+def test_tags_are_used_where_the_template_keeps_them(source: str, tags: tuple[str, str] | None) -> None:
     template = template_of(source)
     assert own_tags(template, probe(template), HERMES) == tags
 
 
-def test_a_family_that_never_thinks_has_none() -> None:
+def test_family_without_reasoning_has_no_tags() -> None:
     template = template_of(PLAIN)
     assert own_tags(template, probe(template), family("llama3_json")) is None
 
 
-def test_reasoning_stands_before_its_call() -> None:
-    said = shown(Reasoning("Look."), LS)
-    assert said.startswith('<think>\nLook.\n</think>\n<tool_call>\n{"name": "ls"')
+def test_reasoning_is_before_its_call() -> None:
+    text = shown(Reasoning("Look."), LS)
+    assert text.startswith('<think>\nLook.\n</think>\n<tool_call>\n{"name": "ls"')
 
 
-def test_each_span_stands_before_its_own_call() -> None:
-    said = shown(Reasoning("Look."), Text("Let me see."), LS, Reasoning("And where?"), PWD)
+def test_each_reasoning_is_before_its_own_call() -> None:
+    text = shown(Reasoning("Look."), Text("Let me see."), LS, Reasoning("And where?"), PWD)
     order = ["<think>\nLook.\n</think>\n\nLet me see.", '"ls"', "<think>\nAnd where?\n</think>", '"pwd"']
-    places = [said.find(piece) for piece in order]
+    places = [text.find(piece) for piece in order]
     assert -1 not in places
     assert places == sorted(places)
 
 
-def test_a_turn_without_calls_keeps_none() -> None:
+def test_turn_without_calls_keeps_no_reasoning() -> None:
     assert shown(Reasoning("Hm."), Text("Hello.")) == "Hello."
 
 
-def test_texts_that_touch_become_one() -> None:
+def test_adjacent_texts_become_one() -> None:
     tags = ("<t>", "</t>")
-    said = without_field([Text("a"), Reasoning("b"), Reasoning("c"), Text("d"), LS, Text("e")], tags)
-    assert said == [Text("a\n<t>b</t>\n\n<t>c</t>\n\nd"), LS, Text("e")]
+    text = without_field([Text("a"), Reasoning("b"), Reasoning("c"), Text("d"), LS, Text("e")], tags)
+    assert text == [Text("a\n<t>b</t>\n\n<t>c</t>\n\nd"), LS, Text("e")]

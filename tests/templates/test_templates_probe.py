@@ -1,4 +1,4 @@
-"""The traits of small templates that each have one habit, of our own template, and of published ones."""
+"""The traits of small templates with one deviation each, of our own template, and of published ones."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def traits_of(tokenizer: PreTrainedTokenizerBase, source: str) -> TemplateTraits
     return probe(ChatTemplate(tokenizer, source))
 
 
-def test_a_template_without_quirks(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_ideal_template_has_ideal_traits(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     traits = traits_of(demo_tokenizer, PLAIN)
     assert traits == TemplateTraits(
         reasoning="reasoning_content",
@@ -40,7 +40,7 @@ def test_a_template_without_quirks(demo_tokenizer: PreTrainedTokenizerBase) -> N
         inline_reasoning=True,
         inline_tail=True,
         frame=("<user>Hello.<end><assistant>", "<end>"),
-        marks=("<think>", "</think>", "</think>\n"),
+        separators=("<think>", "</think>", "</think>\n"),
         closing="<end>",
         tools=False,
         variables=traits.variables,
@@ -115,7 +115,9 @@ HABITS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), HABITS)
-def test_one_habit(demo_tokenizer: PreTrainedTokenizerBase, old: str, new: str, expected: dict[str, Any]) -> None:
+def test_each_deviation_is_found(
+    demo_tokenizer: PreTrainedTokenizerBase, old: str, new: str, expected: dict[str, Any]
+) -> None:
     assert old in PLAIN
     traits = traits_of(demo_tokenizer, PLAIN.replace(old, new))
     assert {name: getattr(traits, name) for name in expected} == expected
@@ -135,7 +137,7 @@ def test_one_habit(demo_tokenizer: PreTrainedTokenizerBase, old: str, new: str, 
         ),
     ],
 )
-def test_thinking_variables(
+def test_thinking_variables_are_found(
     demo_tokenizer: PreTrainedTokenizerBase, source: str, switches: tuple[str, ...], efforts: dict[str, Any]
 ) -> None:
     traits = traits_of(demo_tokenizer, source + PLAIN)
@@ -143,13 +145,13 @@ def test_thinking_variables(
 
 
 @pytest.mark.parametrize("source", ["", "constant", "{{ raise_exception('never') }}", "{{ messages }}"])
-def test_a_useless_template_has_traits_too(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def test_useless_template_has_traits_too(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
     traits = traits_of(demo_tokenizer, source)
     assert traits.ordered is False
     assert traits.reasoning is None
 
 
-def test_our_own_template_takes_parts_in_order(setup: ModelSetup) -> None:
+def test_own_template_takes_parts_in_order(setup: ModelSetup) -> None:
     traits = setup.traits
     assert traits.ordered
     assert traits.tools
@@ -166,7 +168,7 @@ PUBLISHED: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_8", {"system": "first", "efforts": {"reasoning_effort": ("low", "medium", "xhigh")}}),
     (
         "nemotron_3_nano",
-        {"interleaved": "inline", "inline_reasoning": True, "marks": ("<think>\n", *["\n</think>\n"] * 2)},
+        {"interleaved": "inline", "inline_reasoning": True, "separators": ("<think>\n", *["\n</think>\n"] * 2)},
     ),
     ("glm4moe", {"interleaved": "inline", "inline_reasoning": True}),
     ("gptoss", {"parallel": False, "all_with_call": False, "all_before_call": False, "interleaved": "split"}),
@@ -180,7 +182,9 @@ PUBLISHED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "expected"), PUBLISHED)
-def test_published_templates(demo_tokenizer: PreTrainedTokenizerBase, name: str, expected: dict[str, Any]) -> None:
+def test_published_templates_have_the_expected_traits(
+    demo_tokenizer: PreTrainedTokenizerBase, name: str, expected: dict[str, Any]
+) -> None:
     if name not in REAL_TEMPLATES:
         pytest.skip("trl is not installed, or has no such template any more")
     traits = traits_of(demo_tokenizer, REAL_TEMPLATES[name].read_text())

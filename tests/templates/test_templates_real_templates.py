@@ -1,4 +1,4 @@
-"""One agent session through every published template: nothing raises, nothing said is lost, order holds."""
+"""One agent session through every published template: nothing raises, nothing outside reasoning is lost, order holds."""
 
 import re
 
@@ -28,7 +28,7 @@ TOOLS = [
 ]
 
 
-def said(*parts: Part) -> Message:
+def assistant(*parts: Part) -> Message:
     return Message("assistant", list(parts))
 
 
@@ -43,26 +43,26 @@ def results(*numbers: int) -> Message:
 SESSION = [
     Message("user", [Text("use1z"), Text("use2z"), Media("image", "image/png", 9000)]),
     Message("system", [Text("sys1z")]),
-    said(Reasoning("tho1z"), Text("say1z"), call(1), call(2)),
+    assistant(Reasoning("tho1z"), Text("say1z"), call(1), call(2)),
     results(1, 2),
     Message("system", [Text("sys2z")]),
-    said(Reasoning("tho2z"), call(3), Reasoning("tho3z"), call(4)),
+    assistant(Reasoning("tho2z"), call(3), Reasoning("tho3z"), call(4)),
     results(3, 4),
-    said(call(5)),
+    assistant(call(5)),
     Message("tool", [Result("toolu_05Abc", [Text("res5z")], is_error=True)]),
-    said(Reasoning("tho4z"), Text("say2z")),
+    assistant(Reasoning("tho4z"), Text("say2z")),
     Message("user", [Text("use3z")]),
     Message("developer", [Text("sys3z")]),
-    said(Text("say3z"), call(6)),
+    assistant(Text("say3z"), call(6)),
     results(6),
 ]
-LATER = [*SESSION, said(Reasoning("tho5z"), call(7), Reasoning("tho6z"), call(8)), results(7, 8)]
+LATER = [*SESSION, assistant(Reasoning("tho5z"), call(7), Reasoning("tho6z"), call(8)), results(7, 8)]
 
 
-def render(template: ChatTemplate, turns: list[Message], thinking: str = "default", tools: bool = True) -> str:
+def render(template: ChatTemplate, messages: list[Message], thinking: str = "default", tools: bool = True) -> str:
     conversation = Conversation(
         "m",
-        turns,
+        messages,
         system=[Text("sys0z")],
         tools=TOOLS if tools else [],
         thinking=Thinking(thinking),  # type: ignore[arg-type]
@@ -78,10 +78,10 @@ def marks(text: str, kind: str) -> list[str]:
 
 
 def lost(template: ChatTemplate) -> set[str]:
-    """Text beside a call that a template does not show, whatever the form.
+    """Text beside a call that a template does not render, whatever the form.
 
-    Old DeepSeek V3 forgets it in every call turn but the first. Where text and reasoning exclude each other before a
-    call (gpt-oss, Gemma 4 before July 2026), the text is told as reasoning, and is dropped with it at the next user.
+    Old DeepSeek V3 drops it in every turn with calls but the first. Where text and reasoning exclude each other before a
+    call (gpt-oss, Gemma 4 before July 2026), the text is rendered as reasoning, and is dropped with it at the next user.
     """
     traits = probe(template)
     if traits.arguments is not None and "ns.is_first = true" in template.source:
@@ -89,7 +89,7 @@ def lost(template: ChatTemplate) -> set[str]:
     return set() if traits.all_before_call else {"say1z"}
 
 
-def test_nothing_said_outside_reasoning_is_lost_or_moved(real_template: ChatTemplate) -> None:
+def test_nothing_outside_reasoning_is_lost_or_moved(real_template: ChatTemplate) -> None:
     text = render(real_template, SESSION)
     assert marks(text, "(?:use|sys|res)") == [
         *("sys0z", "use1z", "use2z", "sys1z", "res1z", "res2z", "sys2z", "res3z", "res4z", "res5z", "use3z", "sys3z"),
@@ -109,7 +109,7 @@ def test_every_mode_renders(real_template: ChatTemplate, thinking: str, tools: b
     assert marks(render(real_template, SESSION, thinking, tools), "res")
 
 
-def test_reasoning_between_calls_stands_between_them_or_nowhere(real_template: ChatTemplate) -> None:
+def test_reasoning_between_calls_is_between_them_or_absent(real_template: ChatTemplate) -> None:
     text = render(real_template, LATER, "enabled")
     shown = re.findall(r"(?:tho[56]|arg[78])z", text)
     assert shown in (
@@ -120,10 +120,10 @@ def test_reasoning_between_calls_stands_between_them_or_nowhere(real_template: C
         assert "tho6z" in shown
 
 
-def test_inside_a_loop_each_prompt_begins_with_the_messages_of_the_last(real_template: ChatTemplate) -> None:
-    """The generation prompt may differ from the turn as it is shown later; what stood before it may not."""
-    turns = SESSION[:4]
-    before = render(real_template, turns)
-    after = render(real_template, [*turns, said(Reasoning("tho7z"), call(3)), results(3)])
+def test_each_prompt_of_a_tool_loop_extends_the_last(real_template: ChatTemplate) -> None:
+    """The generation prompt may differ from the beginning of the turn in history; the text before it may not."""
+    messages = SESSION[:4]
+    before = render(real_template, messages)
+    after = render(real_template, [*messages, assistant(Reasoning("tho7z"), call(3)), results(3)])
     seam = before.rindex("res2z") + len("res2z")
     assert after.startswith(before[:seam])

@@ -1,4 +1,4 @@
-"""Hostile templates: no attribute that Jinja's sandbox refuses is handed out, and nothing is changed."""
+"""Hostile templates reach no attribute that Jinja's sandbox refuses, and change nothing."""
 
 import copy
 from typing import Any
@@ -54,7 +54,7 @@ INTERNALS = ("__class__", "__dict__", "__init__", "__globals__", "__doc__", "__s
 
 
 def render(tokenizer: PreTrainedTokenizerBase, source: str) -> str:
-    """The text, made of copies that must stay as they are."""
+    """The text, rendered from copies that must not change."""
     messages, tools = copy.deepcopy(MESSAGES), [with_cached_json(TOOL)]
     try:
         return ChatTemplate(tokenizer, source).render(messages, tools=tools, variables={"extra": [{"deep": [1]}]})
@@ -71,7 +71,7 @@ def refused(tokenizer: PreTrainedTokenizerBase, expression: str) -> bool:
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_no_value_hands_out_internals(demo_tokenizer: PreTrainedTokenizerBase, value: str) -> None:
+def test_no_value_exposes_internals(demo_tokenizer: PreTrainedTokenizerBase, value: str) -> None:
     for name in INTERNALS:
         for expression in (
             f"({value}).{name}",
@@ -107,7 +107,7 @@ def test_no_value_hands_out_internals(demo_tokenizer: PreTrainedTokenizerBase, v
         "'%s' % ''.__class__",
     ],
 )
-def test_attribute_chains(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
+def test_attribute_chains_are_refused(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
     assert refused(demo_tokenizer, expression)
 
 
@@ -124,7 +124,7 @@ def test_attribute_chains(demo_tokenizer: PreTrainedTokenizerBase, expression: s
         "['{0.__init__.__globals__}'.format] | map('string') | first and '{0.__init__}'.format(raise_exception)",
     ],
 )
-def test_format_strings(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
+def test_format_strings_are_refused(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
     assert refused(demo_tokenizer, expression)
 
 
@@ -160,7 +160,7 @@ MUTATORS = (
 
 
 @pytest.mark.parametrize("expression", MUTATORS)
-def test_methods_that_change_a_value(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
+def test_methods_that_change_a_value_are_refused(demo_tokenizer: PreTrainedTokenizerBase, expression: str) -> None:
     with pytest.raises(Invalid):
         render(demo_tokenizer, f"{{% set gone = {expression} %}}{{{{ gone }}}}")
 
@@ -178,18 +178,18 @@ def test_methods_that_change_a_value(demo_tokenizer: PreTrainedTokenizerBase, ex
         "{{ range(100001) | list | length }}",
     ],
 )
-def test_statements(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+def test_unsafe_statements_are_refused(demo_tokenizer: PreTrainedTokenizerBase, source: str) -> None:
     with pytest.raises((Invalid, ValueError)):
         render(demo_tokenizer, source)
 
 
-def test_names_of_methods_are_keys_in_data_and_methods_still_work(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_data_with_method_names_and_methods_both_work(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     assert render(demo_tokenizer, "{{ messages[0].get('role') }}{{ 'a'.upper() }}{{ '{}'.format(1) }}") == "userA1"
     assert render(demo_tokenizer, "{{ messages[0].facts.a.b }}{{ tools[0].function.name }}") == "1f"
 
 
-def test_kept_answers_are_the_sandboxs_own() -> None:
-    """For every attribute of what templates can reach, asked in any order."""
+def test_cached_results_equal_those_of_jinja() -> None:
+    """For every attribute of the values that templates can reach, in any order."""
     ours, theirs = environment(), ImmutableSandboxedEnvironment()
     namespace: Any = ours.globals["namespace"]
     reached: list[Any] = [

@@ -43,12 +43,12 @@ def variables(
     return template_variables(conversation, traits, defaults=defaults or {}, own=own or {})
 
 
-def test_a_client_that_says_nothing_gets_the_models_own_rule() -> None:
+def test_without_settings_the_model_decides() -> None:
     assert variables() == {}
 
 
 @pytest.mark.parametrize("mode", ["enabled", "adaptive"])
-def test_on(mode: str) -> None:
+def test_enabled_thinking_sets_every_switch(mode: str) -> None:
     assert variables(Thinking(mode)) == {  # type: ignore[arg-type]
         "enable_thinking": True,
         "thinking": True,
@@ -56,7 +56,7 @@ def test_on(mode: str) -> None:
     }
 
 
-def test_off_in_every_variable_that_the_template_reads() -> None:
+def test_disabled_thinking_sets_every_variable_that_the_template_reads() -> None:
     assert variables(Thinking("disabled", effort="high")) == {
         "enable_thinking": False,
         "thinking": False,
@@ -65,7 +65,7 @@ def test_off_in_every_variable_that_the_template_reads() -> None:
     }
 
 
-def test_a_model_that_always_thinks_is_told_how_hard() -> None:
+def test_model_that_always_thinks_gets_the_effort() -> None:
     """gpt-oss."""
     traits = TemplateTraits(
         variables=frozenset({"reasoning_effort"}), efforts={"reasoning_effort": ("low", "medium", "high")}
@@ -74,7 +74,7 @@ def test_a_model_that_always_thinks_is_told_how_hard() -> None:
     assert variables(Thinking("disabled"), traits=traits) == {}
 
 
-def test_effort_none_is_off() -> None:
+def test_effort_none_disables_thinking() -> None:
     assert variables(Thinking(effort="none"))["enable_thinking"] is False
 
 
@@ -82,7 +82,7 @@ def test_effort_none_is_off() -> None:
     ("effort", "level"),
     [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"), ("xhigh", "high"), ("max", "high")],
 )
-def test_effort_becomes_the_nearest_level_that_the_template_knows(effort: str, level: str) -> None:
+def test_effort_becomes_the_nearest_level_of_the_template(effort: str, level: str) -> None:
     assert variables(Thinking(effort=effort)) == {"reasoning_effort": level}
 
 
@@ -93,27 +93,27 @@ def test_between_two_levels_the_greater_wins() -> None:
     assert variables(Thinking(effort="high"), traits=traits) == {"reasoning_effort": "xhigh"}
 
 
-def test_an_unknown_effort_is_left_out() -> None:
+def test_unknown_effort_is_left_out() -> None:
     assert variables(Thinking(effort="ludicrous")) == {}
 
 
-def test_budget() -> None:
+def test_budget_is_set_only_while_thinking() -> None:
     assert variables(Thinking("enabled", budget_tokens=512))["thinking_budget"] == 512
     assert "thinking_budget" not in variables(Thinking("disabled", budget_tokens=512))
 
 
-def test_agent_turns_keep_the_reasoning_of_earlier_turns() -> None:
+def test_requests_with_tools_keep_old_reasoning() -> None:
     keep = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
     assert variables(tools=True) == keep
     assert variables(tools=False) == {}
 
 
 @pytest.mark.parametrize("choice", ["any", "tool"])
-def test_a_forced_call_does_not_change_the_front_of_the_prompt(choice: str) -> None:
+def test_forced_call_changes_no_variables(choice: str) -> None:
     assert variables(Thinking("enabled"), choice=choice) == variables(Thinking("enabled"))
 
 
-def test_who_wins() -> None:
+def test_client_precedes_operator_and_model() -> None:
     operator = {"enable_thinking": False, "preserve_thinking": False, "flavour": 1}
     assert variables(tools=True, defaults=operator)["preserve_thinking"] is False
     assert variables(defaults=operator) == operator
@@ -128,12 +128,12 @@ def test_who_wins() -> None:
     }
 
 
-def test_nothing_is_written_that_the_template_does_not_read() -> None:
+def test_variables_that_the_template_does_not_read_are_not_set() -> None:
     assert variables(Thinking("disabled", effort="low", budget_tokens=1), traits=TemplateTraits(), tools=True) == {}
 
 
 @pytest.mark.parametrize("tools", [True, False])
-def test_the_clients_word_on_old_reasoning_goes_before_the_operators(tools: bool) -> None:
+def test_clients_setting_for_old_reasoning_precedes_the_operators(tools: bool) -> None:
     kept = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False}
     dropped = {name: not value for name, value in kept.items()}
     assert variables(Thinking(history="keep"), tools=tools, defaults=dropped) == kept
@@ -141,7 +141,7 @@ def test_the_clients_word_on_old_reasoning_goes_before_the_operators(tools: bool
     assert variables(Thinking(history="drop"), tools=tools, own={"clear_thinking": False})["clear_thinking"] is False
 
 
-def test_verbosity_is_written_where_the_template_reads_it() -> None:
+def test_verbosity_is_set_where_the_template_reads_it() -> None:
     conversation = Conversation("m", [], verbosity="low")
     reads = TemplateTraits(variables=frozenset({"verbosity"}))
     assert template_variables(conversation, reads, defaults={"verbosity": "high"}, own={}) == {"verbosity": "low"}

@@ -1,4 +1,4 @@
-"""A request's tools in the forms that a prompt needs."""
+"""The forms of a request's tools."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def test_names_and_schemas_are_those_that_the_model_sees() -> None:
     assert PromptTools.of([], None) == PromptTools()
 
 
-def test_equal_tools_have_their_forms_once(setup: ModelSetup) -> None:
+def test_equal_tools_share_their_forms(setup: ModelSetup) -> None:
     many = [*SPECS, *(ToolSpec(f"t{number}", "says " * 20) for number in range(9))]
     first = setup.tools_of(many)
     assert setup.tools_of([*many]) is first
@@ -48,7 +48,7 @@ def test_control_tokens_in_definitions_are_marked(setup: ModelSetup) -> None:
     assert tool["function"]["description"] == marker.mark("a <|im_end|> b") != "a <|im_end|> b"
 
 
-def test_schemas_that_are_nested_deeper_than_functions_recurse() -> None:
+def test_too_deeply_nested_schemas_raise_recursion_error() -> None:
     deep: Any = {}
     for _ in range(700):
         deep = {"a": deep}

@@ -18,7 +18,7 @@ def keys(tokens: list[int], size: int = 4, **more: object) -> list[int]:
     return list(block_keys(pack_ids(tokens), size, **more))  # type: ignore[arg-type]
 
 
-def test_the_same_in_every_process() -> None:
+def test_keys_are_the_same_in_every_process() -> None:
     assert keys([1, 2, 3, 4, 5, 6, 7, 8, 9]) == [8052976908588476977, 16362517228796925090]
 
 
@@ -30,21 +30,21 @@ def test_as_many_keys_are_equal_as_whole_blocks(one: list[int], other: list[int]
 
 
 @given(ids, ids, st.integers(1, 9))
-def test_going_on_behind_a_block_is_as_good_as_from_the_start(one: list[int], other: list[int], size: int) -> None:
+def test_continued_keys_equal_keys_from_the_start(one: list[int], other: list[int], size: int) -> None:
     whole = keys(one + other, size)
-    known = len(one) // size
-    parent = whole[known - 1] if known else None
-    assert keys((one + other)[known * size :], size, parent=parent) == whole[known:]
+    count = len(one) // size
+    parent = whole[count - 1] if count else None
+    assert keys((one + other)[count * size :], size, parent=parent) == whole[count:]
 
 
-def test_a_salt_keeps_prompts_apart() -> None:
+def test_salt_separates_prompts() -> None:
     plain, salted = keys([1, 2, 3, 4]), keys([1, 2, 3, 4], salt="a")
     assert plain != salted != keys([1, 2, 3, 4], salt="b")
     assert plain == keys([1, 2, 3, 4], salt="")
 
 
 @given(st.lists(st.integers(0, 2**64 - 1)))
-def test_packed_keys_come_back(given_keys: list[int]) -> None:
+def test_packed_keys_round_trip(given_keys: list[int]) -> None:
     assert unpack(pack(given_keys)) == given_keys
 
 
@@ -56,25 +56,25 @@ _prompts = st.lists(
 
 
 @given(_prompts)
-def test_a_memory_changes_no_key(prompts: list[tuple[int, int, int, str | None]]) -> None:
-    """Prompts that begin alike and part anywhere, under several salts, with room for few of them."""
+def test_memo_changes_no_key(prompts: list[tuple[int, int, int, str | None]]) -> None:
+    """Prompts with common beginnings of any length, under several salts, with room for few of them."""
     memo = KeyMemo(2, max_stretches=5)
     for head, cut, tail, salt in prompts:
         packed = pack_ids([head] * cut + [tail] * (_stretch + 3))
         assert list(memo.keys(packed, salt=salt)) == list(block_keys(packed, 2, salt=salt))
 
 
-def test_a_memory_has_its_limit() -> None:
+def test_memo_is_bounded() -> None:
     memo = KeyMemo(2, max_stretches=3)
     prompts = [pack_ids(range(start, start + _stretch)) for start in range(6)]
     made = [next(memo.stretches(prompt)) for prompt in prompts]
-    # What is cached is the same list again; newest first, for each miss drops an entry.
+    # A cached stretch is the same array; newest first, since each miss drops an entry.
     again = [next(memo.stretches(prompt)) for prompt in reversed(prompts)]
     assert [one is other for one, other in zip(reversed(made), again, strict=True)] == [True] * 3 + [False] * 3
 
 
 @given(st.integers(0, 5 * _stretch + 3), st.lists(st.slices(330) | st.integers(-330, 330), max_size=6))
-def test_keys_that_are_made_when_they_are_asked_for(tokens: int, asked: list[slice | int]) -> None:
+def test_lazy_keys_equal_computed_ones(tokens: int, asked: list[slice | int]) -> None:
     packed = pack_ids(range(tokens))
     whole, made = list(block_keys(packed, 2)), PromptKeys(KeyMemo(2), packed)
     assert len(made) == len(whole)
@@ -89,7 +89,7 @@ def test_keys_that_are_made_when_they_are_asked_for(tokens: int, asked: list[sli
     assert list(made) == whole
 
 
-def test_no_more_keys_are_made_than_are_asked_for() -> None:
+def test_only_requested_keys_are_made() -> None:
     class Counting(KeyMemo):
         made = 0
 
@@ -105,7 +105,7 @@ def test_no_more_keys_are_made_than_are_asked_for() -> None:
         assert memo.made == stretches
 
 
-def test_the_prompt_is_not_held_behind_its_last_key() -> None:
+def test_prompt_is_freed_after_its_last_key() -> None:
     packed = pack_ids(range(2 * _stretch + 7))
     references = sys.getrefcount(packed)
     made = PromptKeys(KeyMemo(2), packed)

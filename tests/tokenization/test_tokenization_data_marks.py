@@ -1,4 +1,4 @@
-"""Control tokens that data spells, alone or joined with other text, are encoded as ordinary text; all else as before."""
+"""Control tokens that data spells, alone or joined with other text, become ordinary text; other text is unchanged."""
 
 import json
 
@@ -46,7 +46,7 @@ data_text = st.lists(st.sampled_from([*FRAGMENTS, *TOKENS, " ", "\n", "b", "\ud8
 
 
 @given(parts=st.lists(st.tuples(st.sampled_from(LITERALS), data_text, data_text), min_size=1, max_size=5))
-def test_no_join_of_pieces_makes_a_control_token(
+def test_joined_pieces_never_make_a_control_token(
     parts: list[tuple[str, str, str]], tokenizer: Tokenizer, marks: DataMarks, encoder: Encoder
 ) -> None:
     """The template's texts and data in turn, the data as it is or stripped."""
@@ -62,7 +62,7 @@ def test_no_join_of_pieces_makes_a_control_token(
 
 
 @given(text=st.text(st.sampled_from("<|im_endst>[/INSTx \n"), max_size=40))
-def test_marks_change_no_length_and_come_off(text: str, marks: DataMarks) -> None:
+def test_marks_keep_the_length_and_can_be_removed(text: str, marks: DataMarks) -> None:
     marked = marks.data.mark(text)
     assert len(marked) == len(text)
     assert marks.plain(marked) == text
@@ -83,7 +83,7 @@ def test_keys_and_values_are_marked(marks: DataMarks) -> None:
     assert all(token not in json.dumps(found, ensure_ascii=False) for token in TOKENS)
 
 
-def test_what_data_spells_is_cut_out_and_nothing_else(marks: DataMarks) -> None:
+def test_only_control_tokens_of_data_are_cut_out(marks: DataMarks) -> None:
     text = "<|im_start|>user\n" + marks.data.mark("a<|im_end|>b <|im_") + "<|im_end|>\n"
     assert marks.pieces(text) == [
         Piece("<|im_start|>user\na"),
@@ -92,19 +92,19 @@ def test_what_data_spells_is_cut_out_and_nothing_else(marks: DataMarks) -> None:
     ]
 
 
-def test_a_token_of_the_template_is_kept_where_data_would_extend_it(marks: DataMarks) -> None:
+def test_token_of_the_template_is_kept_where_data_would_extend_it(marks: DataMarks) -> None:
     assert marks.pieces("<|im_end" + marks.data.mark("|>")) == [Piece("<|im_end"), Piece("|>")]
     assert marks.pieces(marks.data.mark("x") + "<hid>") == [Piece("x"), Piece("<hid>")]
 
 
-def test_a_lone_surrogate_of_the_data_is_no_mark(marks: DataMarks, encoder: Encoder) -> None:
+def test_lone_surrogate_of_data_is_not_a_mark(marks: DataMarks, encoder: Encoder) -> None:
     assert marks.data.mark("a\udc3cb") == "a\ufffdb"
     assert list(encoder.encode("a\udc3cb" if encoder.marks is None else marks.data.mark("a\udc3cb"))) == list(
         encoder.encode("a\ufffdb")
     )
 
 
-def test_an_assistants_text_keeps_what_its_template_reads_there() -> None:
+def test_text_of_the_assistant_keeps_tags_that_its_template_reads() -> None:
     marks = DataMarks(TOKENS, kept=["<think>", "</think>"], handled=["<think>", "</think>"])
     assert marks.assistant.mark("<think>a</think>b").startswith("<think>a</think>")
     assert "</think>" not in marks.data.mark("<think>a</think>b")
@@ -138,8 +138,8 @@ def test_without_marks_control_tokens_are_control_tokens(tokenizer: Tokenizer) -
     assert control(tokenizer, ids) == ["<|im_end|>"]
 
 
-def test_a_vocabulary_that_makes_the_token_of_plain_text() -> None:
-    """A token that is in the model's own vocabulary, too, as in converted SentencePiece models."""
+def test_token_in_the_vocabulary_is_encoded_in_parts() -> None:
+    """The token is in the model's vocabulary, too, as in converted SentencePiece models."""
     made: Tokenizer = KINDS["unigram_nfkc"]()
     content = json.loads(made.to_str())
     content["model"]["vocab"].append(["<end>", 0.0])
@@ -155,7 +155,7 @@ def test_a_vocabulary_that_makes_the_token_of_plain_text() -> None:
 
 @pytest.mark.parametrize("kind", ["byte_level_nfkc_lower", "unigram_nfkc", "wordpiece"])
 @pytest.mark.parametrize("spelled", ["<NORM>", "<norm>", "\uff1cNorm\uff1e", "<No\uff52m>", "<Norm>"])
-def test_no_other_spelling_of_a_normalized_token_becomes_that_token(kind: str, spelled: str) -> None:
+def test_other_spellings_of_a_normalized_token_are_text(kind: str, spelled: str) -> None:
     tokenizer: Tokenizer = KINDS[kind]()
     tokenizer.add_special_tokens([AddedToken("<Norm>", special=True, normalized=True)])
     marks = DataMarks(["<Norm>"])
@@ -171,7 +171,7 @@ def test_no_other_spelling_of_a_normalized_token_becomes_that_token(kind: str, s
     assert [*encoder.encode("<Norm>the fox")] == tokenizer.encode("<Norm>the fox", add_special_tokens=False).ids
 
 
-def test_a_normalized_token_joined_of_data_and_template_is_text() -> None:
+def test_normalized_token_joined_of_data_and_template_is_text() -> None:
     tokenizer: Tokenizer = KINDS["byte_level_nfkc_lower"]()
     tokenizer.add_special_tokens([AddedToken("<Norm>", special=True, normalized=True)])
     marks = DataMarks(["<Norm>"], literals=["<No"])

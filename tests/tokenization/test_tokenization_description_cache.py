@@ -34,7 +34,7 @@ def write(model: Path, env: dict[str, str], report: bytes = b"report") -> None:
     entry.write(report)
 
 
-def test_the_same_files_have_the_same_report(model: Path, env: dict[str, str], tmp_path: Path) -> None:
+def test_same_files_have_the_same_report(model: Path, env: dict[str, str], tmp_path: Path) -> None:
     assert read(model, env) is None
     write(model, env)
     assert read(model, env) == b"report"
@@ -43,7 +43,7 @@ def test_the_same_files_have_the_same_report(model: Path, env: dict[str, str], t
     assert read(model, env) == b"report"
 
 
-def test_a_change_of_any_file_or_of_the_code_finds_none(model: Path, env: dict[str, str]) -> None:
+def test_any_change_of_files_or_code_misses(model: Path, env: dict[str, str]) -> None:
     write(model, env)
     assert read(model, env, code=b"other") is None
     for name in (
@@ -61,11 +61,11 @@ def test_a_change_of_any_file_or_of_the_code_finds_none(model: Path, env: dict[s
     assert read(model, env) == b"report"
 
 
-def test_a_hub_id_has_none(env: dict[str, str]) -> None:
+def test_hub_id_has_no_entry(env: dict[str, str]) -> None:
     assert CacheEntry.of("org/model", b"code", env) is None
 
 
-def test_the_ones_used_longest_ago_are_removed(model: Path, env: dict[str, str], tmp_path: Path) -> None:
+def test_least_recently_used_reports_are_removed(model: Path, env: dict[str, str], tmp_path: Path) -> None:
     for number in range(KEPT + 2):
         (model / "config.json").write_text(str(number))
         write(model, env)
@@ -77,21 +77,19 @@ def test_the_ones_used_longest_ago_are_removed(model: Path, env: dict[str, str],
     assert len(list((tmp_path / "cache").rglob("*.json"))) == KEPT
 
 
-def test_a_place_that_cannot_be_written(model: Path, tmp_path: Path) -> None:
+def test_unwritable_folder_is_ignored(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     env = {"XDG_CACHE_HOME": str(tmp_path / "file")}
     write(model, env)
     assert read(model, env) is None
 
 
-def test_a_second_start_asks_no_other_process(
-    model: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_start_needs_no_process(model: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delitem(sys.modules, "transformers", raising=False)
     first = load_tokenizer(str(model))
-    monkeypatch.setattr(tokenizer_files, "load_apart", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(tokenizer_files, "load_in_child", lambda *_, **__: pytest.fail("a process was started"))
     second = load_tokenizer(str(model))
     assert isinstance(first, tokenizer_files.FileTokenizer)
     assert isinstance(second, tokenizer_files.FileTokenizer)

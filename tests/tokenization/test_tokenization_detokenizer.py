@@ -1,4 +1,4 @@
-"""Incremental text equals the text of the whole, and no broken character is ever shown."""
+"""Incremental text equals the text of all ids at once, and never has a broken character."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ def sentencepiece() -> Tokenizer:
 
 
 def wordpiece() -> Tokenizer:
-    """A decoder that looks at neighbours: not a table of bytes."""
+    """A decoder that depends on neighbours: not a table of bytes."""
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "hel": 1, "##lo": 2, "world": 3}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s+"), "removed")
     tokenizer.decoder = decoders.WordPiece()
@@ -44,11 +44,11 @@ def wordpiece() -> Tokenizer:
 
 
 @pytest.mark.parametrize("make", [byte_level, sentencepiece])
-def test_tables_are_recognised(make: object) -> None:
+def test_byte_tables_are_recognized(make: object) -> None:
     assert Vocabulary(make()).exact  # type: ignore[operator]
 
 
-def test_other_decoders_go_through_the_library() -> None:
+def test_other_decoders_use_the_library() -> None:
     tokenizer = wordpiece()
     vocabulary = Vocabulary(tokenizer)
     assert not vocabulary.exact
@@ -62,7 +62,7 @@ VOCABULARIES = {id(t): Vocabulary(t) for t in (BYTES, PIECES)}
 
 
 @given(st.sampled_from([BYTES, PIECES]), st.text(), st.data())
-def test_any_steps_give_the_whole_text(tokenizer: Tokenizer, text: str, data: st.DataObject) -> None:
+def test_text_is_the_same_for_any_steps(tokenizer: Tokenizer, text: str, data: st.DataObject) -> None:
     try:
         ids = tokenizer.encode("x " + text, add_special_tokens=False).ids
     except UnicodeEncodeError:
@@ -79,19 +79,19 @@ def test_any_steps_give_the_whole_text(tokenizer: Tokenizer, text: str, data: st
     assert out.removeprefix(" ") == tokenizer.decode(ids, skip_special_tokens=False).removeprefix(" ")
 
 
-def test_special_tokens_that_are_no_markers_are_hidden() -> None:
+def test_special_tokens_that_are_not_markers_are_hidden() -> None:
     vocabulary = Vocabulary(BYTES)
     ids = BYTES.encode("a<tool_call>b<|im_end|>c").ids
     assert vocabulary.open(vocabulary.hidden({"<tool_call>"})).feed(ids) == "a<tool_call>bc"
     assert vocabulary.open(vocabulary.hidden(set())).feed(ids) == "abc"
 
 
-def test_ids_without_text_are_nothing() -> None:
+def test_ids_without_text_are_skipped() -> None:
     vocabulary = Vocabulary(BYTES)
     assert vocabulary.open(frozenset()).feed([10_000_000]) == ""
 
 
-def test_bytes_that_never_become_a_character_show_as_replacement_at_the_end() -> None:
+def test_incomplete_characters_become_replacements_at_the_end() -> None:
     first = BYTES.encode("船").ids
     broken = Vocabulary(BYTES).open(frozenset())
     tokens = BYTES.get_vocab()

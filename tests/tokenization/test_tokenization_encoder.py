@@ -1,4 +1,4 @@
-"""Encoding by parts, by either encoder, gives the ids of the whole."""
+"""Encoding by parts, by either encoder, returns the ids of the whole."""
 
 import concurrent.futures
 from array import array
@@ -29,7 +29,7 @@ def made(kind: str, choice: str) -> tuple[Tokenizer, Encoder]:
 @pytest.mark.parametrize("choice", CHOICES)
 @settings(max_examples=examples(60))
 @given(text=texts)
-def test_the_ids_are_the_tokenizers(kind: str, choice: str, text: str) -> None:
+def test_ids_are_those_of_the_tokenizer(kind: str, choice: str, text: str) -> None:
     tokenizer, encoder = made(kind, choice)
     expected = whole(tokenizer, text)
     assert encoder.encode(text).tolist() == expected
@@ -39,22 +39,22 @@ def test_the_ids_are_the_tokenizers(kind: str, choice: str, text: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=examples(60))
 @given(text=texts)
-def test_a_text_may_be_cut_at_its_control_tokens(kind: str, text: str) -> None:
+def test_text_may_be_cut_at_its_control_tokens(kind: str, text: str) -> None:
     tokenizer, encoder = made(kind, "auto")
     for at in encoder.cuts.find(text):
         assert encoder.encode(text[:at]).tolist() + encoder.encode(text[at:]).tolist() == whole(tokenizer, text)
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "qwen", "metaspace_first"])
-def test_a_session_that_grows_is_encoded_piece_by_piece(kind: str) -> None:
+def test_growing_session_is_encoded_piece_by_piece(kind: str) -> None:
     tokenizer, encoder = made(kind, "tokenizers")
     text = "<s>system prompt"
-    for turn in range(60):
-        text += f"<|im_end|>\n<|im_start|>user\nturn {turn} <|im_end|>\n<|im_start|>assistant\nI'll  do <|im_e that. "
+    for number in range(60):
+        text += f"<|im_end|>\n<|im_start|>user\nturn {number} <|im_end|>\n<|im_start|>assistant\nI'll  do <|im_e that. "
         assert encoder.encode(text).tolist() == whole(tokenizer, text)
 
 
-def test_a_known_segment_is_not_encoded_again() -> None:
+def test_cached_segment_is_not_encoded_again() -> None:
     tokenizer = make("qwen")
     asked: list[str] = []
 
@@ -76,7 +76,7 @@ def test_half_a_surrogate_pair_is_replaced() -> None:
         assert encoder.reference("a\ud83db<s>\udfff").tolist() == expected
 
 
-def test_ids_travel_without_becoming_a_list() -> None:
+def test_ids_never_become_a_list() -> None:
     _, encoder = made("qwen", "auto")
     ids = encoder.encode("<s>one two three")
     assert isinstance(ids, array)
@@ -99,12 +99,12 @@ def test_threads_share_an_encoder() -> None:
 # -- the choice of an encoder ------------------------------------------------------------------------------------
 
 
-def test_the_fast_encoder_is_taken_where_it_is_equal() -> None:
+def test_fast_encoder_is_used_where_it_is_equal() -> None:
     _, encoder = made("qwen", "auto")
     assert (encoder.name, encoder.reason) == ("fastokens", "equal to tokenizers in all trials")
 
 
-def test_a_tokenizer_that_it_cannot_read_is_served_all_the_same() -> None:
+def test_tokenizer_that_fastokens_cannot_read_is_served() -> None:
     tokenizer, encoder = made("unigram_nfkc", "auto")
     assert encoder.name == "tokenizers"
     assert encoder.reason.startswith("fastokens ")
@@ -112,12 +112,12 @@ def test_a_tokenizer_that_it_cannot_read_is_served_all_the_same() -> None:
         Encoder.load(tokenizer, choice="fastokens")
 
 
-def test_the_operator_may_do_without_it() -> None:
+def test_operator_can_disable_fastokens() -> None:
     _, encoder = made("qwen", "tokenizers")
     assert (encoder.name, encoder.reason) == ("tokenizers", "the operator's choice")
 
 
-def test_a_text_that_the_fast_encoder_refuses_is_encoded_by_the_other() -> None:
+def test_text_that_fastokens_refuses_is_encoded_by_tokenizers() -> None:
     class Refusing:
         def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
             raise RuntimeError("match limit exceeded")
@@ -133,7 +133,7 @@ def test_a_text_that_the_fast_encoder_refuses_is_encoded_by_the_other() -> None:
 # -- the trials --------------------------------------------------------------------------------------------------
 
 
-def test_the_trials_are_the_same_at_every_start() -> None:
+def test_trials_are_the_same_at_every_start() -> None:
     tokenizer = make("qwen")
     first = list(trials(tokenizer))
     assert first == list(trials(make("qwen")))
@@ -156,7 +156,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_encoder_with_a_fault_is_found_out(fault: str) -> None:
+def test_faulty_encoder_is_detected(fault: str) -> None:
     tokenizer = make("qwen")
 
     @cache
@@ -167,7 +167,7 @@ def test_an_encoder_with_a_fault_is_found_out(fault: str) -> None:
     assert difference(tokenizer, right, lambda text: right(FAULTS[fault](text))) is not None
 
 
-def test_an_encoder_that_is_wrong_only_the_second_time_is_found_out() -> None:
+def test_encoder_that_is_wrong_the_second_time_is_detected() -> None:
     tokenizer = make("qwen")
     seen: set[str] = set()
 
@@ -183,7 +183,7 @@ def test_an_encoder_that_is_wrong_only_the_second_time_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_every_piece_by_itself(piece: str) -> None:
+def test_every_piece_alone_has_the_right_ids(piece: str) -> None:
     for kind in KINDS:
         tokenizer, encoder = made(kind, "auto")
         for text in (piece, f" {piece}", f"{piece} ", f"a{piece}b", piece * 3):

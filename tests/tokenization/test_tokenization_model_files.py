@@ -1,4 +1,4 @@
-"""What a model's files say about decoding."""
+"""Facts about decoding in a model's files."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ GREEDY = Sampling(temperature=0.0)
         ({"eos_token_id": None}, {}, []),
     ],
 )
-def test_end_tokens(config: dict[str, Any], generation: dict[str, Any], expected: list[int]) -> None:
+def test_end_tokens_are_read(config: dict[str, Any], generation: dict[str, Any], expected: list[int]) -> None:
     assert facts(config, generation).eos_ids == expected
 
 
@@ -38,32 +38,32 @@ def test_end_tokens(config: dict[str, Any], generation: dict[str, Any], expected
         ({}, None, None),
     ],
 )
-def test_the_window(config: dict[str, Any], tokenizer: dict[str, Any] | None, expected: int | None) -> None:
+def test_window_is_read(config: dict[str, Any], tokenizer: dict[str, Any] | None, expected: int | None) -> None:
     assert facts(config, {}, tokenizer).window == expected
 
 
-def test_sampling_is_generation_configs_own() -> None:
+def test_sampling_is_that_of_generation_config() -> None:
     own = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20}
     assert facts({}, own).sampling == Sampling(temperature=0.6, top_p=0.95, top_k=20)
     assert facts({}, {"do_sample": True}).sampling == Sampling(temperature=1.0)
     assert facts({}, {"temperature": 0.6}).sampling == GREEDY
 
 
-def test_a_client_goes_before_the_model() -> None:
+def test_client_precedes_the_model() -> None:
     own = Sampling(temperature=0.6, top_p=0.95, top_k=20)
     assert with_defaults(Sampling(max_tokens=5), own) == Sampling(max_tokens=5, temperature=0.6, top_p=0.95, top_k=20)
     assert with_defaults(Sampling(temperature=0.0, top_k=0), own) == Sampling(temperature=0.0, top_p=0.95, top_k=0)
 
 
 @pytest.mark.parametrize("model", ["/nowhere", "./nowhere", "~/nowhere", "a/b/c"])
-def test_a_missing_directory_is_no_hub_id(model: str) -> None:
+def test_missing_directory_is_not_a_hub_id(model: str) -> None:
     with pytest.raises(FileNotFoundError, match=f"there is no directory {model}"):
         find_file(model, "config.json")
     with pytest.raises(FileNotFoundError, match=f"there is no directory {model}"):
         load_tokenizer(model)
 
 
-def test_a_directory_is_read(tmp_path: Path) -> None:
+def test_directory_is_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no config"):
         read_facts(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 512, "max_position_embeddings": 64}))

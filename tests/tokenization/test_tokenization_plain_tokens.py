@@ -1,4 +1,4 @@
-"""What tokens say in a plain stretch, alone and in a run."""
+"""Texts of tokens in a plain stretch, alone and in a run."""
 
 import re
 
@@ -9,16 +9,16 @@ TEXTS = ["", "a", "<", "b\n", '"', None, "é"]
 ENDS: Trigger = re.compile(r"[<]|\n\Z").search
 
 
-def test_a_token_says_its_text_or_must_be_fed() -> None:
+def test_token_has_its_text_or_must_be_fed() -> None:
     plain = PlainStretches(TEXTS).of(ENDS, False)
-    for _ in range(2):  # found out, and known
+    for _ in range(2):  # computed, then cached
         assert [plain[token] for token in range(len(TEXTS))] == ["", "a", None, None, '"', None, "é"]
         assert plain[len(TEXTS)] is None
         assert plain[-1] is None
     assert set(plain) == set(range(len(TEXTS)))
 
 
-def test_a_run_is_looked_at_as_a_whole() -> None:
+def test_run_is_checked_as_a_whole() -> None:
     plain = PlainStretches(TEXTS).of(ENDS, False)
     assert plain.run([1, 3, 1, 0, 6]) == "ab\naé"
     assert plain.run([1, 3]) is None
@@ -28,13 +28,13 @@ def test_a_run_is_looked_at_as_a_whole() -> None:
     assert plain.run([]) == ""
 
 
-def test_what_goes_into_json_is_escaped() -> None:
+def test_text_for_json_is_escaped() -> None:
     plain = PlainStretches(TEXTS).of(ENDS, True)
     assert plain[4] == '\\"'
     assert plain.run([3, 4, 1]) == 'b\\n\\"a'
 
 
-def test_each_trigger_has_its_own_and_few_are_known() -> None:
+def test_each_trigger_has_a_table_and_few_are_cached() -> None:
     stretches = PlainStretches(TEXTS)
     first = stretches.of(ENDS, False)
     assert stretches.of(ENDS, False) is first

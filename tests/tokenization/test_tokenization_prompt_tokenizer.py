@@ -19,14 +19,14 @@ def tokenizer(setup: ModelSetup) -> PromptTokenizer:
     return setup.tokenizer
 
 
-def test_the_ids_are_the_tokenizers_own(tokenizer: PromptTokenizer, demo_dir: Path) -> None:
+def test_ids_are_those_of_the_tokenizer(tokenizer: PromptTokenizer, demo_dir: Path) -> None:
     plain = Tokenizer.from_file(str(demo_dir / "tokenizer.json"))
     text = "<|im_start|>user\nété 日本語 🙂<|im_end|>\n<|im_start|>assistant\n<think>\n"
     assert tokenizer.encode(text) == plain.encode(text, add_special_tokens=False).ids
 
 
 @given(st.text())
-def test_text_survives(tokenizer: PromptTokenizer, text: str) -> None:
+def test_text_round_trips(tokenizer: PromptTokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
@@ -41,31 +41,31 @@ def test_special_tokens_can_be_left_out(tokenizer: PromptTokenizer) -> None:
 
 
 @pytest.mark.parametrize("token_id", [-1, 16_384])
-def test_an_unknown_id_is_refused(tokenizer: PromptTokenizer, token_id: int) -> None:
+def test_unknown_id_is_refused(tokenizer: PromptTokenizer, token_id: int) -> None:
     with pytest.raises(Invalid, match="vocabulary"):
         tokenizer.decode([1, token_id])
 
 
-def test_token_strings(tokenizer: PromptTokenizer) -> None:
+def test_token_strings_are_those_of_the_vocabulary(tokenizer: PromptTokenizer) -> None:
     ids = tokenizer.encode("<think>\nif x")
     assert tokenizer.token_strings(ids)[0] == "<think>"
     assert "".join(tokenizer.token_strings(ids)[1:]) == "ĊifĠx"
 
 
-def test_the_end_of_a_turn(tokenizer: PromptTokenizer) -> None:
+def test_terminator_is_the_last_control_token(tokenizer: PromptTokenizer) -> None:
     assert tokenizer.terminator("<|im_end|>\n") == tokenizer.id_of("<|im_end|>")
     assert tokenizer.terminator("<|im_end|><|endoftext|>") == tokenizer.id_of("<|endoftext|>")
     assert tokenizer.terminator("</think>\n") is None
     assert tokenizer.terminator("") is None
 
 
-def test_end_ids_are_the_models_then_the_tokenizers(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+def test_end_ids_of_the_model_precede_those_of_the_tokenizer(demo_tokenizer: PreTrainedTokenizerBase) -> None:
     end = demo_tokenizer.eos_token_id
     assert PromptTokenizer(demo_tokenizer, eos_ids=[7, end]).eos_ids == (7, end)
     assert PromptTokenizer(demo_tokenizer).eos_ids == (end,)
 
 
-def test_threads_agree(tokenizer: PromptTokenizer) -> None:
+def test_threads_encode_equally(tokenizer: PromptTokenizer) -> None:
     texts = [f"{n} bottles of beer on the wall, " * 200 for n in range(16)]
     expected = [tokenizer.encode(text) for text in texts]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -89,6 +89,6 @@ def test_other_threads_run_while_a_long_prompt_is_encoded(tokenizer: PromptToken
     assert len(ticks) > 5  # with the interpreter's lock held for all that time: one at most
 
 
-def test_a_tokenizer_in_python_is_refused() -> None:
+def test_tokenizer_in_python_is_refused() -> None:
     with pytest.raises(ValueError, match="Python code"):
         PromptTokenizer(SimpleNamespace())

@@ -61,7 +61,7 @@ def whole(tokenizer: Tokenizer, text: str) -> list[int]:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=examples(150))
 @given(text=texts)
-def test_segments_are_encoded_as_the_whole(kind: str, text: str) -> None:
+def test_segments_have_the_ids_of_the_whole(kind: str, text: str) -> None:
     tokenizer = made(kind)
     cuts = Cuts.of(tokenizer)
     assert cuts.tokens
@@ -71,17 +71,17 @@ def test_segments_are_encoded_as_the_whole(kind: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_which_tokens_are_places_to_cut(kind: str) -> None:
+def test_cuts_are_the_special_tokens(kind: str) -> None:
     plain = set(CONTROL) - {"<|im_end"}
     assert set(Cuts.of(made(kind)).tokens) == plain | {"<right>"}
 
 
-def test_a_token_that_takes_the_blanks_before_it_is_no_place() -> None:
+def test_token_that_strips_blanks_before_it_is_not_a_cut() -> None:
     tokenizer = made("byte_level")
     assert whole(tokenizer, "a <left>") != whole(tokenizer, "a ") + whole(tokenizer, "<left>")
 
 
-def test_special_tokens_that_are_taken_for_text_are_no_places() -> None:
+def test_special_tokens_read_as_text_are_not_cuts() -> None:
     tokenizer = byte_level()
     tokenizer.add_special_tokens(["<s>"])
     assert Cuts.of(tokenizer).tokens == ("<s>", "<unk>")
@@ -89,14 +89,14 @@ def test_special_tokens_that_are_taken_for_text_are_no_places() -> None:
     assert not Cuts.of(tokenizer)
 
 
-def test_random_merges_leave_no_places() -> None:
+def test_random_merges_have_no_cuts() -> None:
     tokenizer = byte_level()
     tokenizer.model.dropout = 0.5
     assert not Cuts.of(tokenizer)
     assert Cuts.of(tokenizer).split("<unk>a") == ["<unk>a"]
 
 
-def test_tokens_that_overlap_themselves_or_others_are_no_places() -> None:
+def test_overlapping_tokens_are_not_cuts() -> None:
     tokenizer = byte_level()
     tokenizer.add_special_tokens(["<a><b>", "<b><c>", "<d>", "<d><e>", "<f>"])
     assert set(Cuts.of(tokenizer).tokens) == {"<unk>", "<a><b>", "<d><e>", "<f>"}
@@ -108,7 +108,7 @@ def test_tokens_that_overlap_themselves_or_others_are_no_places() -> None:
     tokens=st.sets(st.text("<|ab>", min_size=1, max_size=5), min_size=1, max_size=12),
     text=st.text("<|ab>", max_size=60),
 )
-def test_whatever_is_found_is_a_token_of_its_own(tokens: set[str], text: str) -> None:
+def test_every_cut_is_a_separate_token(tokens: set[str], text: str) -> None:
     """Against a plain leftmost-longest search over all tokens."""
     tokenizer = byte_level_without_vocabulary()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in sorted(tokens)])
@@ -128,7 +128,7 @@ def byte_level_without_vocabulary() -> Tokenizer:
     return Tokenizer.from_str(_base().replace("<unk>", "\u2047"))
 
 
-def test_thousands_of_control_tokens() -> None:
+def test_thousands_of_control_tokens_are_found_fast() -> None:
     tokenizer = byte_level()
     tokens = [f"<|reserved_special_token_{number}|>" for number in range(1500)]
     tokenizer.add_special_tokens(tokens)
@@ -152,7 +152,7 @@ class Counting:
         return [array("I", whole(self.tokenizer, text)) for text in texts]
 
 
-def test_a_segment_is_encoded_once() -> None:
+def test_segment_is_encoded_once() -> None:
     tokenizer = made("qwen")
     encode = Counting(tokenizer)
     cache = SegmentCache(encode, Cuts.of(tokenizer), 1 << 20)
@@ -173,7 +173,7 @@ def test_evictions_change_nothing(session: list[str], room: int) -> None:
         assert cache.size <= room
 
 
-def test_what_was_used_lately_stays() -> None:
+def test_recently_used_segments_stay() -> None:
     tokenizer = made("qwen")
     encode = Counting(tokenizer)
     cache = SegmentCache(encode, Cuts.of(tokenizer), 20_000)
@@ -184,7 +184,7 @@ def test_what_was_used_lately_stays() -> None:
     assert cache.size <= 20_000
 
 
-def test_a_segment_larger_than_the_cache_is_encoded_and_not_kept() -> None:
+def test_segment_larger_than_the_cache_is_not_kept() -> None:
     tokenizer = made("qwen")
     cache = SegmentCache(Counting(tokenizer), Cuts.of(tokenizer), 1000)
     text = "<s>" + "word " * 1000
@@ -192,7 +192,7 @@ def test_a_segment_larger_than_the_cache_is_encoded_and_not_kept() -> None:
     assert cache.size == 0
 
 
-def test_threads_share_it() -> None:
+def test_threads_share_a_cache() -> None:
     tokenizer = made("qwen")
     cache = SegmentCache(Counting(tokenizer), Cuts.of(tokenizer), 6000)
     texts = ["".join(f"<|im_start|>{(n * k) % 13} bottles<|im_end|>\n" for k in range(20)) for n in range(40)]

@@ -1,4 +1,4 @@
-"""A tokenizer that another process loaded is the one that transformers loads here."""
+"""A tokenizer that a child process loaded equals the one that transformers loads here."""
 
 import json
 import shutil
@@ -15,35 +15,35 @@ from services.tokenization.tokenizer_files import (
     Description,
     FileTokenizer,
     describe,
-    load_apart,
+    load_in_child,
     load_tokenizer,
     special_tokens,
 )
 
 
-def test_a_process_of_its_own_says_what_it_loaded(demo_dir: Path) -> None:
-    same(FileTokenizer(load_apart(str(demo_dir))), AutoTokenizer.from_pretrained(demo_dir))
+def test_child_process_reports_the_loaded_tokenizer(demo_dir: Path) -> None:
+    same(FileTokenizer(load_in_child(str(demo_dir))), AutoTokenizer.from_pretrained(demo_dir))
 
 
-def test_what_was_imported_anyway_is_used(demo_dir: Path) -> None:
+def test_imported_transformers_is_used(demo_dir: Path) -> None:
     assert isinstance(load_tokenizer(str(demo_dir)), PreTrainedTokenizerBase)
 
 
-def test_what_cannot_be_loaded(tmp_path: Path, demo_dir: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path, demo_dir: Path) -> None:
     with pytest.raises(OSError, match="nowhere"):
-        load_apart(str(tmp_path / "nowhere"))
+        load_in_child(str(tmp_path / "nowhere"))
     broken = shutil.copytree(demo_dir, tmp_path / "broken")
     (broken / "tokenizer.json").write_text('{"model": 3}')
     with pytest.raises(ValueError, match="cannot be loaded"):
-        load_apart(str(broken))
+        load_in_child(str(broken))
 
 
-def test_one_in_python_code_is_refused() -> None:
+def test_tokenizer_in_python_code_is_refused() -> None:
     with pytest.raises(ValueError, match="Python code"):
         describe(SimpleNamespace(backend_tokenizer=None))
 
 
-def test_flags_that_tokenizer_json_does_not_hold(demo_dir: Path) -> None:
+def test_flags_beyond_tokenizer_json_are_kept(demo_dir: Path) -> None:
     split = AutoTokenizer.from_pretrained(demo_dir, split_special_tokens=True, bos_token=AddedToken("<|im_start|>"))
     split.chat_template = {"default": "a", "tool_use": "b"}
     found = FileTokenizer(json_round_trip(describe(split)))

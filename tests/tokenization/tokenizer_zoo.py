@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 CONTROL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|im_end", "[INST]", "[/INST]", "<\uff5cUser\uff5c>", "<unk>")
-"""One of them begins another: it is no place to cut."""
+"""One of them begins another: it is not a cut."""
 FLAGGED = (
     AddedToken("<left>", special=True, normalized=False, lstrip=True),
     AddedToken("<right>", special=True, normalized=False, rstrip=True),

@@ -307,6 +307,13 @@ def test_a_recording_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "1 have not ended" in err
 
 
+def test_a_recording_of_another_release_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tap.jsonl"
+    path.write_text('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}\n')
+    assert main(["trajectories", str(path)]) == 2
+    assert f"{path}:1: tw.v1.turn.m.p is from another release" in capsys.readouterr().err
+
+
 def test_another_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "replay.jsonl"
     path.write_text('{"replay": 1}\n')

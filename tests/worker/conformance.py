@@ -28,7 +28,7 @@ class Bench:
     engine: Engine
     info: EngineInfo
     endless: list[int]
-    """A prompt whose output has no end but max_tokens, for at least 2,000 tokens."""
+    """A prompt with output that only max_tokens ends, for at least 2,000 tokens."""
     kill: Callable[[], None]
     """The engine dies, in its own way; with a turn open, so that it can be told."""
     hold: Callable[[], None] | None = None
@@ -123,7 +123,7 @@ class Conformance:
         # The last output token has not been through the model when the turn ends.
         assert (whole - 1) // bench.info.block_tokens * bench.info.block_tokens <= found <= whole
 
-    async def test_cached_is_told_once_for_every_turn(self, bench: Bench) -> None:
+    async def test_cached_is_reported_once_for_every_turn(self, bench: Bench) -> None:
         deltas = await bench.run(bench.request([*bench.endless[:40]]))
         assert len([delta for delta in deltas if delta.cached is not None]) == 1
 
@@ -135,7 +135,7 @@ class Conformance:
         assert deltas[-1].stop_id == stop
         assert output(deltas) == free[: free.index(stop)]
 
-    async def test_one_of_several_stop_ids(self, bench: Bench) -> None:
+    async def test_each_of_several_stop_ids_ends_a_turn(self, bench: Bench) -> None:
         free = await bench.ids(bench.request(max_tokens=24))
         others = [token for token in range(1, 400) if token not in free][:3]
         deltas = await bench.run(bench.request(max_tokens=24, stop_ids=[*others, free[6]]))
@@ -153,12 +153,12 @@ class Conformance:
         assert deltas[-1].finish is FinishReason.LENGTH
         assert cached(deltas) is not None
 
-    async def test_max_tokens_1(self, bench: Bench) -> None:
+    async def test_max_tokens_1_decodes_one_token(self, bench: Bench) -> None:
         deltas = await bench.run(bench.request(max_tokens=1))
         assert len(output(deltas)) == 1
         assert deltas[-1].finish is FinishReason.LENGTH
 
-    async def test_a_turn_that_fills_the_window(self, bench: Bench) -> None:
+    async def test_a_turn_may_fill_the_window(self, bench: Bench) -> None:
         room = min(bench.info.max_model_len, bench.info.kv_tokens or bench.info.max_model_len)
         prompt = (bench.endless * (room // len(bench.endless) + 1))[: room - 8]
         assert len(await bench.ids(bench.request(prompt, max_tokens=8))) == 8
@@ -180,7 +180,7 @@ class Conformance:
         await bench.idle()
         assert len(await bench.ids(bench.request(max_tokens=8))) == 8
 
-    async def test_a_closed_turn_hears_nothing_more(self, bench: Bench) -> None:
+    async def test_a_closed_turn_gets_nothing_more(self, bench: Bench) -> None:
         listener = Listener()
         handle = bench.engine.open(bench.request(max_tokens=2000), listener)
         listener.opened = True
@@ -218,7 +218,7 @@ class Conformance:
             await task
         await bench.idle()
 
-    async def test_cancelling_before_the_first_token(self, bench: Bench) -> None:
+    async def test_a_turn_can_be_cancelled_before_its_first_token(self, bench: Bench) -> None:
         if bench.hold is None:
             pytest.skip("this engine cannot be held")
         bench.hold()
@@ -232,7 +232,7 @@ class Conformance:
         bench.resume()
         assert len(await bench.ids(bench.request(max_tokens=8))) == 8
 
-    async def test_cancelling_in_the_queue(self, bench: Bench) -> None:
+    async def test_a_turn_can_be_cancelled_in_the_queue(self, bench: Bench) -> None:
         busy = [listen(bench.engine, bench.request(max_tokens=1500)) for _ in range(bench.slots)]
         async with asyncio.timeout(WAIT_S):
             await asyncio.gather(*(anext(deltas) for deltas in busy))
@@ -247,13 +247,13 @@ class Conformance:
         await bench.idle()
         assert len(await bench.ids(bench.request(max_tokens=4))) == 4
 
-    async def test_a_burst_of_64(self, bench: Bench) -> None:
+    async def test_sixty_four_turns_decode_at_once(self, bench: Bench) -> None:
         alone = await bench.ids(bench.request(max_tokens=16))
         all_ids = await asyncio.gather(*(bench.ids(bench.request(max_tokens=16)) for _ in range(64)))
         assert all(ids == alone for ids in all_ids)
         assert bench.engine.load().running == 0
 
-    async def test_an_id_that_is_in_use(self, bench: Bench) -> None:
+    async def test_an_id_in_use_is_refused(self, bench: Bench) -> None:
         first = listen(bench.engine, bench.request(turn="same", max_tokens=2000))
         await asyncio.wait_for(anext(first), WAIT_S)
         with pytest.raises(Invalid):
@@ -262,7 +262,7 @@ class Conformance:
         await first.aclose()
         assert len(await bench.ids(bench.request(turn="same", max_tokens=4))) == 4
 
-    async def test_what_cannot_be_decoded_is_refused(self, bench: Bench) -> None:
+    async def test_a_request_that_cannot_be_decoded_is_refused(self, bench: Bench) -> None:
         with pytest.raises(Invalid, match="empty"):
             bench.request([])
         with pytest.raises(ContextOverflow, match="prompt is too long"):
@@ -329,7 +329,7 @@ class Conformance:
         again = await bench.run(bench.request(max_tokens=6, logprobs=3))
         for one, other in zip(again, first, strict=True):
             for pairs, known in zip(one.logprobs or [], other.logprobs or [], strict=True):
-                # A prompt whose prefix is cached is computed in other sums: the last bits may differ.
+                # A cached prefix changes the order of sums: the last bits may differ.
                 assert dict(pairs) == pytest.approx(dict(known), abs=1e-4)
 
     async def test_min_tokens_holds_a_stop_back(self, bench: Bench) -> None:
@@ -346,7 +346,7 @@ class Conformance:
         assert cached(await bench.run(bench.request(cache_salt="b"))) == 0
         assert cached(await bench.run(bench.request(cache_salt="a"))) != 0
 
-    async def test_load_tells_who_runs_and_who_waits(self, bench: Bench) -> None:
+    async def test_load_counts_running_and_waiting_turns(self, bench: Bench) -> None:
         assert (bench.engine.load().running, bench.engine.load().waiting) == (0, 0)
         open_turns = [listen(bench.engine, bench.request(max_tokens=1500)) for _ in range(bench.slots + 2)]
         readers = [asyncio.create_task(anext(deltas)) for deltas in open_turns]
@@ -360,7 +360,7 @@ class Conformance:
             await deltas.aclose()
         await bench.idle()
 
-    async def test_death_is_told_to_every_open_turn_and_for_good(self, bench: Bench) -> None:
+    async def test_death_ends_every_open_turn_and_is_permanent(self, bench: Bench) -> None:
         open_turns = [listen(bench.engine, bench.request(max_tokens=2000)) for _ in range(3)]
         async with asyncio.timeout(WAIT_S):
             await asyncio.gather(*(anext(deltas) for deltas in open_turns))

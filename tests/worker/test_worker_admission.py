@@ -43,7 +43,7 @@ def request(token_ids: Any = None, *, guided: Any = None, salt: str | None = Non
     )
 
 
-def test_what_fits_is_taken() -> None:
+def test_a_request_that_fits_is_accepted() -> None:
     check(request(), info())
     check(request([49] * 90), info())
     check(request([1] * 100, max_tokens=0), info())
@@ -60,7 +60,7 @@ def test_what_fits_is_taken() -> None:
         ([1, 50], "token id 50 is outside the vocabulary of 50"),
     ],
 )
-def test_ids_that_would_kill_an_engine(ids: list[Any], words: str) -> None:
+def test_ids_that_would_kill_an_engine_are_refused(ids: list[Any], words: str) -> None:
     with pytest.raises(Invalid, match=words) as caught:
         check(request(ids), info())
     assert caught.value.info.param == "prompt"
@@ -87,7 +87,7 @@ def test_an_unknown_vocabulary_limits_nothing() -> None:
     check(request([10**6]), info(vocab_size=None))
 
 
-def test_the_wording_by_which_clients_compact() -> None:
+def test_an_overflow_has_the_words_by_which_clients_compact() -> None:
     with pytest.raises(ContextOverflow) as caught:
         check(request([1] * 101), info())
     assert caught.value.info.message == "prompt is too long: 101 tokens > 100 maximum"
@@ -119,7 +119,7 @@ def test_the_kv_cache_may_be_smaller_than_the_window() -> None:
         ("seed", 2**64),
     ],
 )
-def test_values_out_of_range(field: str, value: Any) -> None:
+def test_values_out_of_range_are_refused(field: str, value: Any) -> None:
     with pytest.raises(Invalid) as caught:
         check(request(**{field: value}), info())
     assert caught.value.info.param == field

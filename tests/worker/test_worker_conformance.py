@@ -113,7 +113,7 @@ class TestTransformersCore(TransformersBench):
     test_a_stop_id_ends_the_turn = Conformance.test_a_stop_id_ends_the_turn_and_is_not_among_the_ids
     test_closing_while_it_decodes_stops_the_decoding = Conformance.test_closing_while_it_decodes_stops_the_decoding
     test_every_declared_feature_is_taken = Conformance.test_every_declared_feature_is_taken
-    test_death_is_told_to_every_open_turn_and_for_good = Conformance.test_death_is_told_to_every_open_turn_and_for_good
+    test_death_ends_every_open_turn_and_is_permanent = Conformance.test_death_ends_every_open_turn_and_is_permanent
 
 
 @with_torch

@@ -22,7 +22,7 @@ class Trial:
         stream = TokenStream(turn=turn, attempt=1, parser=parser, frontend="f", context=Raw(b"{}"), ids=[])
         decoding = Decoding(
             stream,
-            mark=self.outbox.mark,
+            schedule=self.outbox.schedule,
             on_step=lambda stream: self.steps.append(stream.turn),
             on_end=lambda ended: self.ends.append(ended.stream.turn),
         )
@@ -35,7 +35,7 @@ class Trial:
         self.closed += 1
 
 
-def test_a_shard_is_told_of_once_for_all_that_one_step_gave() -> None:
+def test_a_shard_is_scheduled_once_for_a_step() -> None:
     trial = Trial()
     turns = [trial.open("a"), trial.open("b"), trial.open("c", "q")]
     for turn in turns:
@@ -86,7 +86,7 @@ def test_cancelling_closes_the_engines_turn_once() -> None:
     assert turn.stream.finish.reason is FinishReason.CANCELLED
 
 
-def test_the_death_of_the_engine_is_told_as_such() -> None:
+def test_the_death_of_the_engine_has_its_own_code() -> None:
     trial = Trial()
     one, other = trial.open("a"), trial.open("b")
     one.fail(EngineDied("gone"))

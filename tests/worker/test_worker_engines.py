@@ -82,7 +82,7 @@ def test_no_package_replaces_a_built_in_engine(tmp_path: Path, monkeypatch: pyte
     assert installed_engines()["script"].value == BUILT_IN["script"]
 
 
-def test_an_unknown_name_is_one_clear_error_with_the_names_that_there_are() -> None:
+def test_an_unknown_name_is_one_clear_error_with_all_names() -> None:
     with pytest.raises(ConfigError) as caught:
         open_engine("nonesuch", WorkerConfig(model="none"))
     (problem,) = caught.value.problems
@@ -90,7 +90,7 @@ def test_an_unknown_name_is_one_clear_error_with_the_names_that_there_are() -> N
     assert problem.endswith("script, transformers, trtllm, vllm")
 
 
-def test_a_package_that_cannot_be_imported_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_cannot_be_imported_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "broken = counting_engine:Missing")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(Exception, match=r"the broken engine cannot be imported: .*Missing"):

@@ -42,7 +42,7 @@ _paths = st.lists(st.integers(0, 2), max_size=9)
 
 
 @given(st.lists(st.tuples(_paths, st.booleans()), max_size=30), st.integers(1, 14))
-def test_what_is_held_is_what_a_plain_list_holds(uses: list[tuple[list[int], bool]], capacity: int) -> None:
+def test_held_blocks_are_those_of_a_plain_list(uses: list[tuple[list[int], bool]], capacity: int) -> None:
     blocks, plain = HeldBlocks(capacity), Plain(capacity)
     for path, known_only in uses:
         keys = chain(path)
@@ -68,7 +68,7 @@ def test_memory_does_not_grow_with_uses() -> None:
         tracemalloc.stop()
 
 
-def test_an_empty_chain_is_no_use() -> None:
+def test_an_empty_chain_changes_nothing() -> None:
     blocks = HeldBlocks(3)
     assert blocks.use([]) == ([], [])
     assert blocks.match([]) == 0

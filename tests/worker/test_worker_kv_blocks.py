@@ -29,12 +29,12 @@ def stored(parent: int | str | None, *blocks: tuple[int | str, list[int]], rank:
 A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]
 
 
-def test_blocks_are_known_by_all_tokens_before_them() -> None:
+def test_a_blocks_key_covers_all_tokens_before_it() -> None:
     told = book(stored(None, ("a", A), ("b", B)), stored("b", ("c", C)))
     assert told.keys() == keys(*A, *B, *C)
 
 
-def test_a_block_whose_parent_nobody_knows_is_left_out() -> None:
+def test_a_block_with_an_unknown_parent_is_left_out() -> None:
     assert book(stored("lost", ("b", B))).keys() == []
 
 
@@ -55,7 +55,7 @@ def test_one_rank_may_lose_its_cache_alone() -> None:
     assert told.keys() == keys(*A)
 
 
-def test_a_cleared_cache_is_empty_and_says_so() -> None:
+def test_a_cleared_cache_is_empty_and_publishes_it() -> None:
     told = book(stored(None, ("a", A)))
     told.take_changes()
     told.event(CacheCleared())
@@ -63,7 +63,7 @@ def test_a_cleared_cache_is_empty_and_says_so() -> None:
     assert told.take_changes() == Changes(True, dict.fromkeys(keys(*C), True))
 
 
-def test_the_same_block_told_twice_counts_once() -> None:
+def test_a_block_that_is_announced_twice_counts_once() -> None:
     told = book(stored(None, ("a", A)), stored(None, ("a", A)), BlocksRemoved(["a"]))
     assert told.keys() == []
 
@@ -96,7 +96,7 @@ def test_a_prompt_is_held_up_to_the_first_block_that_is_not() -> None:
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-def test_of_a_long_prompt_as_much_is_held_as_was_reported(blocks: int, other: int) -> None:
+def test_a_long_prompt_is_held_up_to_the_reported_blocks(blocks: int, other: int) -> None:
     told = book(stored(None, *((number, [number] * SIZE) for number in range(blocks))))
     prompt = pack_ids([number for number in range(blocks + other) for _ in range(SIZE)])
     assert told.held(PromptKeys(KeyMemo(SIZE), prompt)) == blocks
@@ -106,7 +106,7 @@ _runs = st.lists(st.lists(st.integers(0, 1), max_size=24), max_size=12)
 
 
 @given(_runs, st.integers(1, 6), st.sets(st.integers(0, 11)))
-def test_whoever_follows_the_changes_knows_the_book(runs: list[list[int]], blocks: int, looks: set[int]) -> None:
+def test_a_follower_of_the_changes_has_the_whole_index(runs: list[list[int]], blocks: int, looks: set[int]) -> None:
     told, known = book(capacity=blocks * SIZE), set[int]()
     for number, run in enumerate([*runs, []]):
         told.used(list(block_keys(pack_ids(run), SIZE)))

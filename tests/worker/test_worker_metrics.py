@@ -42,7 +42,7 @@ class Measured:
         return self.registry.get_sample_value(f"turnwire_kv_{name}_tokens_total")
 
 
-def test_the_wait_is_no_part_of_the_prefill() -> None:
+def test_the_wait_is_not_part_of_the_prefill() -> None:
     turn = Measured()
     turn.stream.add(Delta([1], cached=48, waited_s=2.0))
     turn.stream.first_at = 13.0
@@ -53,7 +53,7 @@ def test_the_wait_is_no_part_of_the_prefill() -> None:
     assert (turn.tokens("prompt"), turn.tokens("expected"), turn.tokens("cached")) == (100, 64, 48)
 
 
-def test_an_engine_that_reports_neither_wait_nor_cache() -> None:
+def test_an_engine_may_report_neither_wait_nor_cache() -> None:
     turn = Measured()
     turn.stream.add(Delta([1]))
     turn.stream.first_at = 13.0
@@ -63,7 +63,7 @@ def test_an_engine_that_reports_neither_wait_nor_cache() -> None:
     assert (turn.tokens("prompt"), turn.tokens("expected")) == (0, 0)
 
 
-def test_tokens_of_an_earlier_attempt_are_no_part_of_the_prompt() -> None:
+def test_tokens_of_an_earlier_attempt_are_not_part_of_the_prompt() -> None:
     turn = Measured(held=160)
     turn.stream.add(Delta([1], cached=128))
     turn.stream.first_at = 13.0

@@ -28,7 +28,7 @@ def test_one_frame_holds_all_streams_of_a_shard() -> None:
         s = stream(turn, parser)
         box.open(s)
         s.add(Delta([1, 2]))
-        box.mark(s)
+        box.schedule(s)
     frame = box.fill("p1", 1)
     assert frame is not None
     assert [entry.turn for entry in frame.entries] == ["a", "c"]
@@ -41,11 +41,11 @@ def test_only_the_first_entry_carries_the_context() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], cached=7))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", 1)
     s.add(Delta([2, 3]))
     s.add(Delta([4], finish=FinishReason.STOP, stop_id=9))
-    box.mark(s)
+    box.schedule(s)
     frame = box.fill("p1", 2)
     assert frame is not None
     entry = frame.entries[0]
@@ -54,23 +54,23 @@ def test_only_the_first_entry_carries_the_context() -> None:
     assert entry.finish.stop_id == 9
 
 
-def test_what_is_marked_twice_goes_out_once() -> None:
+def test_a_stream_that_is_scheduled_twice_is_sent_once() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], cached=3, finish=FinishReason.STOP))
-    box.mark(s)
+    box.schedule(s)
     assert box.fill("p1", 1) is not None
-    box.mark(s)
+    box.schedule(s)
     assert box.fill("p1", 2) is None
 
 
-def test_the_cached_count_is_told_once_and_again_after_a_replay() -> None:
+def test_the_cached_count_is_sent_once_and_again_after_a_replay() -> None:
     box, s = outbox(), stream()
     box.open(s)
     told = []
     for n in range(3):
         s.add(Delta([n], cached=3 if n == 1 else None))
-        box.mark(s)
+        box.schedule(s)
         frame = box.fill("p1", n + 1)
         assert frame is not None
         told.append(frame.entries[0].cached)
@@ -84,10 +84,10 @@ def test_the_cached_count_is_told_once_and_again_after_a_replay() -> None:
 def test_a_long_backlog_is_cut_into_frames_and_the_end_comes_last() -> None:
     box, s = outbox(), stream()
     box.open(s)
-    box.mark(s)
+    box.schedule(s)
     assert box.fill("p1", 0) is not None  # the parse context
     s.add(Delta(list(range(FRAME_TOKENS + 5)), finish=FinishReason.LENGTH))
-    box.mark(s)
+    box.schedule(s)
     first, second = box.fill("p1", 1), box.fill("p1", 2)
     assert first is not None
     assert second is not None
@@ -102,7 +102,7 @@ def test_replay_starts_where_the_receiver_stands() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1, 2, 3]))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", 1)
     box.replay(Replay("p1", [StreamPosition("t1", 1, 2)]))
     frame = box.fill("p1", 2)
@@ -110,13 +110,13 @@ def test_replay_starts_where_the_receiver_stands() -> None:
     assert (frame.entries[0].at, frame.entries[0].ids) == (2, [3])
 
 
-def test_replay_of_all_begins_unnamed_streams_anew_with_their_context() -> None:
+def test_replay_of_all_begins_unnamed_streams_again_with_their_context() -> None:
     box = outbox()
     for turn in ("a", "b", "c"):
         s = stream(turn, "p1" if turn != "c" else "p2")
         box.open(s)
         s.add(Delta([1, 2]))
-        box.mark(s)
+        box.schedule(s)
     box.fill("p1", 1)
     box.fill("p2", 1)
     box.replay(Replay("p1", [StreamPosition("a", 1, 2)], all=True))
@@ -130,7 +130,7 @@ def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], finish=FinishReason.STOP))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", 4)
     box.ended(s, 0.0)
     box.credited("p1", 4)
@@ -142,14 +142,14 @@ def test_a_delivered_turn_is_not_replayed_but_moves_to_another_shard() -> None:
     assert frame.entries[0].context == CONTEXT
 
 
-def test_what_a_shard_had_passed_on_when_it_left_stays_with_nobody() -> None:
+def test_streams_that_a_leaving_shard_delivered_are_dropped() -> None:
     box = outbox()
     ended(box, "passed on", 1, 0.0)
     other = stream("of another frontend")
     other.frontend = "f2"
     box.open(other)
     other.add(Delta([1], finish=FinishReason.STOP))
-    box.mark(other)
+    box.schedule(other)
     box.fill("p1", 2)
     box.ended(other, 0.0)
     box.credited("p1", 2)
@@ -166,7 +166,7 @@ def test_an_end_that_was_lost_is_not_delivered_by_the_credit_of_its_frame() -> N
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], finish=FinishReason.STOP))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", 1)
     box.ended(s, 0.0)
     box.replay(Replay("p1", all=True))  # the receiver saw a hole at 1 …
@@ -184,13 +184,13 @@ def ended(box: Outbox, turn: str, seq: int, now: float) -> TokenStream:
     s = stream(turn)
     box.open(s)
     s.add(Delta([seq], finish=FinishReason.STOP))
-    box.mark(s)
+    box.schedule(s)
     box.fill("p1", seq)
     box.ended(s, now)
     return s
 
 
-def test_finished_turns_are_let_go_after_a_while() -> None:
+def test_finished_turns_are_dropped_after_a_while() -> None:
     box = outbox()
     for n in range(4):
         ended(box, f"t{n}", n + 1, float(n))
@@ -218,13 +218,13 @@ def test_a_frame_has_its_limit_in_bytes() -> None:
         s = TokenStream(turn=f"t{n}", attempt=1, parser="p1", frontend="f1", context=context, ids=[])
         box.open(s)
         s.add(Delta([1, 2]))
-        box.mark(s)
+        box.schedule(s)
     sizes: list[int] = []
     while (frame := box.fill("p1", len(sizes) + 1)) is not None:
         sizes.append(len(frame.entries))
     assert sizes == [1, 1, 1, 1, 1]
     s.add(Delta([1] * 100, logprobs=[[(1, -0.123456789)] * 20] * 100))
-    box.mark(s)
+    box.schedule(s)
     while (frame := box.fill("p1", len(sizes) + 1)) is not None:
         sizes.append(len(msgspec.json.encode(frame)))
     assert len(sizes) > 10
@@ -242,7 +242,7 @@ def test_resumed_tokens_are_sent_as_if_decoded_here() -> None:
     box, s = outbox(), stream(resume=[5, 6])
     box.open(s)
     s.add(Delta([7], logprobs=[[(7, -0.5)]]))
-    box.mark(s)
+    box.schedule(s)
     frame = box.fill("p1", 1)
     assert frame is not None
     entry = frame.entries[0]
@@ -258,9 +258,9 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
     box.open(new)
     for s in (old, new):
         s.add(Delta([1]))
-        box.mark(s)
+        box.schedule(s)
     old.finish = TokenFinish(FinishReason.CANCELLED)
-    box.mark(old)
+    box.schedule(old)
     box.ended(old, 0.0)
     frames = [box.fill("p1", 1), box.fill("p2", 1)]
     assert [f.entries[0].attempt for f in frames if f is not None] == [1, 2]
@@ -272,14 +272,14 @@ def test_a_former_attempt_ends_beside_the_new() -> None:
     assert box.fill("p1", 2) is None, "that attempt is not here"
 
 
-def test_what_is_no_number_in_json_is_told_as_the_lowest() -> None:
+def test_infinite_log_probabilities_are_sent_as_the_lowest() -> None:
     s = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[])
     s.add(Delta([1], logprobs=[[(1, float("-inf")), (2, float("nan")), (3, -1e9), (4, -0.5)]]))
     assert s.logprobs == [[(1, LOWEST_LOGPROB), (2, LOWEST_LOGPROB), (3, LOWEST_LOGPROB), (4, -0.5)]]
 
 
-def test_a_stream_that_is_here_no_more_is_ended_where_it_is_asked_for() -> None:
-    """Whoever asks for it still waits for its end."""
+def test_a_missing_stream_is_ended_where_it_is_requested() -> None:
+    """The shard that requests it still waits for its end."""
     box = outbox()
     box.replay(Replay("p1", [StreamPosition("gone", 2, 7)], all=True))
     frame = box.fill("p1", 1)
@@ -291,29 +291,29 @@ def test_a_stream_that_is_here_no_more_is_ended_where_it_is_asked_for() -> None:
     assert box.fill("p2", 1) is None
 
 
-def test_what_is_here_goes_out_before_the_word_of_what_is_not() -> None:
+def test_streams_are_sent_before_the_ends_of_missing_ones() -> None:
     box = outbox()
     live = stream()
     box.open(live)
     live.add(Delta([1, 2]))
-    box.mark(live)
+    box.schedule(live)
     box.replay(Replay(live.parser, [StreamPosition("gone", 1, 0), StreamPosition(live.turn, live.attempt, 0)]))
     frames = [box.fill(live.parser, seq) for seq in (1, 2, 3)]
     assert [[entry.turn for entry in frame.entries] for frame in frames if frame] == [[live.turn], ["gone"]]
 
 
-def test_what_cannot_be_encoded_ends_its_own_stream_alone() -> None:
+def test_an_entry_that_cannot_be_encoded_ends_only_its_stream() -> None:
     broken: list[str] = []
     box = Outbox("w1", frame_bytes=10_000, linger_s=10.0, on_broken=lambda s: broken.append(s.turn))
     streams = [stream(turn) for turn in "abc"]
     for s in streams:
         box.open(s)
         s.add(Delta([1, 2], cached=0))
-        box.mark(s)
+        box.schedule(s)
     assert box.fill("p1", 1) is not None
     for s in streams:
         s.add(Delta([3, object()] if s.turn == "b" else [3]))  # type: ignore[list-item]
-        box.mark(s)
+        box.schedule(s)
     frame = box.fill("p1", 2)
     assert frame is not None
     with pytest.raises(TypeError):
@@ -340,7 +340,7 @@ def test_a_stream_that_breaks_the_filling_of_a_frame_takes_no_other_with_it() ->
     for s in streams:
         box.open(s)
         s.add(Delta([1], cached=0))
-        box.mark(s)
+        box.schedule(s)
     streams[1].logprobs = object()  # type: ignore[assignment]
     with pytest.raises(TypeError):
         box.fill("p1", 1)

@@ -2,25 +2,28 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from services.worker.pacing import Pacer
+from tests.conftest import eventually
 
 
 class Trial:
-    """A pacer on a clock that the test moves, and the drains it asked for."""
+    """A pacer on a clock that the test moves, its sender, and the frames that it scheduled."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.drains: list[tuple[float, str]] = []
         self.timers: list[tuple[float, Callable[[str], None], str]] = []
-        self.marked: set[str] = set()
+        self.scheduled: set[str] = set()
+        self.is_scheduled = self.scheduled.__contains__
         monkeypatch.setattr("services.worker.pacing.time.monotonic", lambda: self.now)
-        self.pacer = Pacer(0.001, marked=self.marked.__contains__, mark=self._mark, loop=self)  # type: ignore[arg-type]
+        self.pacer = Pacer(0.001, self, self)  # type: ignore[arg-type]
 
-    def _mark(self, parser: str) -> None:
-        self.marked.add(parser)
+    def schedule(self, parser: str) -> None:
+        self.scheduled.add(parser)
         self.drains.append((round(self.now - 100.0, 6), parser))
 
     def call_later(self, delay: float, call: Callable[[str], None], parser: str) -> None:
@@ -29,7 +32,7 @@ class Trial:
 
     def tick(self, to: float) -> None:
         """The end of a tick, and the next one at this time."""
-        self.marked.clear()
+        self.scheduled.clear()
         self.now = 100.0 + to
         due = [timer for timer in self.timers if timer[0] <= self.now]
         self.timers = [timer for timer in self.timers if timer not in due]
@@ -42,7 +45,7 @@ def test_steps_that_are_far_apart_leave_at_once(monkeypatch: pytest.MonkeyPatch)
     for step in range(3):
         trial.tick(step * 0.01)
         for _ in range(64):
-            trial.pacer.soon("p")
+            trial.pacer.send_soon("p")
     assert trial.drains == [(0.0, "p"), (0.01, "p"), (0.02, "p")]
     assert trial.timers == []
 
@@ -51,7 +54,7 @@ def test_quick_steps_share_a_frame_and_the_last_of_them_leaves(monkeypatch: pyte
     trial = Trial(monkeypatch)
     for step in range(25):
         trial.tick(step * 0.0001)
-        trial.pacer.soon("p")
+        trial.pacer.send_soon("p")
     assert [at for at, _ in trial.drains] == pytest.approx([0.0, 0.001, 0.002], abs=0.00015)
     trial.tick(0.01)
     trial.tick(0.02)
@@ -59,37 +62,30 @@ def test_quick_steps_share_a_frame_and_the_last_of_them_leaves(monkeypatch: pyte
     assert trial.timers == []
 
 
-def test_what_does_not_wait_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_urgent_tokens_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial(monkeypatch)
-    trial.pacer.soon("p")
+    trial.pacer.send_soon("p")
     trial.tick(0.0002)
-    trial.pacer.now("p")
-    trial.pacer.now("p")
+    trial.pacer.send_now("p")
+    trial.pacer.send_now("p")
     assert trial.drains == [(0.0, "p"), (0.0002, "p")]
 
 
 def test_shards_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial(monkeypatch)
-    trial.pacer.soon("p")
+    trial.pacer.send_soon("p")
     trial.tick(0.0002)
-    trial.pacer.soon("q")
-    trial.pacer.soon("p")
+    trial.pacer.send_soon("q")
+    trial.pacer.send_soon("p")
     assert trial.drains == [(0.0, "p"), (0.0002, "q")]
     trial.tick(0.005)
     assert trial.drains[2:] == [(0.005, "p")]
 
 
-async def test_a_held_step_leaves_without_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    marks: list[str] = []
-    drained = asyncio.Event()
-
-    def mark(parser: str) -> None:
-        marks.append(parser)
-        if len(marks) == 2:
-            drained.set()
-
-    pacer = Pacer(0.001, marked=lambda parser: False, mark=mark, loop=asyncio.get_running_loop())
-    pacer.now("p")
-    pacer.soon("p")
-    await asyncio.wait_for(drained.wait(), 5)
-    assert marks == ["p", "p"]
+async def test_a_waiting_step_is_sent_without_another() -> None:
+    sent: list[str] = []
+    sender = SimpleNamespace(is_scheduled=lambda parser: False, schedule=sent.append)
+    pacer = Pacer(0.001, sender, asyncio.get_running_loop())  # type: ignore[arg-type]
+    pacer.send_now("p")
+    pacer.send_soon("p")
+    await eventually(lambda: sent == ["p", "p"])

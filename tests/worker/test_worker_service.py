@@ -19,7 +19,7 @@ from tests.conftest import MakeProcess, eventually
 
 
 class HeldEngine:
-    """An engine whose turns get tokens from the test."""
+    """An engine with turns that get their tokens from the test."""
 
     def __init__(self) -> None:
         self.turns = OpenTurns("held")
@@ -85,7 +85,7 @@ async def trial(make_process: MakeProcess, request: pytest.FixtureRequest) -> As
     made = Trial(process, shard, engine)
     await shard.subscribe(
         subjects.tokens(shard.id),
-        lambda message: made.entries.extend(msgspec.json.decode(message.data, type=TokenFrame).entries),
+        lambda delivery: made.entries.extend(msgspec.json.decode(delivery.data, type=TokenFrame).entries),
     )
     await shard.bus.flush()
     worker = Worker(process, engine, await engine.start(), "m", 9)
@@ -96,7 +96,7 @@ async def trial(make_process: MakeProcess, request: pytest.FixtureRequest) -> As
     await engine.stop(1.0)
 
 
-async def test_work_whose_deadline_has_passed_is_refused(trial: Trial) -> None:
+async def test_work_after_its_deadline_is_refused(trial: Trial) -> None:
     reply = await trial.generate("late", -1.0)
     assert reply.error is not None
     assert (reply.error.kind, reply.error.message) == (ErrorKind.TIMED_OUT, "the request's deadline has passed")

@@ -31,7 +31,7 @@ class Trial:
         return [delta.ids for delta in self.sinks[turn_id].deltas]
 
 
-def test_deltas_come_in_order_and_the_engine_lets_go_before_the_end_is_heard() -> None:
+def test_deltas_come_in_order_and_the_engine_is_done_before_the_end_arrives() -> None:
     heard: list[tuple[FinishReason | None, list[str]]] = []
 
     class Recorder(Listener):
@@ -71,7 +71,7 @@ def test_nothing_comes_after_a_failure() -> None:
     assert trial.released == ["a"]
 
 
-def test_a_closed_turn_hears_nothing() -> None:
+def test_a_closed_turn_gets_nothing() -> None:
     trial = Trial()
     turn = trial.open("a")
     turn.close()
@@ -82,7 +82,7 @@ def test_a_closed_turn_hears_nothing() -> None:
     assert trial.released == ["a"]
 
 
-def test_death_reaches_all_and_is_for_good() -> None:
+def test_death_reaches_all_turns_and_is_permanent() -> None:
     trial = Trial()
     for name in "ab":
         trial.open(name)

@@ -20,8 +20,8 @@ from services.worker.engines.transformers.adapter import (
     row_arguments,
 )
 
-KNOWN_523 = {"page_size", "num_blocks", "max_batch_tokens", "auto_switch_to_flash", "scheduler_type", "max_queue_size"}
-KNOWN_517 = (KNOWN_523 - {"page_size", "auto_switch_to_flash"}) | {"block_size"}
+FIELDS_523 = {"page_size", "num_blocks", "max_batch_tokens", "auto_switch_to_flash", "scheduler_type", "max_queue_size"}
+FIELDS_517 = (FIELDS_523 - {"page_size", "auto_switch_to_flash"}) | {"block_size"}
 
 
 def request(max_tokens: int = 10, stop_ids: tuple[int, ...] = (5, 7), **sampling: Any) -> EngineRequest:
@@ -82,20 +82,20 @@ def test_logprobs_go_with_their_ids() -> None:
         (Sampling(temperature=0.7, seed=-1), {"temperature": 0.7, "pick": 2**31 - 1}),
     ],
 )
-def test_arguments_of_a_row(sampling: Sampling, expected: dict[str, Any]) -> None:
+def test_a_row_has_the_arguments_of_its_sampling(sampling: Sampling, expected: dict[str, Any]) -> None:
     found = row_arguments(sampling)
     assert found == expected
     # The library refuses an int where it wants a float.
     assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in expected.items()}
 
 
-def options(args: EngineArgs = EngineArgs(), *, on_cpu: bool = True, known: Any = KNOWN_523) -> dict[str, Any]:  # noqa: B008 - frozen
-    return batching_options(args, slots=8, kv_tokens=1000, on_cpu=on_cpu, known=known)
+def options(args: EngineArgs = EngineArgs(), *, on_cpu: bool = True, fields: Any = FIELDS_523) -> dict[str, Any]:  # noqa: B008 - frozen
+    return batching_options(args, slots=8, kv_tokens=1000, on_cpu=on_cpu, fields=fields)
 
 
 def test_the_page_has_another_name_in_5_17() -> None:
     assert options()["page_size"] == PAGE_TOKENS
-    old = options(known=KNOWN_517)
+    old = options(fields=FIELDS_517)
     assert old["block_size"] == PAGE_TOKENS
     assert "page_size" not in old
     assert "auto_switch_to_flash" not in old
@@ -148,11 +148,11 @@ def test_the_cpu_cache_stays_within_an_eighth_of_the_memory() -> None:
         ({}, None),
     ],
 )
-def test_layers_without_a_kv_cache(config: dict[str, Any], kind: str | None) -> None:
+def test_layers_without_a_kv_cache_are_found(config: dict[str, Any], kind: str | None) -> None:
     assert recurrent_layers(config) == kind
 
 
-def test_what_is_lacking_says_why() -> None:
+def test_a_lacking_feature_has_a_reason() -> None:
     args = parse_args(None)
     assert set(lacking(args, graphs=False, guided=True)) == {"kv_events", "priority", "salt"}
     assert "use_cuda_graph" in lacking(args, graphs=True, guided=True)["logprobs"]

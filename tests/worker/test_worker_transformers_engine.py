@@ -121,7 +121,7 @@ async def test_cancelled_requests_leave_no_handler_and_no_blocks(
 
 
 @pytest.mark.slow
-async def test_cancelling_in_a_long_prefill(engine: TransformersEngine, managers: list[Any]) -> None:
+async def test_a_turn_can_be_cancelled_in_a_long_prefill(engine: TransformersEngine, managers: list[Any]) -> None:
     long = [(7 * i) % 500 + 8 for i in range(4000)]
     task = asyncio.create_task(run(engine, request("long", long, max_tokens=4)))
     scheduler = managers[-1].batch_processor.scheduler
@@ -182,7 +182,7 @@ async def test_a_stuck_step_is_noticed(tiny_model: Path, managers: list[Any]) ->
         await engine.stop(5.0)
 
 
-async def test_a_model_without_weights_can_be_made_up(tiny_model: Path, tmp_path: Path) -> None:
+async def test_a_model_without_weights_gets_random_ones(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
     outputs = []
     for _ in range(2):
@@ -194,7 +194,7 @@ async def test_a_model_without_weights_can_be_made_up(tiny_model: Path, tmp_path
     assert len(outputs[0]) == 32
 
 
-async def test_what_cannot_be_loaded_says_why(tiny_model: Path, tmp_path: Path) -> None:
+async def test_a_model_that_cannot_be_loaded_has_a_reason(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match="no config"):
         await TransformersEngine(config(tmp_path)).start()
     (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
@@ -249,7 +249,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_a_process_that_fails_without_stopping_the_engine_ends(tiny_model: Path) -> None:
-    """The library's thread is no daemon by itself."""
+    """The library's thread is not a daemon by itself."""
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", CRASH, str(tiny_model)], cwd=root, timeout=60, capture_output=True)
     assert done.returncode == 7

@@ -68,7 +68,7 @@ def own_logprobs(model: Any, ids: list[int]) -> Any:
 async def test_log_probabilities_are_the_models_own(
     engine: TransformersEngine, model: Any, sampling: dict[str, Any]
 ) -> None:
-    """Of the distribution before temperature, filters and penalties had their say."""
+    """They are those of the distribution before temperature, filters and penalties."""
     deltas = await run(engine, "a", logprobs=4, **sampling)
     ids, pairs = ids_of(deltas), told(deltas)
     assert [pair[0][0] for pair in pairs] == ids
@@ -209,7 +209,9 @@ class TestGuided:
             assert (deltas[-1].finish, deltas[-1].stop_id) == (FinishReason.STOP, stop)
         assert len(ids_of(plain)) == 20, "a neighbour without a form goes on as it likes"
 
-    async def test_it_goes_on_where_an_earlier_attempt_stood(self, talker: TransformersEngine, speaking: Path) -> None:
+    async def test_decoding_continues_after_an_earlier_attempt(
+        self, talker: TransformersEngine, speaking: Path
+    ) -> None:
         tokenizer = transformers.AutoTokenizer.from_pretrained(speaking)
         begun = tokenizer.encode('{"mood": "cal', add_special_tokens=False)
         form = OutputFormat("json_schema", self.SCHEMA)

@@ -90,7 +90,7 @@ def test_alike_rows_take_the_short_way_to_the_same_result() -> None:
         assert torch.equal(mine.isneginf(), by_warpers(plain.unsqueeze(0), row)[0].isneginf())
 
 
-def test_nothing_asked_nothing_changed() -> None:
+def test_rows_without_arguments_stay_unchanged() -> None:
     scores = torch.randn((2, VOCAB))
     assert run(processors(eager=True), scores, [{}, {}]) is scores
 

@@ -1,6 +1,7 @@
 """The TensorRT-LLM engine over a fake of the package, in each family of releases."""
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -69,7 +70,7 @@ async def drain(deltas: Any) -> None:
 
 
 @BOTH
-async def test_what_it_is(model: Path, fake_trtllm: Any) -> None:
+async def test_an_engine_describes_itself(model: Path, fake_trtllm: Any) -> None:
     engine = TrtllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=4096))
     info = await engine.start()
     await engine.stop(5.0)
@@ -116,7 +117,7 @@ async def test_salt_and_priority_arrive(engine: TrtllmEngine, fake_trtllm: Any) 
 
 
 @BOTH
-async def test_guided_decoding(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+async def test_guided_requests_are_decoded_with_their_form(engine: TrtllmEngine, fake_trtllm: Any) -> None:
     schema = {"type": "object"}
     await run(engine, request(guided=OutputFormat("json_schema", schema)))
     await run(engine, request(grammar='start: "x"'))
@@ -146,7 +147,9 @@ async def test_a_call_that_is_refused_ends_that_turn_alone(
 
 @BOTH
 @pytest.mark.parametrize("error", ["RequestError", ValueError, AssertionError])
-async def test_an_error_of_one_request_in_mid_stream(engine: TrtllmEngine, fake_trtllm: Any, error: Any) -> None:
+async def test_an_error_of_one_request_ends_it_in_mid_stream(
+    engine: TrtllmEngine, fake_trtllm: Any, error: Any
+) -> None:
     """Its own, or one that the library raises while it reads the response: other requests go on, and it is aborted."""
     kind = fake_trtllm.llmapi.RequestError if error == "RequestError" else error
     deltas = listen(engine, request("bad", max_tokens=3000))
@@ -269,7 +272,7 @@ async def test_silence_is_death_after_a_while(fake_trtllm: Any, model: Path) -> 
 
 
 @OLD
-async def test_idleness_is_no_silence(fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idleness_is_not_silence(fake_trtllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request after an hour gets the whole time of the watchdog."""
     ahead, reads = [0.0], [0]
 
@@ -318,7 +321,8 @@ async def test_a_health_check_that_hangs_is_death(
     await engine.start()
     release = threading.Event()
     fake_trtllm.LLM.last._check_health = lambda: release.wait(WAIT_S)
-    await run(engine, request())
+    with contextlib.suppress(EngineDied):  # on a loaded machine even this one notices it
+        await run(engine, request())
     await eventually(lambda: not engine.healthy())
     with pytest.raises(EngineDied, match="did not return"):
         await run(engine, request())
@@ -352,7 +356,7 @@ async def test_load_has_the_use_of_the_cache(engine: TrtllmEngine, monkeypatch: 
     await eventually(lambda: engine.load().kv_used is not None)
 
 
-async def test_a_reader_that_falls_behind_is_told() -> None:
+async def test_a_slow_reader_gets_a_cleared_cache() -> None:
     queue = KvEventQueue()
     queue.put([BlocksStored(None, [(i, [i])]) for i in range(MAX_EVENTS + 1)])
     queue.close()
@@ -385,14 +389,14 @@ async def test_stop_keeps_its_deadline(engine: TrtllmEngine, fake_trtllm: Any) -
     release.set()
 
 
-async def test_it_says_what_is_missing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_package_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
     with pytest.raises(ImportError, match="tensorrt_llm"):
         await open_engine("trtllm", WorkerConfig(model=str(model), engine="trtllm")).start()
 
 
 @BOTH
-async def test_what_the_constructor_says_is_passed_on(fake_trtllm: Any, model: Path) -> None:
+async def test_the_constructors_error_is_passed_on(fake_trtllm: Any, model: Path) -> None:
     config = WorkerConfig(model=str(model), engine_args={"tensor_paralell_size": 2})
     with pytest.raises(EngineFailed, match="invalid argument: tensor_paralell_size"):
         await TrtllmEngine(config).start()

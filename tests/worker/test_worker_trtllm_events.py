@@ -30,7 +30,7 @@ def removed(number: int, *hashes: int, **more: Any) -> dict[str, Any]:
     return event(number, {"type": "removed", "block_hashes": list(hashes)}, **more)
 
 
-def test_chains_of_whole_blocks() -> None:
+def test_whole_blocks_become_chains() -> None:
     kv = KvTranslator(2)
     created = event(0, {"type": "created", "num_blocks_per_cache_level": [10, 0]})
     told = kv.translate([created, stored(1, None, block(11, [1, 2]), block(12, [3, 4])), removed(2, 12)])
@@ -38,7 +38,7 @@ def test_chains_of_whole_blocks() -> None:
     assert kv.translate([stored(3, 11, block(13, [5, 6], cache_salt="s"))]) == [BlocksStored(11, [(13, [5, 6])], "s")]
 
 
-def test_blocks_that_are_not_full_are_not_told_nor_is_their_end() -> None:
+def test_blocks_that_are_not_full_are_left_out_and_so_is_their_end() -> None:
     kv = KvTranslator(2)
     told = kv.translate([stored(0, None, block(11, [1, 2]), block(12, [3])), removed(1, 12), removed(2, 11, 12)])
     assert told == [BlocksStored(None, [(11, [1, 2])]), BlocksRemoved([11, 12])]
@@ -46,7 +46,7 @@ def test_blocks_that_are_not_full_are_not_told_nor_is_their_end() -> None:
     assert kv.translate([stored(4, 20, block(21, [3, 4]))]) == []
 
 
-def test_a_block_that_fills_up_is_told_then() -> None:
+def test_a_block_is_announced_when_it_is_full() -> None:
     kv = KvTranslator(2)
     assert kv.translate([stored(0, None, block(11, [1]))]) == []
     assert kv.translate([stored(1, None, block(11, [1, 2]))]) == [BlocksStored(None, [(11, [1, 2])])]
@@ -61,7 +61,7 @@ def test_a_hole_in_the_numbers_voids_what_is_known_of_that_rank() -> None:
     assert kv.translate([removed(6, 13)]) == [BlocksRemoved([13])]
 
 
-def test_of_several_windows_only_the_whole_prompt_is_told() -> None:
+def test_only_the_window_of_the_whole_prompt_counts() -> None:
     kv = KvTranslator(1)
     first = stored(0, None, block(1, [1]), window_size=4096)
     assert kv.translate([first, stored(1, None, block(1, [1]), window_size=128)]) == [BlocksStored(None, [(1, [1])])]
@@ -73,7 +73,7 @@ def test_unknown_events_are_skipped() -> None:
     assert kv.translate([updated, event(1, {"type": "new"}), {"event_id": 2}]) == []
 
 
-def test_use_of_the_cache() -> None:
+def test_the_use_of_the_cache_is_a_share() -> None:
     assert kv_used({"iter": 3, "kvCacheStats": {"usedNumBlocks": 25, "maxNumBlocks": 100}}) == 0.25
     assert kv_used({"kvCacheStats": {"usedNumBlocks": 25, "maxNumBlocks": 0}}) is None
     assert kv_used({}) is None

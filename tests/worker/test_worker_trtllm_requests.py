@@ -45,7 +45,7 @@ def request(stop_ids: tuple[int, ...] = (5, 7), **sampling: Any) -> EngineReques
 
 
 @BOTH
-def test_what_every_release_is_built_with(fake_trtllm: Any) -> None:
+def test_every_release_gets_the_same_engine_arguments(fake_trtllm: Any) -> None:
     found = llm_arguments(config(max_model_len=4096, kv_tokens=9000), release(fake_trtllm))
     assert found["max_batch_size"] == 64
     assert found["max_seq_len"] == 4096
@@ -61,7 +61,7 @@ def test_what_every_release_is_built_with(fake_trtllm: Any) -> None:
 
 
 @NEW
-def test_what_only_newer_releases_know(fake_trtllm: Any) -> None:
+def test_newer_releases_get_their_own_arguments(fake_trtllm: Any) -> None:
     found = llm_arguments(config(), release(fake_trtllm))
     assert found["telemetry_config"] == {"disabled": True}
     assert found["scheduler_config"] == {"waiting_queue_policy": "priority"}
@@ -69,7 +69,7 @@ def test_what_only_newer_releases_know(fake_trtllm: Any) -> None:
 
 
 @OLD
-def test_what_1_2_would_refuse_is_left_out(fake_trtllm: Any) -> None:
+def test_arguments_that_1_2_refuses_are_left_out(fake_trtllm: Any) -> None:
     found = llm_arguments(config(), release(fake_trtllm))
     assert not {"telemetry_config", "scheduler_config"} & set(found)
     has = offered(found, release(fake_trtllm))
@@ -104,7 +104,7 @@ def test_events_that_are_published_elsewhere_are_not_promised() -> None:
 
 
 @BOTH
-def test_what_a_release_ignores_is_lacking_and_not_sent(fake_trtllm: Any) -> None:
+def test_an_argument_that_a_release_ignores_is_lacking_and_not_sent(fake_trtllm: Any) -> None:
     of = release(fake_trtllm)
     lacks = lacking(llm_arguments(config(), of), of, 512)
     assert "accepts and ignores seed" in lacks["seed"]
@@ -151,7 +151,9 @@ def test_sampling_goes_without_strings_and_without_the_tokenizer(fake_trtllm: An
         ({"stop_ids": (9,)}, {"ignore_eos": False, "end_id": 9}),
     ],
 )
-def test_values_that_it_takes_differently(fake_trtllm: Any, asked: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_values_are_converted_for_the_library(
+    fake_trtllm: Any, asked: dict[str, Any], expected: dict[str, Any]
+) -> None:
     found = sampling_arguments(request(**asked), OWN, [5, 7], release(fake_trtllm))
     assert {name: found[name] for name in expected} == expected
     fake_trtllm.SamplingParams(**found)
@@ -212,7 +214,7 @@ def test_the_list_grows_and_each_delta_is_what_is_new() -> None:
     ],
     ids=["end id among the ids", "end id left out", "stop word kept", "stop word cut off", "list shrunk"],
 )
-def test_every_way_to_stop(last: list[int], stop_reason: Any, stop_id: int) -> None:
+def test_every_way_to_stop_has_its_finish_reason(last: list[int], stop_reason: Any, stop_id: int) -> None:
     turn = progress()
     assert turn.take(output([10])).ids == [10]
     assert turn.take(output(last, "stop", stop_reason)) == Delta([], finish=FinishReason.STOP, stop_id=stop_id)
@@ -231,7 +233,7 @@ def test_limit_and_stop_in_one_token_is_a_stop() -> None:
     assert progress().take(output([10, 7], "length")).finish is FinishReason.STOP
 
 
-def test_prefill_only() -> None:
+def test_a_prefill_has_no_output() -> None:
     assert progress(max_tokens=0).take(output([10], "length")) == Delta([], cached=2, finish=FinishReason.LENGTH)
     assert progress(max_tokens=0).take(output([5], "stop")) == Delta([], cached=2, finish=FinishReason.LENGTH)
 
@@ -253,7 +255,7 @@ def test_cancelled_is_an_end() -> None:
     assert progress().take(output([], "cancelled")).finish is FinishReason.CANCELLED
 
 
-def test_logprobs_in_both_forms() -> None:
+def test_logprobs_are_read_in_both_forms() -> None:
     told = [{10: SimpleNamespace(logprob=-0.5), 11: SimpleNamespace(logprob=-0.1), 12: SimpleNamespace(logprob=-3.0)}]
     assert progress(logprobs=2).take(output([10], logprobs=told)).logprobs == [[(10, -0.5), (11, -0.1), (12, -3.0)]]
     assert progress(logprobs=1).take(output([10], logprobs=told)).logprobs == [[(10, -0.5), (11, -0.1)]]

@@ -69,7 +69,7 @@ def test_it_explains_itself_without_a_start(fake_vllm: Any) -> None:
         VllmEngine.explain(WorkerConfig(model="m", engine_args={"nonesuch": 1}))
 
 
-async def test_what_cannot_be_built_is_one_error(fake_vllm: Any, tmp_path: Path) -> None:
+async def test_an_engine_that_cannot_be_built_is_one_error(fake_vllm: Any, tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match="nonesuch"):
         await VllmEngine(config(tmp_path, engine_args={"nonesuch": 1})).start()
     with pytest.raises(EngineFailed, match="cannot load"):
@@ -84,7 +84,7 @@ async def test_what_cannot_be_built_is_one_error(fake_vllm: Any, tmp_path: Path)
         ({"top_p": 0.0}, "top_p"),
     ],
 )
-async def test_what_vllm_refuses_is_invalid(engine: VllmEngine, options: dict[str, Any], why: str) -> None:
+async def test_a_value_that_vllm_refuses_is_invalid(engine: VllmEngine, options: dict[str, Any], why: str) -> None:
     with pytest.raises(Invalid, match=why):
         await run(engine, request(**options))
     assert len(await run(engine, request())) == 8
@@ -101,7 +101,7 @@ async def test_a_failure_of_one_request_leaves_the_others(engine: VllmEngine, fa
     assert engine.healthy()
 
 
-async def test_the_sooner_of_two_that_wait(engine: VllmEngine, fake_vllm: Any) -> None:
+async def test_the_greater_priority_of_two_runs_first(engine: VllmEngine, fake_vllm: Any) -> None:
     fake_vllm.last.gate.clear()
     tasks = [
         asyncio.create_task(run(engine, request(str(n), priority=priority, max_tokens=400)))
@@ -174,7 +174,7 @@ async def test_events_follow_the_cache_until_the_engine_stops(fake_vllm: Any, tm
     assert fake_vllm.last.shutdowns == 1
 
 
-async def test_the_environment_of_vllm(fake_vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vllms_environment_is_set(fake_vllm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_PLUGINS", "mine")
     monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "fork")

@@ -179,7 +179,7 @@ async def test_a_prompt_as_long_as_the_window_can_be_prefilled(bench: Bench) -> 
     assert cached(again) == (len(prompt) - 9) // BLOCK * BLOCK
 
 
-async def test_what_vllm_refuses_is_refused_alone(bench: Bench) -> None:
+async def test_a_request_that_vllm_refuses_fails_alone(bench: Bench) -> None:
     with pytest.raises(Invalid, match="temperature must be in"):
         await bench.run(bench.request(temperature=3.0))
     with pytest.raises(Invalid, match="max allowed"):

@@ -74,7 +74,7 @@ def test_the_capacity_of_the_cache_is_a_number_of_blocks(given: dict[str, int], 
         ({"enable_prefix_caching": False}, {"prefix_cache", "kv_events"}),
     ],
 )
-def test_what_an_engine_lacks_has_a_reason(given: dict[str, Any], features: set[str]) -> None:
+def test_a_lacking_feature_has_a_reason(given: dict[str, Any], features: set[str]) -> None:
     found = lacking(engine_arguments(WorkerConfig(model="m", engine_args=given)), FIELDS)
     assert set(found) == features | {"grammar"}
     assert all(found.values())

@@ -1,6 +1,7 @@
 """Decodes messages on the bus, live or from the lines that `turnwire tap --json` wrote. Pure."""
 
 import base64
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -40,12 +41,14 @@ class MessageLine(Struct, frozen=True, omit_defaults=True):
     payload_b64: str | None = None
 
 
+_of_a_release = re.compile(r"tw\.v\d+\.").match
 _decode_line = msgspec.json.Decoder(MessageLine).decode
 
 
 def kind_of(subject: str) -> str:
     """The kind in a subject; "" for a subject of another program."""
-    return subject.removeprefix(subjects.PREFIX + ".").partition(".")[0] if subject.startswith(subjects.PREFIX) else ""
+    prefix = subjects.PREFIX + "."
+    return subject.removeprefix(prefix).partition(".")[0] if subject.startswith(prefix) else ""
 
 
 def target_of(subject: str) -> str:
@@ -81,13 +84,17 @@ def line_of(time: float, subject: str, data: bytes) -> MessageLine:
 def read_lines(name: str, lines: Iterable[bytes], kinds: Collection[str]) -> Iterator[tuple[float, str, Any]]:
     """Time, subject and message of each line that has one of these kinds. `name`: of the file.
 
-    Raises UsageError, which names the line, for one that `turnwire tap --json` did not write.
+    Raises UsageError, which names the line, for one that `turnwire tap --json` did not write, or that of a release with
+    other messages did.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             message = _decode_line(line)
+            if _of_a_release(message.subject) and not kind_of(message.subject):
+                text = f"{message.subject} is from another release of Turnwire; this one reads {subjects.ALL}"
+                raise UsageError(f"{name}:{number}: {text}")
             if message.payload is not msgspec.UNSET and kind_of(message.subject) in kinds:
                 yield message.time, message.subject, decode(message.subject, bytes(message.payload))
         except msgspec.MsgspecError as error:

@@ -7,7 +7,7 @@ from typing import Any
 from schemas.errors import TurnwireError
 from services.cli.doctor.finding import Finding, Status, first_line
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.turn_keeping import keeps_turns
+from services.preprocessor.turn_keeping import try_turns
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 from services.templates.chat_template import ChatTemplate
 from services.templates.traits import TemplateTraits
@@ -95,14 +95,14 @@ def describe_history(traits: TemplateTraits) -> str:
         f"results {'with' if traits.tool_role else 'as user messages, without'} a role of their own",
         f"later instructions {system[traits.system]}",
         f"reasoning between calls {several[traits.interleaved]}",
-        f"call ids {'as they came' if traits.call_ids == 'given' else 'by position'}",
+        f"call ids {'as they came' if traits.call_ids == 'client' else 'by position'}",
     )
     return "; ".join(facts)
 
 
 def check_turns(setup: ModelSetup) -> tuple[Status, str]:
     """Checks whether the tokens of a turn are a prefix of the next prompt (docs/ledger.md)."""
-    keeps = keeps_turns(setup)
+    keeps = try_turns(setup)
     if "refused" in (keeps.loop, keeps.user):
         return "warn", "the template refuses a small session with a call"
     if keeps.loop == "changed":

@@ -1,1 +1,1 @@
-"""The HTTP APIs, one package each, over one conversation and event model."""
+"""Serves the HTTP APIs: each package converts one API to and from the common conversations and events."""

@@ -42,7 +42,7 @@ class Hello(Struct):
 
 
 class HealthRoutes:
-    """Handlers of paths that need no key (but /version)."""
+    """Handlers of the paths for operators. Only /version needs a key."""
 
     def __init__(self, mount: Mount) -> None:
         self._gateway = mount.gateway
@@ -60,7 +60,7 @@ class HealthRoutes:
         return _status(Probe("ready" if ready else "not ready"), ready)
 
     async def health(self, _request: web.Request) -> web.Response:
-        """Answers as /ready, with every process and its load."""
+        """Answers with every process and its load, with the status of /ready."""
         detail: dict[str, Any] = self._gateway.readiness()
         return _status(detail, bool(detail.get("ready")))
 

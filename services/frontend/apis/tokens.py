@@ -19,7 +19,7 @@ from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.request import Messages
-from services.frontend.apis.shared.decode import NULL, decode_body, given, objects, tags_of
+from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
 from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.bodies import read_body
@@ -61,7 +61,7 @@ class PlainPrompt(Struct):
 
 
 _text = msgspec.json.Decoder(msgspec.defstruct("Text", [("messages", Raw, NULL)], bases=(Text,)))
-"""Conversations are parsed by their own dialect."""
+"""Decodes the body; conversations stay raw and are parsed by their dialect."""
 _encode = msgspec.json.encode
 _ids = msgspec.json.Decoder(Ids)
 
@@ -77,7 +77,7 @@ class TokenRoutes:
         self._chat = Chat(Settings(served=frozenset(served)))
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        """Ids of a text, or of the prompt of a conversation."""
+        """Answers with the ids of a text, or of a conversation's prompt."""
         body = await read_body(request, self._max_body_bytes)
         fields: Any = decode_body(_text.decode, body, explain)
         text = fields.prompt if fields.prompt is not None else fields.text
@@ -85,7 +85,7 @@ class TokenRoutes:
         if text is not None:
             reply = _checked(await self._admission.tokenize_text(fields.model, text, caller, special))
         else:
-            if not given(fields.messages):
+            if not is_set(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
             parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
             conversation = parse(body, request.headers).conversation
@@ -112,8 +112,8 @@ _CHOICES = ("function", "custom", "allowed_tools")
 
 
 def _is_chat_body(body: bytes) -> bool:
-    """Whether something in a body with `messages` exists in Chat Completions only, and not in the Messages API. What
-    exists in both means the same in both."""
+    """Whether a body with `messages` has something that only Chat Completions has. Members that Messages has, too, mean
+    the same in both."""
     try:
         request = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

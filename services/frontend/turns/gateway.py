@@ -329,7 +329,7 @@ class BusGateway(TurnGateway):
             if isinstance(event, HostedResults):  # the frontend makes these; they are not sent on the bus
                 continue
             if turn.state is not State.STREAMING:
-                self._receiver.gap(sender, Cursor().standing(turn.id, entry.attempt))
+                self._receiver.gap(sender, Cursor().position(turn.id, entry.attempt))
                 break
             accepted = turn.cursor.accept(event)
             if accepted is Verdict.GAP:

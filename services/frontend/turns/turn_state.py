@@ -166,7 +166,7 @@ class BusTurn(OpenTurn):
 
     def position(self) -> StreamPosition:
         """Returns the position after the events that the sink has received."""
-        return self.cursor.standing(self.id, self.attempt.number)
+        return self.cursor.position(self.id, self.attempt.number)
 
     def request(self, frontend: str) -> TurnRequest:
         """Returns the request of the current attempt. Its timeout counts from now."""

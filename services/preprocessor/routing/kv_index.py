@@ -1,13 +1,13 @@
 """Indexes which worker holds which KV blocks. Pure.
 
-It is a flat radix tree of prompts: a key stands for all tokens up to its block's end, so that walking a prompt's own
-keys finds the longest known prefix.
+It is a flat radix tree of prompts: a key stands for all tokens up to its block's end, so that walking a prompt's
+keys finds the longest prefix that a worker holds.
 """
 
 from collections.abc import Iterable
 
 MAX_KEYS = 1_000_000
-"""Of one worker: 32 million tokens in blocks of 32. Beyond it the oldest are dropped from the index."""
+"""Limit of one worker's keys: 32 million tokens in blocks of 32. The oldest are dropped first."""
 
 
 class KvIndex:
@@ -18,7 +18,7 @@ class KvIndex:
         self._holders: dict[int, frozenset[str]] = {}
         self._held: dict[str, dict[int, None]] = {}
         self._sets: dict[frozenset[str], frozenset[str]] = {}
-        """One object for equal sets: there are few of them, and a great many blocks."""
+        """One object for equal sets: there are few sets and a great many blocks."""
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -48,7 +48,7 @@ class KvIndex:
         self._sets.clear()
 
     def overlaps(self, keys: Iterable[int]) -> dict[str, int]:
-        """How many leading blocks of a prompt each worker holds; without workers that hold none."""
+        """The number of leading blocks of a prompt that each worker holds; without workers that hold none."""
         depths: dict[str, int] = {}
         active: frozenset[str] | None = None
         depth = 0

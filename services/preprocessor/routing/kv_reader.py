@@ -1,9 +1,8 @@
-"""Keeps a `KvIndex` up to date with what the workers of a model publish.
+"""Applies the KV updates of a model's workers to a `KvIndex`.
 
-All preprocessors receive the same, and so agree. Updates are numbered. After a missed one, and for a worker that was
-there first, the reader requests a snapshot; until it arrives, the index keeps what it has of that worker, since it only
-decides the order in which workers are tried.
-"""
+All preprocessors receive the same updates, and so agree. Updates are numbered. After a missed one, and for a worker
+that started earlier, the reader requests a snapshot. Until that arrives, the index keeps what it has of the worker,
+since it only decides the order in which workers are tried."""
 
 from collections import Counter
 
@@ -33,10 +32,10 @@ class KvEventReader:
         self._seqs: Counter[str] = Counter()
         """The last update in the index, by worker."""
         self._pending: dict[str, list[KvUpdate]] = {}
-        """Updates that arrive while a worker's snapshot is under way."""
+        """Updates that arrive while a worker's snapshot is being fetched."""
 
     async def start(self) -> None:
-        """Subscribes, and requests the blocks of the workers that are there."""
+        """Subscribes, and requests the blocks of the present workers."""
         registry = self._process.registry
         registry.on_heartbeat(self._heartbeat)
         registry.on_leave(self._left)
@@ -45,13 +44,13 @@ class KvEventReader:
             self._heartbeat(heartbeat)
 
     def publishes_blocks(self, heartbeat: Heartbeat) -> bool:
-        """Whether this is a worker that publishes which blocks it holds."""
+        """Whether the heartbeat is from a worker that publishes which blocks it holds."""
         return heartbeat.stage == "worker" and any(
             card.name == self._model and card.block_tokens for card in heartbeat.models
         )
 
     def _heartbeat(self, heartbeat: Heartbeat) -> None:
-        # With the first heartbeat and each further one until it has answered: before, a worker publishes nothing.
+        # Repeated with each heartbeat until the worker has answered: before the request, it publishes nothing.
         if heartbeat.id not in self._seqs and self.publishes_blocks(heartbeat):
             self._request(heartbeat.id)
 
@@ -101,5 +100,5 @@ class KvEventReader:
             self._index.stored(worker, keys)
             self._seqs[worker] = snapshot.seq
         elif missed:
-            self._seqs[worker] = missed[0].seq - 1  # what was before stays unknown; the next gap requests again
+            self._seqs[worker] = missed[0].seq - 1  # earlier updates stay unknown; the next gap requests again
         self._apply(missed)

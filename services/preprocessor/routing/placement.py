@@ -1,4 +1,4 @@
-"""Places prepared turns: the router over the loads in the registry and the index of KV blocks."""
+"""Chooses worker and parser of prepared turns, by the loads in the registry and the index of KV blocks."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from services.preprocessor.routing.router import Router, TurnProfile, Weights
 from services.runtime.process import Process
 from services.tokenization.block_keys import KeyMemo
 
-LATE_BEATS = 1.5
-"""A process whose heartbeat is so many intervals old is tried last."""
+LATE_INTERVALS = 1.5
+"""Age of a heartbeat, in heartbeat intervals, after which its process is tried last."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -30,7 +30,7 @@ class Placement:
         self.router = Router(weights)
         self._index = KvIndex()
         self._keys: dict[int, KeyMemo] = {}
-        """By tokens per block."""
+        """Caches of keys by tokens per block."""
         self._kv_events = KvEventReader(process, model, self._index)
         self._following = False
         process.registry.on_heartbeat(self.router.reset)
@@ -47,7 +47,7 @@ class Placement:
         )
 
     def start(self) -> None:
-        """Follows the workers' KV caches as soon as there is more than one worker: with a single one the index decides
+        """Follows the workers' KV caches as soon as there is a second worker: with one worker the index decides
         nothing, and would cost a message per turn."""
         self._process.registry.on_join(self._joined)
         self._joined(None)
@@ -85,11 +85,11 @@ class Placement:
         return best
 
     def can_guide(self) -> bool:
-        """Whether a worker's engine keeps to a grammar."""
+        """Whether a worker's engine can enforce a grammar."""
         return any(GRAMMAR in card.features for card in self._cards([*self._process.registry.living("worker")]))
 
     def encode(self, request: GenerateRequest, worker: str) -> bytes:
-        """The request as this worker reads it."""
+        """The request in the encoding that this worker reads."""
         heartbeat = self._process.registry.get("worker", worker)
         raw = heartbeat is not None and any(card.raw_prompts for card in self._cards([heartbeat]))
         return encode_generate(request) if raw else _encode(request)
@@ -100,8 +100,8 @@ class Placement:
         return self.router.parser(able, late=late)
 
     def taken(self, worker: str, prompt: bytes, conversation: Conversation) -> None:
-        """A worker has the turn, and will hold the prompt's blocks: the session's next turn may arrive before the
-        worker's own update, which comes up to 20 ms later."""
+        """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next turn may arrive
+        before the worker's own update, which comes up to 20 ms later."""
         if self._following:
             heartbeat = self._process.registry.get("worker", worker)
             salt = self.salt(conversation)
@@ -109,7 +109,8 @@ class Placement:
                 self._index.stored(worker, self._blocks(prompt, size, salt))
 
     def salt(self, conversation: Conversation) -> str | None:
-        """What keeps this prompt's KV blocks apart: the client's own salt, and its tenant's where the engine can.
+        """The salt that separates this prompt's KV blocks: the client's own, and the tenant's where all engines support
+        it.
 
         The worker refuses a client's salt that its engine does not support.
         """
@@ -121,7 +122,7 @@ class Placement:
         return f"{tenant or ''}\n{own}"
 
     def held_by(self, worker: str, prompt: bytes, conversation: Conversation) -> int | None:
-        """Leading tokens of a prompt that one worker holds; None where it is gone, or takes nothing new."""
+        """Leading tokens of a prompt that one worker holds; None where the worker is gone, or takes no new turns."""
         able = [heartbeat for heartbeat in self._able("worker")[0] if heartbeat.id == worker]
         return self._held(able, prompt, self.salt(conversation)).get(worker, 0) if able else None
 
@@ -146,5 +147,5 @@ class Placement:
         """The processes of a stage that take work, and which of them are late."""
         registry, now = self._process.registry, asyncio.get_running_loop().time()
         able = registry.able(stage, self._model)
-        limit = LATE_BEATS * self._process.config.bus.beat_interval_s
+        limit = LATE_INTERVALS * self._process.config.bus.beat_interval_s
         return able, {one.id for one in able if registry.age(stage, one.id, now) > limit}

@@ -4,8 +4,9 @@ A worker costs what it would have to prefill, plus what its load would cost the 
 
     cost = overlap_weight x (prompt tokens that it does not hold) + load_tokens x (its turns / its slots)
 
-The cheapest that is not full is tried first; a session returns to its worker because that holds its prefix. Heartbeats
-bring loads once a second; the turns that this preprocessor has sent since are added, so that a burst is spread.
+The cheapest worker that is not full is tried first; a session returns to its worker because that holds its prefix.
+Heartbeats report loads once a second; the turns that this preprocessor has sent since are added, so that a burst is
+spread.
 """
 
 from collections import Counter
@@ -19,27 +20,27 @@ from schemas.errors import RETRY_AFTER_S, Overloaded, Unavailable
 
 MAX_PRIORITY = 2.0**31
 LONG_OUTPUT_TOKENS = 1024
-"""A turn with so many output tokens suffers from load twice as long as one without any."""
+"""Output tokens of a turn that suffers from load twice as long as a turn without output."""
 MAX_OUTPUT_FACTOR = 4.0
 
 
 class Weights(Struct, frozen=True):
-    """What overlap and load weigh against each other."""
+    """The weights of overlap and load."""
 
     overlap: float = 1.0
     """Cost of a prompt token that has to be prefilled."""
     load_tokens: float = 16384.0
-    """Cost of a worker all of whose slots are taken, in prompt tokens."""
+    """Cost of a worker without a free slot, in prompt tokens."""
 
 
 class TurnProfile(Struct, frozen=True):
-    """What matters of a turn when a worker is chosen."""
+    """The properties of a turn that decide the choice of its worker."""
 
     prompt_tokens: int = 0
     held: Mapping[str, int] = {}
-    """Leading tokens of the prompt that each worker has in its KV cache."""
+    """Leading tokens of the prompt that each worker has in its KV cache, by worker."""
     output_tokens: int | None = None
-    """Expected by the client (`nvext.agent_hints.osl`)."""
+    """The number that the client expects (`nvext.agent_hints.osl`)."""
 
 
 class Router:
@@ -62,7 +63,7 @@ class Router:
         late: Collection[str],
         profile: TurnProfile | None = None,
     ) -> list[str]:
-        """The workers to try, best first. Those to avoid, and those whose heartbeat is late, come last.
+        """The workers to try, best first. Those to avoid, and those with a late heartbeat, come last.
 
         Raises:
             Unavailable: there is none.
@@ -84,19 +85,19 @@ class Router:
         return self._weights.overlap * missing + self._weights.load_tokens * factor * self._busy(worker)
 
     def parser(self, heartbeats: list[Heartbeat], *, late: Collection[str]) -> str:
-        """The shard with the fewest turns; one whose heartbeat is late comes last. Raises Unavailable: there is
+        """The shard with the fewest turns; shards with a late heartbeat come last. Raises Unavailable: there is
         none."""
         if not heartbeats:
             raise Unavailable("no parser serves this model at the moment", retry_after_s=RETRY_AFTER_S)
         return min(heartbeats, key=lambda one: (one.id in late, one.load.running + self._in_flight[one.id])).id
 
     def assigned(self, *processes: str) -> None:
-        """A turn is being sent to them. Counted before they answer: turns that arrive together must not all see the
-        same worker idle."""
+        """Counts a turn that is being sent to these processes. Counted before they answer: turns that arrive together
+        must not all find the same worker idle."""
         self._in_flight.update(processes)
 
     def returned(self, *processes: str) -> None:
-        """The turn was not taken."""
+        """Subtracts a turn that these processes did not take."""
         for process in processes:
             self._in_flight[process] = max(self._in_flight[process] - 1, 0)
 
@@ -112,7 +113,7 @@ class Router:
 
 
 def priority(conversation: Conversation) -> float:
-    """The turn's place in an engine's queue; greater is sooner."""
+    """The turn's priority in an engine's queue; a greater one goes first."""
     hints = conversation.hints
     value = hints.priority if hints.priority is not None else hints.latency_sensitivity or 0
     return max(-MAX_PRIORITY, min(MAX_PRIORITY, value))

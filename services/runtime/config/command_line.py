@@ -1,8 +1,8 @@
 """Runs a command with its command line: cyclopts parses the flags and prints the help.
 
 A command is a function, and its parameters are its flags. A command that reads settings has a flag for each of them,
-and `--config`. What was typed for these flags is kept as tokens: `Sources.load` compares it with the environment and
-the file, and converts it.
+and `--config`. The values of these flags stay tokens: `Sources.load` converts them, after it has compared them with the
+environment and the file.
 """
 
 import functools
@@ -31,11 +31,11 @@ def run_command(
 ) -> int:
     """Calls `command` with the values of its flags; returns its exit status.
 
-    With `configs`, each of their options is a flag (options of the same name are one, those in `without` none), and the
-    first argument of the command is the `Sources` of the settings.
+    With `configs`, each of their options is a flag, except those in `without`; options of the same name share a flag.
+    The first argument of the command is then the `Sources` of the settings.
 
     Raises:
-        SystemExit: with status 2, the command line or the configuration is wrong; stderr has one line for each problem.
+        SystemExit: with status 2 for a wrong command line or configuration; stderr has one line for each problem.
     """
     env = os.environ if env is None else env
     typed: dict[str, Sequence[Token]] = {}
@@ -72,7 +72,7 @@ def run_command(
 
 
 def forwarded(flags: Mapping[str, Sequence[Token]], config: type[Config]) -> list[str]:
-    """Those of `flags` that `config` has, as arguments for another process."""
+    """Returns the `flags` that `config` has, as arguments for another process."""
     return [
         f"{option.name}={token.value if token.implicit_value is UNSET else token.implicit_value}"
         for option in options(config)
@@ -83,7 +83,7 @@ def forwarded(flags: Mapping[str, Sequence[Token]], config: type[Config]) -> lis
 def _setting_flags(
     configs: Sequence[type[Config]], without: Sequence[str], help_texts: bool
 ) -> Mapping[str, inspect.Parameter]:
-    """Parameters by name, for the file and for each option. Reading `help_texts` takes as long as all the rest."""
+    """Makes parameters by name, for the file and each option. Reading `help_texts` takes as long as the rest."""
     annotations: dict[str, Any] = {"config": Annotated[str | None, _FILE]} if configs else {}
     for number, config in enumerate(configs):
         group = Group(config.__name__.removesuffix("Config"), help=config.__doc__ or "", sort_key=number)
@@ -103,9 +103,9 @@ def _annotation(option: Argument, group: Group) -> Any:
         text += f" [default: {as_text(default)}]"
     negative = "--no-" + option.name.removeprefix("--") if option.hint is bool else ()
     own = Parameter(help=text, group=group, converter=_leave, required=False, show_default=False, negative=negative)
-    # None is what `_leave` returns: where pydantic is loaded, cyclopts checks values against the annotation.
+    # `| None`, because `_leave` returns None: if pydantic is loaded, cyclopts checks values against the annotation.
     return Annotated[option.hint | None, option.parameter, own]
 
 
 def _leave(_type: Any, _tokens: Sequence[Token]) -> None:
-    """No value: `Sources.load` converts the tokens."""
+    """Converts to no value: `Sources.load` converts the tokens."""

@@ -4,7 +4,7 @@
 - File: a field at the top level holds for every stage, a field in a table (`[frontend]`, `[bus]`, `[up]` …) for one.
 
 cyclopts converts and validates the values. Its own sources for the environment and TOML are not used: they stop at the
-first problem, do not combine both levels, and take empty variables and those of Kubernetes for values.
+first problem, do not combine both levels, and read empty variables and those of Kubernetes as values.
 """
 
 import copy
@@ -31,8 +31,8 @@ CONFIG_VARIABLE = "TURNWIRE_CONFIG"
 KEY_VARIABLE = "TURNWIRE_API_KEY"
 """The user's own key, which no service reads: `turnwire connect`, `catalog` and `replay` send it."""
 _RESERVED = ("TURNWIRE_TEST_", "TURNWIRE_BENCH_", "TURNWIRE_COMPOSE_")
-# Kubernetes adds these to every pod for every Service of the namespace: a Service named `turnwire-frontend` makes
-# TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
+# Kubernetes sets these variables in every pod for every Service of the namespace: a Service named `turnwire-frontend`
+# makes TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
 _SERVICE_LINK = re.compile(r".*_SERVICE_(HOST|PORT)(_.*)?|.*_PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
 _PASSWORD = re.compile(r"(?<=://)[^/@,\s]*@")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -50,13 +50,13 @@ class ConfigError(ValueError):
 
 
 class LoadedConfig(Struct, Generic[C], frozen=True):
-    """A configuration, and by option the origin of its value: a flag, a variable, a place in the file, or `default`."""
+    """A configuration, and the origin of each option's value: a flag, a variable, a place in the file, or `default`."""
 
     config: C
     origins: dict[str, str]
 
     def rows(self) -> list[tuple[str, Any, str]]:
-        """(name, value, origin) of every option. Passwords in URLs are masked."""
+        """Returns (name, value, origin) of every option. Passwords in URLs are masked."""
         rows = []
         for name, origin in self.origins.items():
             path = name if hasattr(self.config, name) else f"bus.{name}"
@@ -66,17 +66,17 @@ class LoadedConfig(Struct, Generic[C], frozen=True):
 
 
 class Sources(Struct, frozen=True):
-    """The sources of values. Flags are what was typed, by option."""
+    """The sources of values: the tokens of flags by option, the environment, and a file."""
 
     flags: Mapping[str, Sequence[Token]] = {}
     env: Mapping[str, str] = {}
     file: str | None = None
 
     def load(self, config: type[C], defaults: Mapping[str, Any] | None = None) -> LoadedConfig[C]:
-        """A valid configuration. `defaults` replace its own. Raises ConfigError with all problems."""
+        """Loads a valid configuration. `defaults` replace its own. Raises ConfigError with all problems."""
         content, problems = _read(self.file)
         problems += _unknown_in_file(content, self.file) + _unknown_in_env(self.env)
-        given = ChainMap(*self._layers(config, content))
+        layers = ChainMap(*self._layers(config, content))
         fields = {field.name for field in dataclasses.fields(config)}
         values = {name: value for name, value in (defaults or {}).items() if name in fields}
         of_bus = _names(BusConfig) if "bus" in fields else set()
@@ -84,7 +84,7 @@ class Sources(Struct, frozen=True):
         origins: dict[str, str] = {}
         for option in options(config):
             name = option.field_info.name
-            tokens = given.get(name)
+            tokens = layers.get(name)
             origins[name] = str(tokens[-1].keyword) if tokens else "default"
             try:
                 if tokens:
@@ -104,7 +104,7 @@ class Sources(Struct, frozen=True):
     def load_all(
         self, configs: Mapping[str, type[Config]], defaults: Mapping[str, Any] | None = None
     ) -> dict[str, LoadedConfig[Any]]:
-        """All of `configs` by name. Raises ConfigError with the problems of all, each once."""
+        """Loads all of `configs` by name. Raises ConfigError with the problems of all, each once."""
         loaded: dict[str, LoadedConfig[Any]] = {}
         problems: dict[str, None] = {}
         for name, config in configs.items():
@@ -117,14 +117,14 @@ class Sources(Struct, frozen=True):
         return loaded
 
     def _layers(self, config: type[Config], content: Mapping[str, Any]) -> Iterator[dict[str, Sequence[Token]]]:
-        """Values by option, the layer that takes precedence first."""
-        (table,) = (name for name, known in TABLES.items() if known is config)
+        """Yields values by option, the layer that takes precedence first."""
+        (table,) = (name for name, listed in TABLES.items() if listed is config)
         yield dict(self.flags)
         for prefix in (f"{PREFIX}{table.upper()}_", PREFIX):
             yield {
                 name.removeprefix(prefix).lower(): [Token(keyword=name, value=value)]
                 for name, value in self.env.items()
-                # Compose files pass an empty variable for one that is not set.
+                # Compose files pass an unset variable as an empty one.
                 if name.startswith(prefix) and value and not _is_service_link(name, value)
             }
         for place in (table, "bus"):
@@ -135,27 +135,30 @@ class Sources(Struct, frozen=True):
 
 
 def options(config: type[Config], help_texts: bool = False) -> Sequence[Argument]:
-    """The fields of `config`, those of `bus` among them, with their types, defaults and flags. Not to be changed: they
-    are made once, which takes cyclopts 5 to 20 ms, and `turnwire up` reads them 36 times."""
+    """Returns the fields of `config`, with those of `bus`, as arguments with types, defaults and flags.
+
+    They must not be changed: they are made once, because that takes cyclopts 5 to 20 ms, and `turnwire up` reads them
+    36 times.
+    """
     return _options(cast(Hashable, config), help_texts)
 
 
 @cache
 def _options(config: Any, help_texts: bool) -> Sequence[Argument]:
-    found: list[Argument] = []
+    fields: list[Argument] = []
     every = Parameter(converter=_convert, json_list=True, allow_repeating=True, negative_iterable=())
     app = App(default_command=config, default_parameter=every)
     for argument in app.assemble_argument_collection(parse_docstring=help_texts):
         if argument.children:
-            # On its own, `bus` gets the parameter that nested fields do not inherit, and flags without a prefix.
-            found += options(BusConfig, help_texts)
+            # Read separately, `bus` gets the parameter that nested fields do not inherit, and flags without a prefix.
+            fields += options(BusConfig, help_texts)
         elif not argument.keys:
-            found.append(argument)
-    return found
+            fields.append(argument)
+    return fields
 
 
 def one_line(error: CycloptsError) -> str:
-    """The message without details for developers, and without line breaks of other libraries."""
+    """Returns an error's message on one line, without details for developers."""
     if isinstance(error, UnusedCliTokensError):
         return f"unexpected argument: {' '.join(error.unused_tokens or ())}"
     error.verbose = False
@@ -163,25 +166,25 @@ def one_line(error: CycloptsError) -> str:
 
 
 def mask_passwords(text: object) -> str:
-    """`text` with the user and the password of every URL replaced."""
+    """Returns `text` with the user and the password of every URL replaced."""
     return _PASSWORD.sub("***@", str(text))
 
 
 def as_text(value: Any) -> str:
-    """A value as `turnwire config` shows it."""
+    """Formats a value for `turnwire config`."""
     if value in (None, {}, []):
         return "-"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean "x"?`, or nothing where no name is similar."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Returns `; did you mean "x"?`, or nothing if no name is similar."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def _value(option: Argument, tokens: Sequence[Token]) -> Any:
-    """The value that `tokens` stand for. Raises CycloptsError."""
+    """Converts `tokens` to the option's value. Raises CycloptsError."""
     if type(None) in get_args(option.hint) and tokens[-1].value == "" and tokens[-1].implicit_value is UNSET:
         return None
     option = copy.copy(option)
@@ -192,7 +195,7 @@ def _value(option: Argument, tokens: Sequence[Token]) -> Any:
 
 
 def _convert(hint: Any, tokens: Sequence[Token]) -> Any:
-    """cyclopts' conversion, with units for integers, commas in lists, and files for dicts. Raises ValueError."""
+    """Converts as cyclopts, with units for integers, commas in lists, and files for dicts. Raises ValueError."""
     if tokens and isinstance(tokens[-1].implicit_value, tuple):
         return msgspec.convert(tokens[-1].implicit_value[0], hint)
     text = tokens[-1].value if tokens else ""
@@ -210,7 +213,7 @@ def _convert(hint: Any, tokens: Sequence[Token]) -> Any:
 
 
 def _whole_number(text: str) -> int:
-    """`32768`, `32_768`, `32k` (decimal) or `32K`, `32KiB` (binary), as in vLLM."""
+    """Parses `32768`, `32_768`, `32k` (decimal) or `32K`, `32KiB` (binary), as in vLLM."""
     if match := _NUMBER.fullmatch(text.strip()):
         number, unit, binary = match.groups()
         value = float(number) * _UNITS[unit.upper() if binary == "iB" else unit or ""]
@@ -220,11 +223,11 @@ def _whole_number(text: str) -> int:
 
 
 def _read_table(path: str) -> Any:
-    """The content of a JSON, YAML or TOML file. Raises ValueError."""
+    """Reads a JSON, YAML or TOML file. Raises ValueError."""
     suffix = Path(path).suffix
     if suffix not in (".json", ".yaml", ".yml", ".toml"):
         raise ValueError(f'"{path}" is not a JSON object, or a .json, .yaml or .toml file')
-    # JSON is YAML, too.
+    # JSON is also YAML.
     decode = msgspec.toml.decode if suffix == ".toml" else msgspec.yaml.decode
     try:
         return decode(Path(path).expanduser().read_bytes())
@@ -233,7 +236,8 @@ def _read_table(path: str) -> Any:
 
 
 def _file_token(origin: str, value: Any) -> Token:
-    """A value of a TOML file. In a tuple, a typed value reaches `_convert`: cyclopts would take True for a number."""
+    """Makes the token of a value in a TOML file. A tuple protects typed values: cyclopts would read True as a
+    number."""
     return (
         Token(keyword=origin, value=value) if isinstance(value, str) else Token(keyword=origin, implicit_value=(value,))
     )
@@ -259,18 +263,18 @@ def _unknown_in_file(content: Mapping[str, Any], file: str | None) -> list[str]:
         elif name in TABLES and not isinstance(value, dict):
             problems.append(f"{file}: {name} is a table: write [{name}]")
         elif name in TABLES:
-            known = _names(TABLES[name])
-            problems += [f'{file} [{name}]: unknown name "{n}"{nearest(n, known)}' for n in value if n not in known]
+            names = _names(TABLES[name])
+            problems += [f'{file} [{name}]: unknown name "{n}"{nearest(n, names)}' for n in value if n not in names]
     return problems
 
 
 def _unknown_in_env(env: Mapping[str, str]) -> list[str]:
     names = {name for table, config in TABLES.items() for n in _names(config) for name in (n, f"{table}_{n}")}
-    known = {CONFIG_VARIABLE, KEY_VARIABLE, *(PREFIX + name.upper() for name in names)}
+    variables = {CONFIG_VARIABLE, KEY_VARIABLE, *(PREFIX + name.upper() for name in names)}
     return [
-        f'unknown variable "{name}"{nearest(name, known)}'
+        f'unknown variable "{name}"{nearest(name, variables)}'
         for name, value in env.items()
-        if name.startswith(PREFIX) and name not in known and not name.startswith(_RESERVED)
+        if name.startswith(PREFIX) and name not in variables and not name.startswith(_RESERVED)
         if not _is_service_link(name, value)
     ]
 

@@ -1,7 +1,7 @@
 """The settings of every process: one frozen class per service, with types, bounds and defaults.
 
 The string under a field is its help text on the command line, and names include units. Secrets are never values: a
-field names the file that holds the secret, and `read_secret` reads it at the moment of use. `loader` finds the values.
+field names the file that holds the secret, and `read_secret` reads it at its use. `loader` finds the values.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1))]
 Seconds: TypeAlias = Annotated[float, Parameter(validator=Number(gte=0))]
 Positive: TypeAlias = Annotated[float, Parameter(validator=Number(gt=0))]
 FROM_FILE = Parameter(accepts_keys=False, n_tokens=1)
-"""For a dict: its text is a JSON object or the name of a file, not one of its items."""
+"""Parameter of a dict with a text that is a JSON object or a file's name, not one of its items."""
 Table: TypeAlias = Annotated[dict[str, Any], FROM_FILE]
 
 
@@ -29,7 +29,7 @@ class Config:
 
 
 def also(*flags: str) -> Parameter:
-    """Further names of a flag: those of vLLM, SGLang, TensorRT-LLM and Dynamo for the same setting."""
+    """Adds names to a flag: those of vLLM, SGLang, TensorRT-LLM and Dynamo for the same setting."""
     return Parameter(alias=flags)
 
 
@@ -143,7 +143,7 @@ class FrontendConfig(ResponseStoreConfig, ServiceConfig):
     tls_client_ca_file: str | None = None
     """PEM file of certificate authorities: clients need a certificate from one of them, except for health checks."""
     cors_origins: list[str] = field(default_factory=list)
-    """Origins whose pages may use the server from a browser, for example `https://app.example`; `*`: all."""
+    """Origins of the pages that may use the server in a browser, for example `https://app.example`; `*`: all."""
     allowed_hosts: list[str] = field(default_factory=list)
     """Host names of this server; requests to other names are refused, against DNS rebinding. `*`: all names. Default:
     `localhost` and `host` where the server has no keys and listens on this machine only, else all. IP addresses are
@@ -166,15 +166,15 @@ class FrontendConfig(ResponseStoreConfig, ServiceConfig):
     max_media: Count = 1024
     """Most images and documents in a request."""
     pdf_max_pages: Count = 200
-    """Pages of a PDF whose text is put into the prompt; a line states how many are left out."""
+    """Most pages of a PDF with text in the prompt; a line states how many are left out."""
     media_notice: bool = True
     """End an answer with a note to the user that the model does not receive the images of the conversation, once in a
     session. No prompt has it."""
     max_nesting: Count = 64
     """Deepest nesting of objects and lists in a tool's schema."""
     max_connections_per_address: Count | None = None
-    """Most connections of one client address, a /64 network of IPv6; further ones are refused with status 429. Behind a
-    proxy all connections have its address. Default: unlimited."""
+    """Most connections of one client address, a /64 network of IPv6; further ones are refused with status 429. Through
+    a proxy all connections have its address. Default: unlimited."""
     head_timeout_s: Positive = 30.0
     """Longest time from a connection to the headers of its first request; then it is closed."""
     body_timeout_s: Positive = 120.0
@@ -241,7 +241,7 @@ class FrontendConfig(ResponseStoreConfig, ServiceConfig):
     web_timeout_s: Positive = 20.0
     """Longest time of one search or fetch."""
     web_max_rounds: Count = 10
-    """Most turns of the model in one answer behind searches or fetches."""
+    """Most turns of the model in one answer after searches or fetches."""
     web_max_calls: Count = 20
     """Most searches and fetches in one answer; a request's `max_uses` may only lower it."""
     web_max_chars: Count = 100_000

@@ -1,7 +1,7 @@
 """Writes log lines to a stream: single lines at once, bursts together.
 
-Each write to a pipe wakes its reader. A frontend logs a line for every request and woke `turnwire up` for each: 0.1 to
-0.2 ms of CPU a request, on another core.
+Each write to a pipe wakes its reader. A frontend logs a line for every request; waking `turnwire up` for each would
+take 0.1 to 0.2 ms of CPU per request, on another core.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ import time
 from typing import TextIO
 
 EVERY_S = 0.05
-"""Interval between writes of ordinary lines; a process that is killed may lose as much of them."""
+"""Interval between writes of ordinary lines; a killed process may lose those of one interval."""
 
 
 def printable(text: str) -> str:
-    """Returns the text with control characters escaped: clients choose paths and names, and terminals obey them."""
+    """Returns the text with escaped control characters: clients choose paths and names, and terminals obey them."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class LineWriter:
-    """The logger behind structlog. Thread-safe. Lines keep their order; one of level warning or above is written at
+    """The logger that structlog wraps. Thread-safe. Lines keep their order; one of level warning or above is written at
     once, with all before it."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -34,7 +34,7 @@ class LineWriter:
         atexit.register(self._late)
 
     def info(self, line: str) -> None:
-        """Writes a line soon."""
+        """Writes a line within `EVERY_S`."""
         with self._lock:
             self._lines.append(line)
             if self._timer is not None:
@@ -47,7 +47,7 @@ class LineWriter:
             self._write()
 
     def warning(self, line: str) -> None:
-        """Writes a line now."""
+        """Writes a line at once."""
         with self._lock:
             self._lines.append(line)
             self._write()
@@ -61,7 +61,7 @@ class LineWriter:
             try:
                 self._write()
             except (OSError, ValueError):
-                pass  # the reader is gone, and there is no caller to raise to
+                pass  # the reader has ended, and a timer has no caller to raise to
 
     def _write(self) -> None:
         lines, self._lines = self._lines, []

@@ -1,9 +1,9 @@
 """Tunes the allocator and the garbage collector of a process.
 
-A prompt is a few buffers of some 100 KB: body, text, message, ids. glibc returns the end of its heap to the system as
-soon as 128 KB of it are free (`M_TRIM_THRESHOLD`), and maps larger blocks separately (`M_MMAP_THRESHOLD`; man mallopt),
-so each request gets the same pages again, and the kernel clears each: 185 page faults, 0.35 of 0.83 ms of the
-frontend's CPU for 240 KB of Messages; 440 and 1 of 1.9 ms for Responses.
+A prompt is a few buffers of some 100 KB: body, text, message, ids. glibc returns the end of its heap to the system when
+128 KB of it are free (`M_TRIM_THRESHOLD`), and maps larger blocks separately (`M_MMAP_THRESHOLD`; man mallopt). So each
+request gets the same pages again, and the kernel clears each. Without tuning, 240 KB of Messages cost 185 page faults,
+0.35 of 0.83 ms of the frontend's CPU; of Responses 440 page faults, 1 of 1.9 ms.
 """
 
 import ctypes
@@ -11,36 +11,36 @@ import gc
 from contextlib import suppress
 
 KEPT_BYTES = 8 * 1024 * 1024
-"""Free memory at the end of the heap that stays with the process."""
+"""Free memory at the end of the heap that the process keeps."""
 MAPPED_FROM_BYTES = 4 * 1024 * 1024
-"""Larger blocks are mapped from the system and returned to it when they are freed."""
+"""Size from which blocks are mapped from the system and returned to it when they are freed."""
 STEP_BYTES = 1024 * 1024
 """Step by which the heap grows."""
 GC_OBJECTS = 10_000
-"""New objects after which the youngest are examined for cycles. A conversation first seen leaves 2,000 in the caches,
-without any cycle: with Python's 700, examining them takes a tenth of a prompt's time."""
+"""New objects after which the youngest are examined for cycles. A new conversation leaves 2,000 in the caches, without
+any cycle: with Python's 700, examining them takes a tenth of a prompt's time."""
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_freed_memory() -> bool:
-    """Makes the allocator keep a few MB of freed memory. Returns False where it is not glibc's."""
+    """Makes the allocator keep a few MB of freed memory. Returns False if it is not glibc's."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
     settings = ((_M_TRIM_THRESHOLD, KEPT_BYTES), (_M_TOP_PAD, STEP_BYTES), (_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES))
-    taken = [mallopt(what, value) == 1 for what, value in settings]
-    return all(taken)
+    accepted = [mallopt(what, value) == 1 for what, value in settings]
+    return all(accepted)
 
 
 def relax_gc_and_trim_heap() -> None:
-    """Excludes all present objects from garbage collection, which examines new ones less often from now on, and returns
-    free memory (7 of a preprocessor's 104 MB).
+    """Excludes all existing objects from garbage collection, makes it less frequent, and returns free memory to the
+    system (7 of a preprocessor's 104 MB).
 
     To be called when the process is ready to work: modules, configuration and model live until its end.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_OBJECTS)
-    with suppress(AttributeError, OSError, TypeError):  # glibc's
+    with suppress(AttributeError, OSError, TypeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

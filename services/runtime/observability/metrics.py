@@ -1,4 +1,4 @@
-"""Reads metrics from objects that count anyway, so that nothing is counted twice on the token path."""
+"""Reads metrics from objects that count anyway, so that the token path counts nothing twice."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -14,14 +14,14 @@ STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 """Buckets for a turn's time in one step of its path."""
 
 Reading = tuple[str, Callable[[], float | None]]
-"""Help text, and what reads the value; None: the metric is left out."""
+"""Help text, and a function that returns the value; None: the metric is left out."""
 
 
 class CountCollector(Collector):
-    """Metrics that are plain attributes elsewhere."""
+    """Collects metrics that are plain attributes of other objects."""
 
     def __init__(self, readings: Mapping[str, Reading]) -> None:
-        """`readings`: by name. Names of counters end in `_total`; other metrics are gauges."""
+        """`readings`: name → reading. Names of counters end in `_total`; other metrics are gauges."""
         self._readings = readings
 
     def collect(self) -> Iterator[Metric]:
@@ -33,7 +33,7 @@ class CountCollector(Collector):
 
 
 def bus_readings(bus: Bus) -> dict[str, Reading]:
-    """The connection of this process and its messages."""
+    """Returns the readings of this process's connection and its messages."""
     return {
         "turnwire_bus_connected": ("Whether the connection to NATS is up.", lambda: bus.connected),
         "turnwire_bus_published_total": ("Messages published.", lambda: bus.published),
@@ -42,7 +42,7 @@ def bus_readings(bus: Bus) -> dict[str, Reading]:
 
 
 def load_readings(stage: str, load: Callable[[], Load]) -> dict[str, Reading]:
-    """The load that heartbeats report."""
+    """Returns the readings of the load that heartbeats report."""
     text = "Turns in work in this process."
     if stage != "worker":
         return {f"turnwire_{stage}_requests_running": (text, lambda: load().running)}
@@ -66,7 +66,7 @@ class LabelledRegistry(Collector):
         self._labels = labels
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics. A label that a metric has itself stays."""
+        """Yields the metrics. Their own labels take precedence."""
         for metric in self._registry.collect():
             if metric.name.startswith("turnwire_"):
                 metric.samples = [
@@ -76,12 +76,12 @@ class LabelledRegistry(Collector):
 
 
 def process_labels(stage: Stage, model: str | None = None) -> dict[str, str]:
-    """The labels of a process; `model`: the one that it serves, None for a frontend, which serves them all."""
+    """Returns the labels of a process. `model`: the one that it serves; None for a frontend, which serves all."""
     return {"stage": stage} if model is None else {"stage": stage, "model": model}
 
 
 def step_histogram(step: str, text: str, registry: CollectorRegistry) -> Histogram:
-    """A histogram of one step of a turn's path: `turnwire_request_<step>_time_seconds`."""
+    """Makes the histogram of one step of a turn's path: `turnwire_request_<step>_time_seconds`."""
     return Histogram(f"turnwire_request_{step}_time_seconds", text, registry=registry, buckets=STEP_S)
 
 

@@ -1,6 +1,6 @@
 """Makes the logger and the metrics registry of one process.
 
-Nothing is global but the handler that `adopt_library_logs` adds to the root logger.
+Only the handler that `adopt_library_logs` adds to the root logger is global.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from services.runtime.config import ServiceConfig
 from services.runtime.observability.log_lines import LineWriter, printable
 from services.runtime.without import without
 
-with without("rich"):  # for tracebacks with the values of variables, which no log may show: 40 ms and 5 MB
+with without("rich"):  # only for tracebacks with values, which no log may show: 40 ms and 5 MB
     import structlog
     import structlog.typing
     from structlog.typing import EventDict, WrappedLogger

@@ -3,7 +3,7 @@
 The only module that uses OpenTelemetry, imported only where tracing is on. Elsewhere a process has no `Tracer`,
 messages have no trace context, and nothing is recorded.
 
-Stages record most spans when they are over, from times taken on the way. All times are Unix times in nanoseconds
+Stages record most spans when they are over, with times taken before. All times are Unix times in nanoseconds
 (`time.time_ns`), which processes on one machine share. Attributes are numbers, names and kinds: never text of prompts,
 answers, arguments or headers.
 """
@@ -43,12 +43,12 @@ Attributes: TypeAlias = Mapping[str, Value | None]
 """None: the attribute is left out."""
 
 BATCH = 256
-"""Spans that are exported at once, unless `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` has another value. Half of the SDK's
-default: encoding a batch holds up the event loop for some milliseconds."""
+"""Spans in one export, unless `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` has another value. Half of the SDK's default, because
+encoding a batch blocks the event loop for some milliseconds."""
 CLOSE_S = 2.0
-"""For the last spans at the end of the process."""
+"""Limit for the export of the last spans at the end of the process."""
 LOG_EVERY_S = 60.0
-"""Between two lines about spans that were not exported."""
+"""Time between two lines about spans that were not exported."""
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _UNSET = Status(StatusCode.UNSET)
@@ -56,10 +56,10 @@ _FAILED = Status(StatusCode.ERROR)
 
 
 class Scope:
-    """A sampled span as the parent of others, in this process or in another one, or a trace without any span yet."""
+    """A parent of spans: a sampled span of this process or another one, or a trace without a span so far."""
 
     def __init__(self, tracer: "Tracer", context: SpanContext) -> None:
-        """`context`: of the span; of a new trace, one without a span id."""
+        """`context`: that of the span; for a new trace, one without a span id."""
         self._tracer = tracer
         self._context = context
 
@@ -73,7 +73,7 @@ class Scope:
         error: str | None = None,
         events: Sequence[tuple[str, int, Attributes]] = (),
     ) -> None:
-        """Records a child that is over. `error`: as in `OpenSpan.end`; `events`: each a name, a time and details."""
+        """Records a child that is over. `error`: as in `OpenSpan.end`; `events`: (name, time, details)."""
         span = self.open(name, start, attributes)
         for event, at, details in events:
             span.event(event, at, details)
@@ -82,8 +82,8 @@ class Scope:
     def open(
         self, name: str, start: int, attributes: Attributes, *, after: "OpenSpan | None" = None, server: bool = False
     ) -> "OpenSpan":
-        """Begins a child. `after`: the span that it continues, to which it gets a link; `server`: it is a request that
-        this process serves."""
+        """Begins a child. `after`: the span that it continues and links to; `server`: whether it is a request that this
+        process serves."""
         span = OpenSpan(self._tracer, self._context, name, start, attributes)
         if after is not None:
             span.links.append(Link(after._context))
@@ -95,7 +95,7 @@ class Scope:
 class OpenSpan(Scope):
     """A span that is not over yet, in this process.
 
-    Not the SDK's class, whose spans cost ten times as much: they are locked, limited and made current.
+    The SDK's spans cost ten times as much: they are locked, limited and made current.
     """
 
     def __init__(self, tracer: "Tracer", parent: SpanContext, name: str, start: int, attributes: Attributes) -> None:
@@ -103,19 +103,19 @@ class OpenSpan(Scope):
         self._parent = parent if parent.is_valid else None
         self._name = name
         self._start = start
-        self._attributes = _given(attributes)
+        self._attributes = _without_none(attributes)
         self._events: list[Event] = []
         self.links: list[Link] = []
         self.kind = SpanKind.INTERNAL
 
     @property
     def trace_id(self) -> str:
-        """In hexadecimal, as tracing systems show it."""
+        """The id of the trace in hexadecimal, as tracing systems show it."""
         return trace.format_trace_id(self._context.trace_id)
 
     @property
     def carrier(self) -> Carrier:
-        """This span as the parent of what other processes record, for their messages."""
+        """The trace context for messages to other processes, with this span as the parent."""
         context = self._context
         carrier = {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-01"}
         if context.trace_state:
@@ -124,14 +124,14 @@ class OpenSpan(Scope):
 
     def event(self, name: str, at: int, attributes: Attributes) -> None:
         """Adds an event."""
-        self._events.append(Event(name, _given(attributes), at))
+        self._events.append(Event(name, _without_none(attributes), at))
 
     def set(self, attributes: Attributes) -> None:
         """Adds attributes."""
-        self._attributes.update(_given(attributes))
+        self._attributes.update(_without_none(attributes))
 
     def end(self, at: int, *, error: str | None = None) -> None:
-        """Ends the span, once. `error`: the kind of error with which it ended."""
+        """Ends the span, once. `error`: the kind of the error with which it ended."""
         if error is not None:
             self._attributes["error.type"] = error
         self._tracer.processor.on_end(
@@ -164,13 +164,13 @@ class Tracer:
         self._parent: ContextVar[Callable[[], Scope | None]] = ContextVar("parent")
 
     def scope(self, carrier: Carrier) -> Scope:
-        """The sender's span, by its `carrier`, as the parent of this process's."""
+        """Returns the sender's span, from its `carrier`, as the parent of this process's spans."""
         _, trace_id, span_id, _ = carrier["traceparent"].split("-")
         state = TraceState.from_header([carrier["tracestate"]]) if "tracestate" in carrier else None
         return Scope(self, SpanContext(int(trace_id, 16), int(span_id, 16), True, _SAMPLED, state))
 
     def sample(self, headers: Mapping[str, str]) -> Scope | None:
-        """The parent for what is recorded of a request: its client's span by `traceparent`, or a new trace. None: the
+        """Returns the parent of a request's spans: the client's span from `traceparent`, or a new trace; None: the
         request is not sampled."""
         context = Context()
         if "traceparent" in headers:
@@ -183,7 +183,7 @@ class Tracer:
 
     @contextmanager
     def within(self, parent: Callable[[], Scope | None]) -> Iterator[None]:
-        """Sets what `parent` returns in this task and in tasks that it starts."""
+        """Sets the result of `parent` in this task and in tasks that it starts."""
         token = self._parent.set(parent)
         try:
             yield
@@ -191,12 +191,11 @@ class Tracer:
             self._parent.reset(token)
 
     def parent(self) -> Scope | None:
-        """The parent for the span of a turn which the task that is running opens (`within`). None: it is not
-        sampled."""
+        """Returns the parent for the span of a turn that the running task opens (`within`); None: it is not sampled."""
         return self._parent.get(partial(self.sample, {}))()
 
     async def close(self) -> None:
-        """Exports what was recorded, and gives up after `CLOSE_S`."""
+        """Exports the recorded spans, for at most `CLOSE_S`."""
         loop, closed = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
@@ -204,7 +203,7 @@ class Tracer:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(closed.set)
 
-        # A daemon, so that a receiver that does not answer cannot hold up the end of the process.
+        # A daemon, so that a receiver that does not answer cannot delay the end of the process.
         threading.Thread(target=shut_down, name="tracing-close", daemon=True).start()
         try:
             async with asyncio.timeout(CLOSE_S):
@@ -214,9 +213,9 @@ class Tracer:
 
 
 def open_tracer(config: ServiceConfig, stage: Stage, process: str, log: FilteringBoundLogger) -> Tracer:
-    """Sets up the SDK and its exporter, by the configuration and by the standard `OTEL_*` variables.
+    """Sets up the SDK and its exporter from the configuration and the standard `OTEL_*` variables.
 
-    Raises ImportError where the exporter of the protocol is not installed, ValueError for invalid settings.
+    Raises ImportError if the protocol's exporter is not installed, ValueError for invalid settings.
     """
     if config.otlp_endpoint is not None and not config.otlp_endpoint.startswith(("http://", "https://")):
         raise ValueError("otlp_endpoint must be an http or https URL")
@@ -255,7 +254,7 @@ def _exporter(endpoint: str | None) -> SpanExporter:
 
 
 class _OneLine(logging.Handler):
-    """Logs a problem of the SDK, and no other for `LOG_EVERY_S`: the SDK logs several lines for each batch."""
+    """Logs one problem of the SDK in `LOG_EVERY_S`: the SDK logs several lines for each batch."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         super().__init__(logging.WARNING)
@@ -271,10 +270,10 @@ class _OneLine(logging.Handler):
         self._next, self._left_out = at + LOG_EVERY_S, 0
 
 
-def _given(attributes: Attributes) -> dict[str, Value]:
+def _without_none(attributes: Attributes) -> dict[str, Value]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _lower(headers: Mapping[str, str]) -> Carrier:
-    """The headers of a trace context: the propagator reads them under their names in lower case only."""
+    """Returns the headers of a trace context by lower-case names, as the propagator needs them."""
     return {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}

@@ -1,9 +1,8 @@
-"""Buckets of values that outlive a process and are shared by all: JetStream's key-value form (NATS ADR-8).
+"""Stores values that all processes share in buckets of JetStream, in its key-value form (NATS ADR-8).
 
-A bucket is a cache: values expire, and where it is full the oldest go first. What is gone costs its user speed or a
-"not found", never correctness. Its stream differs in that from the one of nats-py's `create_key_value`, which refuses
-new values when it is full. `create_bucket` is for the set-up step (`turnwire buckets`): services may not create
-streams, and only use those that exist.
+A bucket is a cache: values expire, and a full bucket drops the oldest. A missing value costs speed or a "not found",
+never correctness. The stream of nats-py's `create_key_value` would refuse new values when it is full. `create_bucket`
+is for the set-up step (`turnwire buckets`): services may not create streams, and only use existing ones.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 2.0
 RETRY_S = 5.0
-"""A bucket that was never found is looked for at most this often."""
+"""The least time between two searches for a bucket that was never found."""
 _DUPLICATE_WINDOW_S = 120.0
 _DELETE = {"KV-Operation": "DEL"}
 
@@ -30,18 +29,18 @@ T = TypeVar("T")
 
 
 class BucketConfig(Struct, frozen=True, kw_only=True):
-    """What a bucket may hold, and for how long."""
+    """The limits of a bucket."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+$")]
     description: str
     ttl_s: float
-    """An entry goes after so long without a write."""
+    """Time after which an entry without a write is dropped."""
     max_bytes: int
-    """All entries together, keys and overhead included; over it, the oldest go."""
+    """Most bytes of all entries, with keys and overhead; beyond it the oldest are dropped."""
     max_value_bytes: int
-    """One value; a larger one is refused."""
+    """Most bytes of a value; a larger one is refused."""
     storage: Literal["file", "memory"] = "file"
-    """`memory`: the entries go when the server does."""
+    """`memory`: the entries are lost when the server ends."""
     replicas: int = 1
     """Servers of a cluster that hold a copy."""
 
@@ -50,7 +49,7 @@ LEDGER_BUCKET = "tw_ledger"
 
 
 def ledger_bucket(config: LedgerStoreConfig) -> BucketConfig:
-    """Returns the bucket in which ledger entries of all models outlive processes: parsers write, preprocessors read."""
+    """Returns the bucket of the ledger entries of all models, which parsers write and preprocessors read."""
     return BucketConfig(
         name=LEDGER_BUCKET,
         description="Turnwire: the tokens of turns",
@@ -61,11 +60,11 @@ def ledger_bucket(config: LedgerStoreConfig) -> BucketConfig:
 
 
 class Bucket:
-    """A bucket as a service uses it. Its operations raise Unavailable or TimedOut where the server does not answer,
-    EngineFailed where it refuses.
+    """One bucket. Its operations raise Unavailable or TimedOut if the server does not answer, EngineFailed if it
+    refuses.
 
-    A bucket that this process never found acts as an empty one that keeps nothing. It is logged once, and the
-    bucket is used as soon as it exists.
+    A bucket that this process never found acts as an empty one that keeps nothing. This is logged once, and the bucket
+    is used as soon as it exists.
     """
 
     def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> None:
@@ -78,29 +77,29 @@ class Bucket:
         self._look_again = 0.0
 
     async def get(self, key: str) -> bytes | None:
-        """The value; None where there is none (any more)."""
+        """Returns the value; None if the key has none."""
         subject = subjects.bucket_key(self._config.name, key)
-        found = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
-        return None if found is None else found.data or None
+        message = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
+        return None if message is None else message.data or None
 
     async def members(self, key: str) -> list[bytes]:
-        """The values of a key that has several, oldest first."""
+        """Returns the values of a key with several, oldest first."""
         subject, values, seq = subjects.bucket_members(self._config.name, key), list[bytes](), 0
 
         def next_one(js: Any) -> Awaitable[Any]:
             return cast(Awaitable[Any], js.get_msg(self._stream, seq + 1, subject, direct=True, next=True))
 
-        while (found := await self._call(next_one)) is not None:
-            seq = found.seq
-            if found.data:
-                values.append(found.data)
+        while (message := await self._call(next_one)) is not None:
+            seq = message.seq
+            if message.data:
+                values.append(message.data)
         return values
 
     async def any_members(self, keys: Sequence[str]) -> bool:
-        """Whether any of these keys has values of `members`: one request for all of them. True where the server does
-        not answer the question."""
-        wanted = [subjects.bucket_members(self._config.name, key) for key in keys]
-        request = msgspec.json.encode({"multi_last": wanted, "batch": 1})  # the first answer decides
+        """Returns whether any of these keys has values (`members`), with one request; also True if the server does not
+        answer."""
+        filters = [subjects.bucket_members(self._config.name, key) for key in keys]
+        request = msgspec.json.encode({"multi_last": filters, "batch": 1})  # the first answer decides
         try:
             await self._bus.request(subjects.stored_messages(self._stream), request, TIMEOUT_S)
         except NotFound:
@@ -111,17 +110,17 @@ class Bucket:
         return True
 
     async def put(self, key: str, value: bytes) -> None:
-        """Keeps a value; when this returns, every process can read it.
+        """Stores a value; when this returns, every process can read it.
 
         Raises:
             ValueError: the value is empty, which means "deleted".
-            TooLarge: the value is over `max_value_bytes`, or over what the bus takes.
+            TooLarge: the value is over `max_value_bytes`, or over the limit of the bus.
         """
         self._check(value)
         await self._write(key, value, None)
 
     def offer(self, key: str, value: bytes, member: str | None = None) -> None:
-        """Sends a value to keep in this tick, and does not wait for the acknowledgement. `member`: see `members`.
+        """Sends a value in this tick, without waiting for the acknowledgement. `member`: its name among `members`.
 
         Raises as `put`; Unavailable: the connection is down.
         """
@@ -131,7 +130,7 @@ class Bucket:
         self._bus.ask(subject, value, TIMEOUT_S, self._acknowledged)
 
     async def delete(self, key: str) -> None:
-        """The key has no value any more. Deleting what is not there is fine."""
+        """Deletes the value of a key, if it has one."""
         await self._write(key, b"", _DELETE)
 
     def _check(self, value: bytes) -> None:
@@ -146,7 +145,7 @@ class Bucket:
         await self._call(lambda js: js.publish(subject, value, headers=headers))
 
     async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
-        """One call of JetStream; None where nothing is found, or the bucket never was."""
+        """Makes one call of JetStream; None if nothing is found, or the bucket was never found."""
         now = asyncio.get_running_loop().time()
         if not self._found and now < self._look_again:
             return None
@@ -210,7 +209,7 @@ async def create_bucket(bus: Bus, config: BucketConfig) -> None:
     try:
         await bus.jetstream(lambda js: js.add_stream(**stream), TIMEOUT_S)
     except EngineFailed as refused:
-        # A bucket of an older release or of another setting has other limits. Anything else fails again.
+        # A bucket of an older release or another setting has other limits. Another error occurs again.
         try:
             await bus.jetstream(lambda js: js.update_stream(**stream), TIMEOUT_S)
         except (NotFound, EngineFailed):
@@ -218,5 +217,5 @@ async def create_bucket(bus: Bus, config: BucketConfig) -> None:
 
 
 def digest_key(*parts: str | None) -> str:
-    """A short key of [0-9a-f] that no two different lists of parts share; None differs from ""."""
+    """Returns a short key of [0-9a-f] that differs for different lists of parts; None differs from ""."""
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=20).hexdigest()

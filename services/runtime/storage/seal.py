@@ -1,12 +1,12 @@
 """Seals reasoning: makes an opaque, authenticated copy of a thought that clients carry from turn to turn.
 
 Messages calls it `signature`, Responses `encrypted_content`; both hold the same blob. A client may drop or hide the
-text of a thought and still send the blob back, which restores the text and shows whether it was changed. A blob that
+text of a thought and still send back the blob, which restores the text and shows whether it was changed. A blob that
 this deployment did not make, or made for another tenant, opens to None and is treated as absent, never as an error.
 
 Form: base64url of `version ‖ nonce ‖ AES-GCM(zlib(turn ‖ 0 ‖ text))`, with the tenant as associated data. The nonce is
-derived from the plaintext and the tenant, so that a turn's thought always seals to the same blob, in every process, and
-no nonce is used for two. Equal thoughts of two turns have different blobs: a blob shows which turn it came from.
+derived from the plaintext and the tenant, so that a turn's thought has the same blob in every process, and no nonce is
+used twice. Equal thoughts of two turns have different blobs: a blob shows its turn.
 """
 
 import base64
@@ -22,14 +22,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 VERSION = b"\x02"
 _NONCE_BYTES = 12
 _LEVEL = 1
-"""Low, because sealing delays the tokens of other turns. 16,000 characters of English: 0.06 ms for 7.1 kB; with level 6
-0.28 ms for 6.4 kB."""
+"""Low, because sealing delays the tokens of other turns. 16,000 characters of English take 0.06 ms and 7.1 kB; with
+level 6, 0.28 ms and 6.4 kB."""
 MAX_TEXT_BYTES = 16 * 1024 * 1024
 """A blob with more text is refused."""
 
 
 def secret(key_file: str | None, model: str) -> bytes:
-    """Returns the deployment's secret: the file's content, else one derived from the model's name. Raises OSError."""
+    """Returns the deployment's secret: the file's content, else one from the model's name. Raises OSError."""
     return Path(key_file).read_bytes().strip() if key_file else b"turnwire:" + model.encode()
 
 
@@ -44,8 +44,8 @@ class Sealer:
 
     @classmethod
     def load(cls, key_file: str | None, model: str) -> "Sealer":
-        """Makes the deployment's sealer. Without a key file the key follows from the model's name: blobs then work
-        across restarts and processes, but anyone who knows the name could make one.
+        """Makes the deployment's sealer. Without a key file the key is derived from the model's name: blobs then work
+        across restarts and processes, but anyone with the name could make one.
 
         Raises:
             OSError: the file cannot be read.
@@ -53,9 +53,9 @@ class Sealer:
         return cls(secret(key_file, model))
 
     def of(self, tenant: str | None) -> "TenantSealer":
-        """The sealer of one tenant, always the same object. None: the only tenant of a server without keys."""
-        known = self._tenants.get(tenant)
-        return known or self._tenants.setdefault(tenant, TenantSealer(self._cipher, self._nonce_key, tenant))
+        """Returns the sealer of one tenant, always the same object. None: the only tenant of a server without keys."""
+        sealer = self._tenants.get(tenant)
+        return sealer or self._tenants.setdefault(tenant, TenantSealer(self._cipher, self._nonce_key, tenant))
 
 
 class TenantSealer:

@@ -1,8 +1,8 @@
 """Sends and receives frames: the sender drains its outboxes within credit, the receiver grants it.
 
 The worker sends token frames to parser shards, the parser sends event frames to frontends; both use `FrameSender`, and
-their receivers `FrameReceiver`. Frames are formed by draining, never by waiting: whatever was marked in a tick of the
-loop goes out at its end, in one frame per receiver.
+their receivers `FrameReceiver`. Frames are formed by draining, never by waiting: whatever was scheduled in a tick of
+the loop is sent at its end, in one frame per receiver.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from services.runtime.process import Links, Process
 from services.runtime.streams.links import ReceiveLink, SendLink, generation
 
 FRAME_BYTES = 128 * 1024
-"""About how much a frame should hold. A frame is handled in one go, so this bounds how long a receiver's other messages
-wait; escaped sixfold, the worst that JSON does to text, it is still below any server's limit."""
+"""The approximate size of a frame. A receiver handles a frame without a break, so this bounds how long its other
+messages wait. Even if JSON escapes every character with six, a frame is below any server's limit."""
 INITIAL_WINDOW = 256 * 1024
-"""Bytes under way to a receiver before its first heartbeat."""
+"""Bytes that may be under way to a receiver before its first heartbeat."""
 DRAIN_AGAIN_S = 0.5
-"""After a failure to drain to a receiver."""
+"""Time until the next attempt after a failure to drain to a receiver."""
 REPLAY_AGAIN_S = 0.5
 """A replay of the same stream is not requested again within this time."""
 MAX_REPLAYS = 4096
@@ -36,7 +36,7 @@ _decode_credit = msgspec.json.Decoder(Credit).decode
 _decode_replay = msgspec.json.Decoder(Replay).decode
 
 Fill = Callable[[str, int], msgspec.Struct | None]
-"""(receiver, seq) → the next frame for it, or None where there is nothing (the number is then not used)."""
+"""(receiver, seq) → the next frame for the receiver; None: nothing to send, and the number is not used."""
 
 
 class FrameSender:
@@ -54,11 +54,11 @@ class FrameSender:
     ) -> None:
         """
         Args:
-            fill: takes the next frame's worth, some `FRAME_BYTES`, out of a receiver's outbox.
+            fill: takes the next frame, about `FRAME_BYTES`, out of a receiver's outbox.
             on_credit: (receiver, seq): everything up to that frame has arrived.
             on_replay: rewinds the streams that the request names; the sender then drains again.
-            on_unsendable: (receiver, frame): puts back what a frame that cannot be encoded holds, and ends the streams
-                to blame. Returns False where there is none.
+            on_unsendable: (receiver, frame): takes back a frame that cannot be encoded, and ends the streams that
+                caused it. Returns False if there are none.
         """
         self._process = process
         self._receivers: Stage = receivers
@@ -69,8 +69,8 @@ class FrameSender:
         self._on_unsendable = on_unsendable
         self._links: dict[str, SendLink] = {}
         self._generation = 0
-        self._marked: dict[str, None] = {}
-        self._scheduled = False
+        self._scheduled: dict[str, None] = {}
+        self._drain_due = False
         self.replays = 0
 
     async def start(self) -> None:
@@ -80,7 +80,7 @@ class FrameSender:
         self._call_soon = self._loop.call_soon
         await process.subscribe(subjects.credit(process.stage, process.id), self._credited)
         await process.subscribe(subjects.replay(process.stage, process.id), self._replayed)
-        process.on_reconnect.append(self.schedule)
+        process.on_reconnect.append(self._drain_soon)
         counters = {"turnwire_stream_replays_total": ("Replays requested of this process.", lambda: self.replays)}
         register(process.metrics, CountCollector(counters))
 
@@ -93,28 +93,22 @@ class FrameSender:
             replays={id: link.last_replay for id, link in links if link.last_replay},
         )
 
-    def mark(self, receiver: str) -> None:
+    def schedule(self, receiver: str) -> None:
         """Drains to this receiver at the end of this tick, or once there is credit."""
-        self._marked[receiver] = None
-        if not self._scheduled:
-            self.schedule()
+        self._scheduled[receiver] = None
+        if not self._drain_due:
+            self._drain_soon()
 
-    def marked(self, receiver: str) -> bool:
-        """Returns whether this receiver is marked."""
-        return receiver in self._marked
-
-    def schedule(self) -> None:
-        """Drains at the end of this tick."""
-        if not self._scheduled:
-            self._scheduled = True
-            self._call_soon(self._drain)
+    def is_scheduled(self, receiver: str) -> bool:
+        """Returns whether this receiver is scheduled."""
+        return receiver in self._scheduled
 
     def forget(self, receiver: str) -> None:
         """Removes a receiver that has left. A later frame to it starts a new generation; the receiver then discards
         what it had of this sender."""
         if self._links.pop(receiver, None) is not None:
             self._generation += 1
-        self._marked.pop(receiver, None)
+        self._scheduled.pop(receiver, None)
 
     def _link(self, receiver: str) -> SendLink:
         link = self._links.get(receiver)
@@ -124,34 +118,39 @@ class FrameSender:
             link = self._links[receiver] = SendLink(window, self._generation)
         return link
 
+    def _drain_soon(self) -> None:
+        if not self._drain_due:
+            self._drain_due = True
+            self._call_soon(self._drain)
+
     def _drain(self) -> None:
-        self._scheduled = False
+        self._drain_due = False
         if not self._process.bus.connected:
-            return  # all marks are kept; `on_reconnect` drains
-        for receiver in list(self._marked):
+            return  # all receivers stay scheduled; `on_reconnect` drains
+        for receiver in list(self._scheduled):
             try:
                 self._drain_to(receiver)
             except Exception:
-                # One receiver's failure must not affect the others. Its own streams must not wait for the next mark,
-                # which comes only with new output.
-                self._marked.pop(receiver, None)
+                # One receiver's failure must not affect the others. It is scheduled again here, because its outbox does
+                # that only with new output.
+                self._scheduled.pop(receiver, None)
                 self._process.log.exception("stream.drain_failed", receiver=receiver)
-                self._loop.call_later(DRAIN_AGAIN_S, self._mark_again, receiver)
+                self._loop.call_later(DRAIN_AGAIN_S, self._schedule_again, receiver)
 
-    def _mark_again(self, receiver: str) -> None:
+    def _schedule_again(self, receiver: str) -> None:
         if receiver in self._links:
-            self.mark(receiver)
+            self.schedule(receiver)
 
     def _drain_to(self, receiver: str) -> None:
         link = self._link(receiver)
         while link.open:
             frame = self._fill(receiver, link.seq + 1)
             if frame is None:
-                del self._marked[receiver]
+                del self._scheduled[receiver]
                 return
             try:
                 data = msgspec.json.encode(frame)
-            except Exception:  # of any kind: msgspec calls methods of the objects in the frame
+            except Exception:  # any kind: msgspec calls methods of the objects in the frame
                 if self._on_unsendable is None or not self._on_unsendable(receiver, frame):
                     raise
                 continue
@@ -168,8 +167,8 @@ class FrameSender:
             return
         link.credit(credit.seq, credit.window, credit.replays_requested)
         self._on_credit(credit.receiver, link.delivered)
-        if credit.receiver in self._marked and link.open:
-            self.schedule()
+        if credit.receiver in self._scheduled and link.open:
+            self._drain_soon()
 
     def _replayed(self, delivery: Delivery) -> None:
         replay = _decode_replay(delivery.data)
@@ -184,7 +183,7 @@ class FrameSender:
         )
         self._on_replay(replay)
         self._on_credit(replay.receiver, link.delivered)
-        self.mark(replay.receiver)
+        self.schedule(replay.receiver)
 
 
 class FrameReceiver:
@@ -200,8 +199,8 @@ class FrameReceiver:
     ) -> None:
         """
         Args:
-            positions: this process's positions in all streams of a sender.
-            on_given_up: a living sender took this process for dead; its streams are elsewhere or lost.
+            positions: returns this process's positions in all streams of a sender.
+            on_given_up: called if a living sender took this process for dead; its streams are elsewhere or lost.
         """
         self._process = process
         self._senders: Stage = senders
@@ -209,9 +208,9 @@ class FrameReceiver:
         self._on_given_up = on_given_up
         self._links: dict[str, ReceiveLink] = {}
         self._former: FIFOCache[str, ReceiveLink] = FIFOCache(MAX_FORMER)
-        """Of senders without heartbeats. If they are alive after all, they may have given this process up."""
+        """The links of senders without heartbeats. If they are alive, they may have given this process up."""
         self._requested: TTLCache[tuple[ReceiveLink, str], None] = TTLCache(MAX_REPLAYS, REPLAY_AGAIN_S)
-        """The streams of which a replay was requested lately."""
+        """Streams with a recent replay request."""
         self.gaps = 0
         counters = {"turnwire_bus_gaps_total": ("Holes found in streams.", lambda: self.gaps)}
         register(process.metrics, CountCollector(counters))
@@ -219,12 +218,12 @@ class FrameReceiver:
         process.registry.on_leave(self._left)
 
     def opens(self, sender: str, seq: int) -> bool:
-        """Returns whether a frame may be handled; False for one of a link that its sender has given up since."""
+        """Returns whether a frame may be handled; False: its sender has since given up the link."""
         link = self._links.get(sender)
         return (link is not None and link.generation == generation(seq)) or self._link(sender, seq) is not None
 
     def arrived(self, sender: str, seq: int, size: int) -> None:
-        """Records that a frame was handled. Grants credit, and requests a replay where frames before it are missing."""
+        """Records that a frame was handled. Grants credit, and requests a replay if frames before it are missing."""
         link = self._links[sender]
         if link.arrived(seq, size):
             self._replay_all(sender)
@@ -232,20 +231,20 @@ class FrameReceiver:
             self._grant(sender, link)
 
     def acknowledge(self) -> None:
-        """Grants every sender the credit for what has arrived, for a process that leaves."""
+        """Acknowledges all frames that have arrived, before the process leaves."""
         for sender, link in self._links.items():
             self._grant(sender, link)
 
     def gap(self, sender: str, position: StreamPosition) -> None:
-        """Requests a replay of one stream with a gap, unless that was just done."""
+        """Requests a replay of one stream with a gap, unless one was just requested."""
         key = (self._links[sender], position.turn)
         if key not in self._requested:
             self._requested[key] = None
             self._request(sender, [position], everything=False)
 
     def _link(self, sender: str, seq: int) -> ReceiveLink | None:
-        """Returns the link that a number belongs to; None for one of the past."""
-        link = self._known(sender)
+        """Returns the link that a number belongs to; None if the link has ended."""
+        link = self._current_link(sender)
         number = generation(seq)
         if link is not None and number <= link.generation:
             return link if number == link.generation else None
@@ -255,7 +254,7 @@ class FrameReceiver:
         link = self._links[sender] = ReceiveLink(self._process.config.bus.window_bytes, number)
         return link
 
-    def _known(self, sender: str) -> ReceiveLink | None:
+    def _current_link(self, sender: str) -> ReceiveLink | None:
         if sender in self._former:
             self._links[sender] = self._former.pop(sender)
             self._expect(sender)
@@ -292,7 +291,7 @@ class FrameReceiver:
             return
         me = self._process.id
         seq = peer.sent.get(me)
-        link = self._known(peer.id) if seq is None else self._link(peer.id, seq)
+        link = self._current_link(peer.id) if seq is None else self._link(peer.id, seq)
         if seq is None or link is None:
             link = self._links.get(peer.id)
             if link is not None and link.absent():

@@ -1,7 +1,7 @@
 """Decides when a frontend is gone, so that no process waits for its turns any more.
 
-A frontend without heartbeats may be suspended; its clients are still connected and wait. A dead one has no subscription
-any more, which NATS reports at once. So its subject is probed; while there is a subscriber, its turns are kept for
+A frontend without heartbeats may be suspended, with clients that are still connected and wait. A dead frontend has no
+subscription, which NATS reports at once. So its subject is probed; while there is a subscriber, its turns are kept for
 `recovery_s`.
 """
 
@@ -16,14 +16,14 @@ from services.runtime.process import Process
 
 
 class FrontendWatch:
-    """Watches all frontends for one process, which has turns of theirs."""
+    """Watches all frontends for one process that has their turns."""
 
     def __init__(self, process: Process, on_gone: Callable[[str], None]) -> None:
         """`on_gone`: called with the id of a frontend that has left, was lost, or did not come back in time."""
         self._process = process
         self._on_gone = on_gone
         self._silent: dict[str, float] = {}
-        """Frontends without heartbeats that may come back, and since when."""
+        """Frontend without heartbeats that may come back → the time since."""
         process.registry.on_leave(self._left)
         process.registry.on_join(self._joined)
         process.on_tick.append(self._tick)
@@ -51,7 +51,7 @@ class FrontendWatch:
                 self._probe(frontend)
 
     def _probe(self, frontend: str) -> None:
-        frame = EventFrame(self._process.id, 0)  # frontends reply to it, and that is all
+        frame = EventFrame(self._process.id, 0)  # frontends only reply to it
         self._process.probe(subjects.events(frontend), frame, partial(self._gone, frontend))
 
     def _gone(self, frontend: str) -> None:

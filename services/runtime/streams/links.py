@@ -6,19 +6,19 @@ messages a second. A skipped number is a lost (or late) frame: the receiver requ
 positions. The sender's heartbeats show what else was lost: they hold the last number sent (lost frames at the end), the
 last replay request handled (a lost request) and the last number acknowledged (lost credit).
 
-A sender that took a receiver for dead has given its streams to others. If the receiver is alive after all, the sender
-begins a new link, whose numbers are of the next generation (their upper bits): the receiver then discards what it had
-of this sender. If nothing more is sent, the sender's heartbeats show the same by having no number for the receiver.
+A sender that took a receiver for dead has moved its streams to others. If the receiver is alive, the sender begins a
+new link, with numbers of the next generation (their upper bits); the receiver then discards what it had of this sender.
+If nothing more is sent, the sender's heartbeats show this, because they have no number for the receiver.
 
-Lost frames are never sent again as such: streams are, from a position, in new frames, and receivers drop what they
-have.
+Lost frames are not repeated: their streams are sent again from a position, in new frames, and receivers drop what they
+already have.
 """
 
 from collections import deque
 
 GENERATION_BITS = 32
 ABSENCES = 2
-"""Heartbeats without a number that end a link; fewer may have been overtaken by frames."""
+"""Consecutive heartbeats without a number that end a link; a frame may overtake one."""
 
 
 def generation(seq: int) -> int:
@@ -35,13 +35,13 @@ class SendLink:
         self.seq = generation << GENERATION_BITS
         self.under_way = 0
         self.last_replay = 0
-        """The number of the last replay request."""
+        """The number of the last replay request that was handled."""
         self._sizes: deque[tuple[int, int]] = deque()
         self._credit = (0, 0)
 
     @property
     def open(self) -> bool:
-        """Whether another frame may be sent now. The last one may exceed the window by its own size."""
+        """Whether another frame may be sent now. The last frame may exceed the window by its own size."""
         return self.under_way < self.window
 
     def sent(self, size: int) -> None:
@@ -76,7 +76,7 @@ class SendLink:
 
     @property
     def delivered(self) -> int:
-        """The last number up to which all frames were handled, or what they held is to be sent again."""
+        """The last number up to which all frames were handled, or their content is sent again."""
         seq, replays_requested = self._credit
         return seq if replays_requested <= self.last_replay else 0
 
@@ -88,7 +88,7 @@ class ReceiveLink:
         self.window = window
         self.generation = generation
         self.last = generation << GENERATION_BITS
-        """The greatest number that arrived or was given up."""
+        """The highest number that arrived or was given up."""
         self.replays_requested = 0
         """The number of the last replay request."""
         self._acknowledged = self.last

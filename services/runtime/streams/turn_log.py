@@ -1,9 +1,9 @@
-"""A turn's events as a log that can be read again from any point, and the cursor that drops what was read.
+"""A log of a turn's events that can be read again from any point, and the cursor that drops events which were read.
 
-The sender keeps a `TurnLog`. Text is joined per block, so a log costs what the turn's text costs, and a reader that was
-held up gets one long delta instead of many short ones. Sender and receiver each keep a `Cursor`: what was sent, what
-arrived. Replays, repeats and a second parse of the same tokens by another process all look alike to a cursor: it drops
-what it has passed, takes what comes next, and reports a hole.
+The sender keeps a `TurnLog`. Text is joined per block, so a log takes the memory of the turn's text, and a delayed
+reader gets one long delta instead of many short ones. Sender and receiver each keep a `Cursor`: up to where events were
+sent, and up to where they arrived. A cursor handles replays, repeats and another process's parse of the same tokens
+alike: it drops what it has passed, takes what comes next, and reports a gap.
 """
 
 import sys
@@ -29,9 +29,9 @@ from schemas.events import (
 LoggedEvent = OutputTokens | BlockStart | Delta | Dispatch | BlockStop | Finish | Failed | Interrupted
 
 TOKEN_BYTES = 8
-"""A token id and its comma in JSON."""
+"""Bytes of a token id and its comma in JSON."""
 LOGPROB_BYTES = 100
-"""A token or alternative with its log probability, in JSON."""
+"""Bytes of a token or alternative with its log probability, in JSON."""
 
 
 class Verdict(Enum):
@@ -42,8 +42,8 @@ class Verdict(Enum):
 
 
 class Cursor:
-    """A position in a turn: `blocks` were started, the last of them has `length` characters and may be `stopped`; and
-    `tokens` ids were passed, where there are any."""
+    """A position in a turn: `blocks` were started, the last one has `length` characters and may be `stopped`; `tokens`
+    ids were passed, if the turn has ids."""
 
     __slots__ = ("_dispatch_due", "blocks", "ended", "length", "stopped", "tokens")
 
@@ -53,11 +53,11 @@ class Cursor:
         self.tokens = 0
         self.stopped = True
         self._dispatch_due = False
-        """The open block is a call, and its `Dispatch` has not come."""
+        """Whether the open block is a call and its `Dispatch` has not come."""
         self.ended = False
 
     def accept(self, event: LoggedEvent) -> LoggedEvent | Verdict:
-        """The part of `event` that is new (and moves the cursor behind it), or why there is none."""
+        """Returns the new part of `event` and moves the cursor past it, or returns why there is none."""
         if self.ended:
             return Verdict.REPEAT
         if isinstance(event, Delta):
@@ -140,11 +140,11 @@ class Cursor:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The block that is open or comes next, and how many of its characters were passed. Places can be compared."""
+        """The number of the open or next block, and how many of its characters were passed. Places can be compared."""
         return (self.blocks, 0) if self.stopped else (self.blocks - 1, self.length)
 
-    def standing(self, turn: str, attempt: int) -> StreamPosition:
-        """Where to replay from."""
+    def position(self, turn: str, attempt: int) -> StreamPosition:
+        """Returns the position for a replay."""
         block, length = self.place
         return StreamPosition(turn, attempt, length, block, self.tokens)
 
@@ -153,7 +153,7 @@ class Cursor:
         place = (max(position.block, 0), max(position.offset, 0))
         if place <= self.place:
             block, self.length = place
-            # A receiver that has no text of a block may lack its start.
+            # A receiver without text of a block may lack its start.
             self.stopped = self.length == 0
             self.blocks = block if self.stopped else block + 1
         self.tokens = min(self.tokens, max(position.tokens, 0))
@@ -169,40 +169,40 @@ class _Block:
         self.length = 0
         self.stop: BlockStop | None = None
         self.logprobs: list[TokenLogprob] = []
-        """In order of place. Some may stand behind the text so far."""
+        """Sorted by place. Some places may be after the text so far."""
 
     def text(self) -> str:
-        """All of it, joined for good."""
+        """Returns all text, and keeps it joined."""
         self.pieces[:] = ["".join(self.pieces)]
         return self.pieces[0]
 
     def dispatch(self) -> Dispatch | None:
-        """The event of a complete call; None for any other block, and for a call that is too long."""
+        """Returns the `Dispatch` of a complete call; None for any other block, and for a call that is too long."""
         start, stop = self.start, self.stop
         if start.kind != "tool_use" or stop is None or not stop.complete or self.length > MAX_DISPATCH:
             return None
         return Dispatch(start.block, start.call_id or "", start.name or "", self.text())
 
     def text_from(self, offset: int, room: int) -> str:
-        """At most `room` characters from `offset` on, which must not be the end."""
+        """Returns at most `room` characters from `offset` on, which must be before the end."""
         pieces = self.pieces
         if not offset:
             self.text()
         first = len(pieces) - 1
         at = self.length - len(pieces[first])
-        while at > offset:  # as a rule it is the last piece
+        while at > offset:  # usually the last piece
             first -= 1
             at -= len(pieces[first])
         if first < len(pieces) - 1:
-            # Joined for good: a reader that takes a long text in many steps must not walk along it each time.
+            # Kept joined, so that reading a long text in many steps takes linear time.
             pieces[first:] = ["".join(pieces[first:])]
         start = offset - at
         return pieces[first][start : start + room]
 
     def logprobs_of(self, offset: int, text: str, room: int) -> tuple[str, list[TokenLogprob], int]:
-        """The tokens of `text`, which begins at `offset`. Where they exceed the room, it is cut before one of them.
+        """Finds the tokens of `text`, which begins at `offset`, and cuts the text before a token that exceeds the room.
 
-        Returns the text, its tokens, and about how many bytes these take.
+        Returns the text, its tokens, and their approximate size in bytes.
         """
         tokens = self.logprobs
         first = bisect_left(tokens, offset, key=_place)
@@ -225,9 +225,9 @@ class TurnLog:
         self._blocks: list[_Block] = []
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprob | None] = []
-        """One for each id, or none at all."""
+        """One for each id, or empty."""
         self.size = 0
-        """Events that were appended."""
+        """The number of events that were added."""
         self.terminal: Finish | Failed | Interrupted | None = None
 
     def add(self, text: str) -> None:
@@ -250,12 +250,11 @@ class TurnLog:
 
     @property
     def tokens(self) -> int:
-        """How many ids were added."""
+        """The number of ids that were added."""
         return len(self._ids)
 
     def append(self, event: LoggedEvent) -> None:
-        """Adds the next event, which must be the next in order. A `Dispatch` needs no adding: `read` makes it. Ids are
-        added by `add_tokens`."""
+        """Adds the next event. Ignores a `Dispatch`, which `read` makes, and ids, which `add_tokens` adds."""
         if isinstance(event, Delta):
             self.add(event.text)
             return
@@ -270,9 +269,9 @@ class TurnLog:
             self.terminal = event
 
     def read(self, cursor: Cursor, room: int = sys.maxsize) -> tuple[list[LoggedEvent], int]:
-        """The events behind the cursor, deltas joined, up to about `room` characters; moves the cursor past them.
+        """Reads the events after the cursor, with joined deltas, up to about `room` characters, and moves the cursor.
 
-        Returns the events and the room that is left; if that is 0, there may be more to read.
+        Returns the events and the room that is left; if it is 0, there may be more to read.
         """
         out: list[LoggedEvent] = []
         if cursor.tokens < len(self._ids):
@@ -314,7 +313,7 @@ class TurnLog:
         return out, max(room, 0)
 
     def _read_tokens(self, cursor: Cursor, room: int) -> tuple[list[LoggedEvent], int]:
-        """The ids behind the cursor, before any event that was made of them: with room left, all of them."""
+        """Reads the ids after the cursor, before the events made of them: all of them, if there is room left."""
         at = end = cursor.tokens
         while end < len(self._ids) and (room > 0 or end == at):
             room -= TOKEN_BYTES
@@ -327,39 +326,39 @@ class TurnLog:
 
     @property
     def end(self) -> tuple[int, int]:
-        """The place (see `Cursor.place`) behind the last event."""
+        """The place (`Cursor.place`) after the last event."""
         if self.open_kind is None:
             return len(self._blocks), 0
         return len(self._blocks) - 1, self._blocks[-1].length
 
     @property
     def blocks(self) -> int:
-        """How many blocks were started."""
+        """The number of blocks that were started."""
         return len(self._blocks)
 
     @property
     def open_kind(self) -> BlockKind | None:
-        """The kind of the block that is open."""
+        """The kind of the open block; None: no block is open."""
         if not self._blocks or self._blocks[-1].stop is not None:
             return None
         return self._blocks[-1].start.kind
 
     def text(self, block: int) -> str:
-        """All text of a block so far."""
+        """Returns all text of a block so far."""
         return self._blocks[block].text()
 
     def ends(self, block: int) -> tuple[BlockStart, BlockStop | None]:
-        """How a block began, and how it ended if it did."""
+        """Returns the start of a block, and its stop if it has one."""
         return self._blocks[block].start, self._blocks[block].stop
 
     def dispatch(self, block: int) -> Dispatch | None:
-        """The `Dispatch` of a block that is a complete call."""
+        """Returns the `Dispatch` of a block that is a complete call; None: it is not."""
         return self._blocks[block].dispatch()
 
 
 def with_dispatches(events: Iterable[LoggedEvent], log: TurnLog) -> Iterator[LoggedEvent]:
-    """Block events one by one, as recorded or as a family's parser returns them, with the `Dispatch` of each complete
-    call; `log` must have got all events before."""
+    """Yields block events of a recording or a family's parser, with the `Dispatch` of each complete call. Adds them to
+    `log`, which must have all earlier events."""
     for event in events:
         log.append(event)
         if isinstance(event, Dispatch):

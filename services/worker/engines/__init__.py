@@ -1,1 +1,1 @@
-"""The engines, each in a package of its own."""
+"""The engines, each in its own package."""

@@ -15,17 +15,17 @@ BUILT_IN = {
     "trtllm": "services.worker.engines.trtllm.engine:TrtllmEngine",
     "vllm": "services.worker.engines.vllm.engine:VllmEngine",
 }
-"""Listed here, too, since a clone that was never installed has no entry points. No package can replace these."""
+"""The engines that no package can replace. A clone that was never installed has no entry points for them."""
 
 
 def installed_engines() -> dict[str, EntryPoint]:
-    """Every engine that can be chosen, by name."""
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
-    return found | {name: EntryPoint(name, path, GROUP) for name, path in BUILT_IN.items()}
+    """Returns every engine that can be chosen, by name."""
+    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
+    return installed | {name: EntryPoint(name, path, GROUP) for name, path in BUILT_IN.items()}
 
 
 def load_engine(name: str) -> Callable[[WorkerConfig], Engine]:
-    """The class or function of the entry point called `name`.
+    """Imports the class or function of the entry point called `name`.
 
     Raises ConfigError if there is no such engine, Invalid if it cannot be imported.
     """
@@ -40,5 +40,5 @@ def load_engine(name: str) -> Callable[[WorkerConfig], Engine]:
 
 
 def open_engine(name: str, config: WorkerConfig) -> Engine:
-    """The engine called `name`, not yet started. Raises as `load_engine` does."""
+    """Makes the engine called `name` without starting it. Raises as `load_engine`."""
     return load_engine(name)(config)

@@ -1,4 +1,4 @@
-"""The parts that engines share: open turns with a watchdog, blocking work on daemon threads, and forms of arguments."""
+"""The parts that engines share: open turns with a watchdog, daemon threads for blocking work, and arguments."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class OpenTurn:
     """One open turn, and the handle that closes it.
 
-    It ends once: with a terminal delta, a failure, or because it was closed. Whatever comes after that is ignored.
+    It ends once: with a terminal delta, with a failure, or because it was closed. Later calls are ignored.
     """
 
     __slots__ = ("_put", "_released", "_sink", "_turns", "ended", "id", "task")
@@ -29,14 +29,14 @@ class OpenTurn:
         self.id = turn_id
         self.ended = False
         self.task: asyncio.Task[None] | None = None
-        """Made by `run`."""
+        """The task that `run` started."""
         self._turns = turns
         self._sink = sink
         self._put = sink.put
         self._released = released
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`, which passes an engine's results on, in a task. The end of the turn cancels it."""
+        """Runs `work`, which passes on an engine's results, in a task. The end of the turn cancels it."""
         self.task = asyncio.create_task(work)
 
     def put(self, delta: Delta) -> None:
@@ -53,7 +53,7 @@ class OpenTurn:
             self._sink.fail(error)
 
     def close(self) -> None:
-        """See `Handle.close`."""
+        """Ends the turn without calling its sink. Does nothing after its end."""
         if not self.ended:
             self._end()
 
@@ -66,25 +66,25 @@ class OpenTurn:
 
 
 class _FirstTurn:
-    """The sink of a turn that tests an engine before it serves. Made on the loop."""
+    """The sink of a turn that tests an engine before it serves. To be made on the loop."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the turn has ended; has its error."""
+        """Done when the turn has ended, with its error if it failed."""
 
     def put(self, delta: Delta) -> None:
-        """See `Sink.put`."""
+        """Notes a terminal delta."""
         if delta.finish is not None and not self.ended.done():
             self.ended.set_result(None)
 
     def fail(self, error: TurnwireError) -> None:
-        """See `Sink.fail`."""
+        """Notes the error."""
         if not self.ended.done():
             self.ended.set_exception(error)
 
 
 async def decode_one(engine: Engine, sampling: Sampling) -> None:
-    """Decodes one token, before the engine serves. Raises as `Engine.open`, and the error of the turn."""
+    """Decodes one token before the engine serves. Raises as `Engine.open`, or the error of the turn."""
     first = _FirstTurn()
     handle = engine.open(EngineRequest("start", [0], sampling, []), first)
     try:
@@ -94,7 +94,7 @@ async def decode_one(engine: Engine, sampling: Sampling) -> None:
 
 
 class OpenTurns:
-    """All open turns of one engine, which the engine's death reaches. `on_death` is called behind their ends."""
+    """All open turns of one engine. Its death ends them; then `on_death` is called."""
 
     def __init__(self, engine: str, on_death: Callable[[], object] = lambda: None) -> None:
         self._engine = engine
@@ -111,20 +111,20 @@ class OpenTurns:
 
     @property
     def over(self) -> bool:
-        """Dead or stopped."""
+        """Whether the engine is dead or stopped."""
         return self._stopped or self.death is not None
 
     def load(self, slots: int, queue_limit: int, kv_used: float | None) -> Load:
-        """The load of an engine with so many slots; turns beyond them wait."""
+        """Returns the load of an engine with `slots` slots; turns beyond them wait."""
         running = min(len(self._turns), slots)
         return Load(running, len(self._turns) - running, slots, queue_limit, kv_used)
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks of the open turns."""
+        """Returns the tasks of the open turns."""
         return [turn.task for turn in self._turns.values() if turn.task is not None]
 
     def open(self, turn_id: str, sink: Sink, released: Callable[[], object] = lambda: None) -> OpenTurn:
-        """A new turn. `released` is called once, when it ends, before the end is passed to the sink.
+        """Opens a turn. `released` is called once, when it ends, before the end is passed to the sink.
 
         Raises Invalid for an id that is in use, EngineDied if the engine is dead or stopped.
         """
@@ -140,7 +140,7 @@ class OpenTurns:
         return turn
 
     def die(self, reason: str) -> None:
-        """The engine is dead for good: EngineDied in every open turn, and in every later `open`."""
+        """Ends every open turn with EngineDied; every later `open` raises it."""
         if self.death is None:
             self.death = reason
             for turn in list(self._turns.values()):
@@ -148,7 +148,7 @@ class OpenTurns:
             self._on_death()
 
     def died(self) -> EngineDied:
-        """A new error for a dead engine."""
+        """Makes an error for a dead engine."""
         return EngineDied(f"the {self._engine} engine died: {self.death}", code=ENGINE_DIED)
 
     def stepped(self) -> None:
@@ -156,10 +156,10 @@ class OpenTurns:
         self._stepped_at = time.monotonic()
 
     def watch(self, limit_s: float, check: Callable[[], str | None], interval_s: float = 0.25) -> None:
-        """From now on the engine is dead when no step comes for `limit_s` seconds while turns are open, or for the
-        reason that `check` returns."""
+        """Starts the watchdog: the engine is dead if no step comes for `limit_s` seconds while turns are open, or if
+        `check` returns a reason."""
 
-        async def watching() -> None:
+        async def run() -> None:
             while self.death is None:
                 await asyncio.sleep(interval_s)
                 if reason := check():
@@ -167,10 +167,10 @@ class OpenTurns:
                 elif self._turns and time.monotonic() - self._stepped_at > limit_s:
                     self.die(f"it reported nothing, no step in {limit_s:.0f} s")
 
-        self._watcher = asyncio.create_task(watching())
+        self._watcher = asyncio.create_task(run())
 
     def stop(self) -> None:
-        """Ends every open turn with CANCELLED; no new one is opened."""
+        """Ends every open turn with CANCELLED; every later `open` raises EngineDied."""
         self._stopped = True
         if self._watcher is not None:
             self._watcher.cancel()
@@ -179,9 +179,9 @@ class OpenTurns:
 
 
 async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
-    """`work()` on a thread of its own; returns its result or raises its error.
+    """Runs `work()` on a daemon thread; returns its result or raises its error.
 
-    A daemon thread, unlike those of asyncio's executor: Ctrl-C while a model loads must not wait for the load. Threads
+    Threads of asyncio's executor are not daemons, but Ctrl-C while a model loads must not wait for the load. Threads
     that `work` starts are daemons by default, too.
     """
     future: Future[T] = Future()
@@ -192,7 +192,7 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
             future.set_result(work())
         except Exception as error:
             future.set_exception(error)
-        except BaseException as error:  # SystemExit too: without a result the waiter would wait for ever
+        except BaseException as error:  # also SystemExit: without a result the caller would wait forever
             future.set_exception(RuntimeError(f"{name}: {error!r}"))
 
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -200,17 +200,17 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
 
 
 async def run_for(limit_s: float, work: Callable[[], object], name: str) -> None:
-    """`work()` on a daemon thread, and so many seconds for it. What takes longer goes on without being waited for."""
+    """Runs `work()` on a daemon thread and waits for it, at most `limit_s` seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
             await in_daemon_thread(work, name)
 
 
 def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
-    """The one keyword argument for the library's parameters of guided decoding; None where decoding is free.
+    """Returns the one keyword argument for the library's parameters of guided decoding; None: decoding is free.
 
-    The libraries start a grammar at the first token that they decode: the rest of a turn that was broken off cannot be
-    held to it.
+    The libraries start a grammar at the first token that they decode, so that it cannot guide the rest of an
+    interrupted turn.
     """
     form = request.guided
     if form is None:
@@ -221,6 +221,6 @@ def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
 
 
 def chosen_first(token: int, values: Mapping[int, float], top: int | None) -> list[tuple[int, float]]:
-    """(token, log probability) of the chosen token, and of `top` others, likeliest first (None: of all)."""
+    """Returns (token, log probability) of the chosen token, then of the `top` likeliest others (None: all)."""
     others = sorted((pair for pair in values.items() if pair[0] != token), key=lambda pair: -pair[1])
     return [(token, values.get(token, float("-inf"))), *others[:top]]

@@ -1,1 +1,1 @@
-"""Which KV blocks this worker holds, and their publication."""
+"""Tracks and publishes the KV blocks that a worker holds."""

@@ -1,8 +1,8 @@
 """Indexes what this worker's KV cache holds, by the keys that all workers share. Pure.
 
-It has two sources. An engine with KV events reports every block, and its hash is kept beside our key. Of any other
-engine with a prefix cache the index assumes what such a cache does: the blocks of a turn's prompt are there when it is
-taken, those of its output when it ends, and the least recently used go when the capacity is reached.
+An engine with KV events reports every block; the index maps its hashes to our keys. For any other engine with a prefix
+cache the index assumes the usual: the blocks of a prompt are cached when its turn is accepted, those of its output when
+the turn ends, and the least recently used are evicted when the capacity is reached.
 """
 
 from bisect import bisect_left
@@ -16,17 +16,17 @@ from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, KvEve
 from services.worker.kv.held_blocks import HeldBlocks
 
 DEFAULT_BLOCKS = 65536
-"""Assumed where an engine does not report its capacity."""
+"""The assumed capacity of an engine that does not report it."""
 _FIRST_LOOK = 64
-"""Blocks of a prompt that are looked up at first: the keys of a prompt that nothing is held of are not all made."""
+"""Blocks of a prompt that are looked up at first, so that an unknown prompt costs the keys of these only."""
 
 
 class Changes(Struct):
-    """Changes since the last call. `cleared` applies first."""
+    """Changes since the last `take_changes`. `cleared` applies first."""
 
     cleared: bool = False
     held: dict[int, bool] = {}
-    """By key: whether the block is there now."""
+    """Key → whether the block is held now."""
 
 
 class KvBlockIndex:
@@ -41,14 +41,14 @@ class KvBlockIndex:
         """(rank, the engine's hash) → key."""
         self._changes = Changes()
         self.followed = True
-        """Changes are recorded."""
+        """Whether changes are recorded."""
 
     def keys(self) -> list[int]:
-        """Every block; of the assumed ones the least recently used first."""
+        """Returns the keys of all blocks; the least recently used of the assumed ones come first."""
         return [*self._reported, *self._assumed.keys()]
 
     def take_changes(self) -> Changes:
-        """The changes since the last call."""
+        """Returns the changes since the last call."""
         changes, self._changes = self._changes, Changes()
         return changes
 
@@ -64,18 +64,17 @@ class KvBlockIndex:
             self._reported.clear()
             self._changes = Changes(cleared=True)
         else:
-            for rank, block in [known for known in self._keys if known[0] == event.rank]:
+            for rank, block in [place for place in self._keys if place[0] == event.rank]:
                 self._release(rank, block)
 
     def used(self, keys: Sequence[int]) -> None:
-        """The blocks of a prompt, or of a turn that ended, were computed or found just now, by an engine without
-        events."""
+        """Notes that an engine without events has just computed or found the blocks of a prompt or an ended turn."""
         came, went = self._assumed.use(keys)
         self._record(came, held=True)
         self._record(went, held=False)
 
     def held(self, keys: Sequence[int]) -> int:
-        """How many blocks of a prompt the cache holds, from its start."""
+        """Returns how many blocks of a prompt the cache holds, from its start."""
         if not self._reported:
             return self._assumed.match(keys)
         reported, most, high = self._reported, len(keys), _FIRST_LOOK
@@ -86,7 +85,7 @@ class KvBlockIndex:
     def _store(self, event: BlocksStored) -> None:
         parent = root(event.salt) if event.parent is None else self._keys.get((event.rank, event.parent))
         if parent is None:
-            return  # the parent's event was lost: what these blocks follow is unknown
+            return  # the parent's event was lost, so the keys cannot be computed
         for block, ids in event.blocks:
             parent = next(block_keys(pack_ids(ids), len(ids), parent=parent))
             if self._keys.get((event.rank, block)) == parent:

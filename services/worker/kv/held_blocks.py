@@ -1,9 +1,9 @@
 """Models which blocks a prefix cache holds; the least recently used are evicted first. Pure.
 
 A block's key stands for all tokens up to its end (`tokenization.block_keys`), so that blocks form chains that branch,
-and what is held of a chain is always its beginning. Blocks that were used together are held together, as a run: chains
-part only at the ends of runs, and a use is recorded once for each run. A prompt of 3,000 blocks costs a search and a
-copy, held or not, instead of 3,000 dictionary entries.
+and the cache always holds the beginning of a chain. Blocks that were used together form a run: chains branch only at
+the ends of runs, and a use is recorded once for each run. A prompt of 3,000 blocks costs a search and a copy, held or
+not, instead of 3,000 dictionary entries.
 """
 
 from array import array
@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from services.tokenization.block_keys import block_keys
 
 _STRETCH = 64
-"""How far a chain is compared at first."""
+"""Blocks of a chain that are compared at first."""
 
 
 def extended(keys: Sequence[int], tail: bytes, block_tokens: int, salt: str | None) -> Sequence[int]:
-    """`keys` and those of the whole blocks behind them. `tail`: the ids from there on (`pack_ids`)."""
+    """Returns `keys` and those of the whole blocks after them. `tail`: the ids from there on (`pack_ids`)."""
     more = list(block_keys(tail, block_tokens, salt=salt, parent=keys[-1] if keys else None))
     return [*keys, *more] if more else keys
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Blocks that follow each other and had the same last use."""
+    """Consecutive blocks with the same last use."""
 
     keys: "array[int]"
     parent: "_Run | None"
     branches: int = 0
-    """Runs that follow it."""
+    """The number of runs that follow this one."""
 
 
 class HeldBlocks:
@@ -40,26 +40,26 @@ class HeldBlocks:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._runs: dict[int, _Run] = {}
-        """By their first blocks' keys."""
+        """Key of a run's first block → run."""
         self._order: OrderedDict[_Run, None] = OrderedDict()
         """The least recently used first, and each before the one that it follows."""
         self._size = 0
 
     def match(self, keys: Sequence[int]) -> int:
-        """How many blocks of a chain are held, from its start."""
+        """Returns how many blocks of a chain are held, from its start."""
         return self._walk(keys)[1]
 
     def use(self, keys: Sequence[int]) -> tuple[Sequence[int], list[int]]:
-        """Uses a chain, adding what was not held. Returns the blocks that were added and those that were evicted.
+        """Uses a chain and adds its missing blocks. Returns the blocks that were added and those that were evicted.
 
-        Of a chain beyond the capacity the beginning is kept.
+        Keeps only the beginning of a chain that exceeds the capacity.
         """
         if len(keys) > self._capacity:
             keys = keys[: self._capacity]
-        path, known = self._walk(keys)
-        if beyond := sum(len(run.keys) for run in path) - known:
+        path, matched = self._walk(keys)
+        if beyond := sum(len(run.keys) for run in path) - matched:
             path[-1] = self._split(path[-1], len(path[-1].keys) - beyond)
-        new = keys[known:]
+        new = keys[matched:]
         if new:
             self._size += len(new)
             last = path[-1] if path else None
@@ -73,11 +73,11 @@ class HeldBlocks:
         return new, self._evict(self._size - self._capacity)
 
     def keys(self) -> list[int]:
-        """Every block, the least recently used first; of one chain the last first."""
+        """Returns all keys, the least recently used first; within a chain the last block first."""
         return [key for run in self._order for key in reversed(run.keys)]
 
     def _walk(self, keys: Sequence[int]) -> tuple[list[_Run], int]:
-        """The runs that hold a chain's beginning, and how many blocks of it they hold."""
+        """Returns the runs that hold a chain's beginning, and how many of its blocks they hold."""
         path: list[_Run] = []
         at = 0
         while at < len(keys) and (run := self._runs.get(keys[at])) is not None:
@@ -106,12 +106,12 @@ class HeldBlocks:
     def _evict(self, count: int) -> list[int]:
         gone: list[int] = []
         while len(gone) < count:
-            run = next(iter(self._order))  # no run follows it: that would come before
+            run = next(iter(self._order))  # no run follows it, because followers come first
             kept = max(len(run.keys) - count + len(gone), 0)
             gone += reversed(run.keys[kept:])
             if not kept:
                 del self._order[run]
-                # Chains whose keys collide share an entry: it is the later one's.
+                # Chains with colliding keys share an entry, which belongs to the later one.
                 if self._runs.get(run.keys[0]) is run:
                     del self._runs[run.keys[0]]
                 if run.parent is not None:
@@ -122,8 +122,8 @@ class HeldBlocks:
 
 
 def _common(run: "array[int]", keys: Sequence[int], at: int) -> int:
-    """How many blocks of a run a chain has from `at` on; the first is known to be equal. Equal keys mean equal chains,
-    so that one comparison covers all blocks before."""
+    """Returns how many blocks of a run a chain has from `at` on, where the first is equal. Equal keys mean equal
+    chains, so that one comparison covers all earlier blocks."""
     most, high = min(len(run), len(keys) - at), _STRETCH
     while high < most and run[high - 1] == keys[at + high - 1]:
         high *= 2

@@ -20,44 +20,44 @@ from services.worker.kv.blocks import KvBlockIndex
 from services.worker.kv.held_blocks import extended
 
 MAX_KEYS = 32768
-"""In one update; what is more goes into the next."""
+"""Keys in one update; the others are sent in further ones."""
 SNAPSHOT_SHARE = 0.5
-"""Of the largest message that the bus takes; what a cache holds beyond that is left out, the oldest first."""
+"""Share of the largest message of the bus that a snapshot may take; the oldest keys beyond it are left out."""
 _KEY_CHARS = 11
-"""Of a key in JSON: eight bytes in base64."""
+"""Characters of a key in JSON: eight bytes in base64."""
 PUBLISH_DELAY_S = 0.02
-"""What preprocessors have of a turn that goes on may be so late: they need it for the next one."""
+"""Delay of an open turn's changes: preprocessors need them for the session's next turn only."""
 
 
 class PromptBlocks(msgspec.Struct, frozen=True):
-    """A prompt as the cache holds it."""
+    """The blocks of a prompt."""
 
     keys: PromptKeys
-    """Of its whole blocks."""
+    """The keys of its whole blocks."""
     tail: bytes
-    """Its ids behind them (`pack_ids`)."""
+    """The ids after the whole blocks (`pack_ids`)."""
     salt: str | None
 
 
 class KvPublisher:
-    """Publishes one worker's changes: those within `PUBLISH_DELAY_S` together, and at once behind the end of a turn,
-    for its client may send the next request as soon as it has received that.
+    """Publishes one worker's changes: those within `PUBLISH_DELAY_S` together, and at once after the end of a turn,
+    because its client may then send the next request.
 
     Until the first request for a snapshot no preprocessor follows this worker, and nothing is published. The index is
-    updated `PUBLISH_DELAY_S` behind the turns, one chain of blocks in a turn of the loop: no token waits for it.
+    updated `PUBLISH_DELAY_S` after the turns, one chain of blocks per tick, so that no token waits for it.
     """
 
     def __init__(
         self, process: Process, model: str, index: KvBlockIndex, events: AsyncIterator[KvEvent] | None = None
     ) -> None:
-        """`events`: the engine's; None where the index has to assume what the cache does."""
+        """`events`: the engine's KV events; None: the index assumes what the cache does."""
         self._process = process
         self._model = model
         self._index = index
         self._events = events
         index.followed = False
         self._chains: deque[Callable[[], Sequence[int]]] = deque()
-        """Blocks that were used and are not in the index yet."""
+        """Used blocks that are not in the index yet."""
         self._seq = 0
         self._due = False
         self._memo = KeyMemo(index.block_tokens)
@@ -70,32 +70,32 @@ class KvPublisher:
             self._process.spawn(self._read(self._events), "kv events")
 
     def blocks(self, prompt: bytes, salt: str | None) -> PromptBlocks | None:
-        """The blocks of a prompt (`pack_ids`), for `used` and `ended`; None where the engine reports them itself."""
+        """Returns the blocks of a prompt (`pack_ids`) for `used` and `ended`; None if the engine reports its blocks."""
         if self._events is not None:
             return None
         keys = PromptKeys(self._memo, prompt, salt)
         return PromptBlocks(keys, prompt[len(keys) * self._index.block_tokens * TOKEN_ID_BYTES :], salt)
 
     def held(self, prompt: bytes, salt: str | None, blocks: PromptBlocks | None) -> int:
-        """How many tokens of a prompt the cache holds by the index. The last one is always computed.
+        """Returns how many tokens of a prompt the cache holds by the index. The last token is always computed.
 
-        `blocks`: those of the prompt, where `blocks` returned them.
+        `blocks`: the result of `blocks` for the prompt.
         """
         keys = PromptKeys(self._memo, prompt, salt) if blocks is None else blocks.keys
         size, tokens = self._index.block_tokens, len(prompt) // TOKEN_ID_BYTES
         return max(min(self._index.held(keys), (tokens - 1) // size), 0) * size
 
     def used(self, blocks: PromptBlocks) -> None:
-        """A prompt with these blocks is being computed."""
+        """Notes that a prompt with these blocks is being computed."""
         self._chains.append(lambda: blocks.keys)
         self._publish_soon()
 
     def ended(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
-        """The turn has ended: its output is in the cache, too, but for the last token, which was never computed."""
+        """Notes that a turn has ended: the cache also has its output, except the last token, which was not computed."""
         tail = blocks.tail + pack_ids(output[:-1])
         self._chains.append(partial(extended, blocks.keys, tail, self._index.block_tokens, blocks.salt))
         if self._index.followed:
-            after_sending(self._enter)  # the end itself goes first
+            after_sending(self._enter)  # the end itself is sent first
         else:
             self._publish_soon()
 
@@ -143,7 +143,7 @@ class KvPublisher:
 
 
 def open_publisher(process: Process, engine: Engine, info: EngineInfo, model: str) -> KvPublisher | None:
-    """None where prompts share nothing."""
+    """Returns the publisher of an engine; None if its prompts share no blocks."""
     if info.block_tokens is None or "prefix_cache" not in info.features:
         return None
     events = engine.kv_events() if isinstance(engine, KvEventSource) and "kv_events" in info.features else None

@@ -1,8 +1,8 @@
-"""Chat Completions requests of real agents, as they were sent, come through without loss.
+"""Tests that captured Chat Completions requests of agents are converted without loss.
 
-Each request is flattened twice, by two programs that know nothing of each other: from its JSON, and from the
-conversation that was made of it. Both must tell the same story in the same order. The captures lie beside the
-repository; without them the turns below, written in the same shapes, are what is left to check.
+Each request is flattened twice, by two independent programs: from its JSON, and from its conversation. Both must have
+the same content in the same order. The captures are not part of the repository; without them only the written requests
+below are checked.
 """
 
 import json
@@ -94,11 +94,11 @@ def told_by_json(body: dict[str, Any]) -> Story:
 
 def told_by_conversation(conversation: Conversation) -> Story:
     story: Story = []
-    for turn in conversation.messages:
-        for part in turn.parts:
+    for message in conversation.messages:
+        for part in message.parts:
             match part:
                 case Text(text):
-                    story.append((turn.role, text))
+                    story.append((message.role, text))
                 case Reasoning(text=thought):
                     story.append(("thinking", thought))
                 case Call():
@@ -127,12 +127,12 @@ def check(body: dict[str, Any], headers: dict[str, str]) -> None:
     assert ask.notes == []
 
 
-def test_the_written_turns() -> None:
+def test_written_turns_are_parsed() -> None:
     check(WRITTEN, {"x-session-id": "ses_1"})
 
 
 @pytest.mark.skipif(not REQUESTS, reason=REASON)
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-3:]))
-def test_captured_requests(path: Path) -> None:
+def test_captured_requests_are_parsed(path: Path) -> None:
     captured = json.loads(path.read_text())
     check(captured["body"], {name.lower(): value for name, value in captured["headers"]})

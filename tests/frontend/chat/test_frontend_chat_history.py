@@ -1,4 +1,4 @@
-"""`messages` of Chat Completions as turns."""
+"""Tests how `messages` of Chat Completions become messages of the conversation."""
 
 import json
 from typing import Any
@@ -16,26 +16,26 @@ CALL_2 = {"id": "call_2", "type": "function", "function": {"name": "look", "argu
 USER = {"role": "user", "content": "hi"}
 
 
-def turns(*messages: dict[str, Any], counting: bool = False) -> list[Message]:
+def read_messages(*messages: dict[str, Any], counting: bool = False) -> list[Message]:
     body = json.dumps({"model": "m", "messages": messages}).encode()
     return parse(body, {}, Settings(), counting=counting).conversation.messages
 
 
 def spoken(**fields: Any) -> list[Part]:
-    """Parts of one assistant message."""
-    _, turn = turns(USER, {"role": "assistant", **fields})
-    assert turn.role == "assistant"
-    return turn.parts
+    """The parts of one assistant message."""
+    _, message = read_messages(USER, {"role": "assistant", **fields})
+    assert message.role == "assistant"
+    return message.parts
 
 
 def refusal(*messages: dict[str, Any]) -> Invalid:
     with pytest.raises(Invalid) as caught:
-        turns(*messages)
+        read_messages(*messages)
     return caught.value
 
 
-def test_roles_keep_their_places() -> None:
-    found = turns(
+def test_messages_of_every_role_keep_their_order() -> None:
+    found = read_messages(
         {"role": "system", "content": "be brief"},
         {"role": "developer", "content": [{"type": "text", "text": "no emojis"}], "name": "ops"},
         {"role": "user", "content": "hi", "name": "ann"},
@@ -53,10 +53,12 @@ def test_roles_keep_their_places() -> None:
     ]
 
 
-def test_a_string_and_its_single_part_are_the_same() -> None:
-    assert turns(USER) == turns({"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {}}]})
-    assert turns(USER) == turns({"role": "user", "content": ["hi"]})
-    assert turns(USER) == turns({"role": "user", "content": [{"type": "input_text", "text": "hi"}]})
+def test_string_equals_its_single_part() -> None:
+    assert read_messages(USER) == read_messages(
+        {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {}}]}
+    )
+    assert read_messages(USER) == read_messages({"role": "user", "content": ["hi"]})
+    assert read_messages(USER) == read_messages({"role": "user", "content": [{"type": "input_text", "text": "hi"}]})
 
 
 @pytest.mark.parametrize(
@@ -83,17 +85,17 @@ def test_a_string_and_its_single_part_are_the_same() -> None:
         ({"type": "file", "file": {"file_data": "AAA="}}, Media("document", size_bytes=2)),
     ],
 )
-def test_media_are_parts(part: dict[str, Any], media: Media) -> None:
-    (turn,) = turns({"role": "user", "content": [{"type": "text", "text": "see"}, part]})
-    assert turn.parts == [Text("see"), media]
-    (_, _, answered) = turns(
+def test_media_become_parts(part: dict[str, Any], media: Media) -> None:
+    (message,) = read_messages({"role": "user", "content": [{"type": "text", "text": "see"}, part]})
+    assert message.parts == [Text("see"), media]
+    (_, _, answered) = read_messages(
         USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "call_1", "content": [part]}
     )
     assert answered.parts == [Result("call_1", [media], name="look")]
 
 
-def test_calls_and_their_results() -> None:
-    found = turns(
+def test_calls_are_paired_with_their_results() -> None:
+    found = read_messages(
         USER,
         {"role": "assistant", "content": "Looking.", "tool_calls": [CALL, CALL_2]},
         {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "b"}]},
@@ -107,7 +109,7 @@ def test_calls_and_their_results() -> None:
     ]
 
 
-def test_arguments_that_are_no_string_keep_their_spelling() -> None:
+def test_arguments_other_than_a_string_keep_their_spelling() -> None:
     body = b"""{"messages":[{"role":"user","content":"hi"},{"role":"assistant","tool_calls":[
         {"id":"a","function":{"name":"look","arguments":{"at": 1e5}}},
         {"id":"b","function":{"name":"look"}},
@@ -116,7 +118,7 @@ def test_arguments_that_are_no_string_keep_their_spelling() -> None:
     assert parts == [Call("a", "look", '{"at": 1e5}'), Call("b", "look", ""), Call("c", "look", "not json")]
 
 
-def test_a_freeform_call_is_wrapped_as_the_model_wrote_it() -> None:
+def test_freeform_call_is_wrapped_as_the_model_wrote_it() -> None:
     (call,) = spoken(tool_calls=[{"id": "c", "type": "custom", "custom": {"name": "patch", "input": '{"input": "x"}'}}])
     assert isinstance(call, Call)
     assert (call.kind, json.loads(call.arguments)) == ("custom", {"input": '{"input": "x"}'})
@@ -125,9 +127,9 @@ def test_a_freeform_call_is_wrapped_as_the_model_wrote_it() -> None:
 def test_legacy_calls_are_paired_by_name() -> None:
     legacy = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": '{"at": 3}'}}
     answer = {"role": "function", "name": "look", "content": "seen"}
-    found = turns(USER, legacy, answer, legacy, answer)
-    calls = [part for turn in found for part in turn.parts if isinstance(part, Call)]
-    results = [part for turn in found for part in turn.parts if isinstance(part, Result)]
+    found = read_messages(USER, legacy, answer, legacy, answer)
+    calls = [part for message in found for part in message.parts if isinstance(part, Call)]
+    results = [part for message in found for part in message.parts if isinstance(part, Result)]
     assert [call.call_id for call in calls] == [result.call_id for result in results]
     assert len({call.call_id for call in calls}) == 2
     assert results[0] == Result(calls[0].call_id, [Text("seen")], name="look")
@@ -157,13 +159,13 @@ def test_legacy_calls_are_paired_by_name() -> None:
         ({"thinking_blocks": [{"type": "redacted_thinking", "data": "blob"}]}, Reasoning(None, "blob")),
     ],
 )
-def test_reasoning_comes_in_any_field_and_stands_first(fields: dict[str, Any], thought: Reasoning) -> None:
+def test_reasoning_is_read_from_any_field_and_comes_first(fields: dict[str, Any], thought: Reasoning) -> None:
     assert spoken(content="hello", **fields) == [thought, Text("hello")]
     call = Call("call_1", "look", '{"at": 3.0}')
     assert spoken(content="hello", tool_calls=[CALL], **fields) == [thought, Text("hello"), call]
 
 
-def test_our_own_details_go_before_what_says_it_again() -> None:
+def test_own_details_win_over_repetitions() -> None:
     own = [{"type": "reasoning.encrypted", "format": "turnwire-v1", "data": "seal", "id": "rs_1", "index": 0}]
     assert spoken(content="hello", reasoning_content="so", reasoning_details=own) == [
         Reasoning(None, "seal"),
@@ -172,12 +174,12 @@ def test_our_own_details_go_before_what_says_it_again() -> None:
 
 
 @pytest.mark.parametrize("odd", [5, {"a": 1}, [], [None], [{"type": "reasoning.text"}], [5], ""])
-def test_reasoning_of_an_unknown_form_is_no_error(odd: Any) -> None:
+def test_reasoning_in_an_unknown_form_is_ignored(odd: Any) -> None:
     for field in ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks"):
         assert spoken(content="hello", **{field: odd}) == [Text("hello")]
 
 
-def test_our_own_details_put_reasoning_back_in_its_place() -> None:
+def test_own_details_restore_the_place_of_reasoning() -> None:
     def detail(seal: str, place: str) -> dict[str, Any]:
         return {"type": "reasoning.encrypted", "data": seal, "id": place, "format": "turnwire-v1", "index": 0}
 
@@ -189,12 +191,12 @@ def test_our_own_details_put_reasoning_back_in_its_place() -> None:
     ]  # fmt: skip
 
 
-def test_segments_stand_before_their_calls() -> None:
+def test_segments_precede_their_calls() -> None:
     parts = spoken(reasoning_content=["a", "", "c"], tool_calls=[CALL, CALL_2])
     assert [part.text if isinstance(part, Reasoning) else type(part) for part in parts] == ["a", Call, Call, "c"]
 
 
-def test_reasoning_among_the_parts_of_the_content() -> None:
+def test_reasoning_in_content_parts_is_read() -> None:
     content = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "so"}]},
         {"type": "refusal", "refusal": "no"},
@@ -203,8 +205,8 @@ def test_reasoning_among_the_parts_of_the_content() -> None:
     assert spoken(content=None, refusal="no") == [Text("no")]
 
 
-def test_an_empty_assistant_message_says_nothing() -> None:
-    assert len(turns(USER, {"role": "assistant", "content": None}, USER)) == 2
+def test_empty_assistant_message_is_dropped() -> None:
+    assert len(read_messages(USER, {"role": "assistant", "content": None}, USER)) == 2
 
 
 @pytest.mark.parametrize(
@@ -235,17 +237,17 @@ def test_an_empty_assistant_message_says_nothing() -> None:
         ([{"role": "judge", "content": "a"}], "messages[0].role", "invalid_value"),
     ],
 )
-def test_what_makes_a_prompt_wrong_is_refused(messages: list[dict[str, Any]], param: str, code: str | None) -> None:
+def test_history_with_a_wrong_prompt_is_refused(messages: list[dict[str, Any]], param: str, code: str | None) -> None:
     info = refusal(*messages).info
     assert (info.param, info.code) == (param, code)
 
 
-def test_pairing_is_no_matter_where_only_the_prompt_is_wanted() -> None:
-    found = turns(USER, {"role": "tool", "tool_call_id": "call_9", "content": "a"}, counting=True)
+def test_pairing_is_not_checked_for_counting() -> None:
+    found = read_messages(USER, {"role": "tool", "tool_call_id": "call_9", "content": "a"}, counting=True)
     assert found[1].parts == [Result("call_9", [Text("a")])]
 
 
-def test_results_stand_in_the_order_of_their_calls() -> None:
+def test_results_are_sorted_by_their_calls() -> None:
     def called(*ids: str) -> dict[str, Any]:
         made = [{"id": each, "type": "function", "function": {"name": "look", "arguments": "{}"}} for each in ids]
         return {"role": "assistant", "content": None, "tool_calls": made}
@@ -253,6 +255,10 @@ def test_results_stand_in_the_order_of_their_calls() -> None:
     def answered(*ids: str) -> list[dict[str, Any]]:
         return [{"role": "tool", "tool_call_id": each, "content": each} for each in ids]
 
-    told = turns(USER, called("b", "a"), *answered("a", "b"), called("c", "b", "d"), *answered("d", "b", "c"))
-    ids = [[part.call_id for part in turn.parts if isinstance(part, Result)] for turn in told if turn.role == "tool"]
+    told = read_messages(USER, called("b", "a"), *answered("a", "b"), called("c", "b", "d"), *answered("d", "b", "c"))
+    ids = [
+        [part.call_id for part in message.parts if isinstance(part, Result)]
+        for message in told
+        if message.role == "tool"
+    ]
     assert ids == [["b", "a"], ["c", "b", "d"]]

@@ -1,4 +1,4 @@
-"""What the fields of a Chat Completions request do."""
+"""Tests the effect of each field of a Chat Completions request."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def refused(**fields: Any) -> Invalid:
     return caught.value
 
 
-def test_the_least_that_can_be_asked() -> None:
+def test_smallest_request_is_parsed() -> None:
     asked = ask()
     assert asked.conversation.model == "m"
     assert not asked.stream
@@ -48,7 +48,7 @@ def test_the_least_that_can_be_asked() -> None:
     assert asked.notes == []
 
 
-def test_sampling() -> None:
+def test_sampling_fields_reach_the_conversation() -> None:
     sampling = ask(
         max_tokens=9, max_completion_tokens=7, temperature=1, top_p=0.5, presence_penalty=-2, frequency_penalty=2,
         seed=-9007199254740991, stop="\n", logit_bias={"50": 101, "7": -1.5, "foo": 0}, top_k=-1, min_p=0.1,
@@ -74,18 +74,18 @@ def test_sampling() -> None:
         ({"seed": 2**70 + 5}, Sampling(seed=5)),
     ],
 )
-def test_sampling_one_by_one(fields: dict[str, Any], wanted: Sampling) -> None:
+def test_each_sampling_field_is_read(fields: dict[str, Any], wanted: Sampling) -> None:
     assert ask(**fields).conversation.sampling == wanted
 
 
-def test_each_choice_has_a_seed_of_its_own() -> None:
+def test_each_choice_has_its_own_seed() -> None:
     seeds = [each.sampling.seed for each in ask(n=3, seed=41).conversations]
     assert seeds == [41, 42, 43]
     assert [each.sampling.seed for each in ask(n=2).conversations] == [None, None]
     assert [each.sampling.seed for each in ask(n=2, seed=2**63 - 1).conversations] == [2**63 - 1, -(2**63)]
 
 
-def test_tools() -> None:
+def test_tools_are_converted() -> None:
     conversation = ask(tools=[LOOK, PATCH, {"type": "custom", "custom": {"name": "say"}}]).conversation
     assert conversation.tools == [
         ToolSpec("look", "Looks.", {"b": 1, "a": 2}),
@@ -99,7 +99,7 @@ def test_tools() -> None:
     assert ask(tools=[LOOK, PATCH]).shape.freeform == {"patch"}
 
 
-def test_legacy_functions() -> None:
+def test_legacy_functions_are_tools() -> None:
     asked = ask(functions=[LOOK["function"]], function_call={"name": "look"})
     assert asked.conversation.tools == [ToolSpec("look", "Looks.", {"b": 1, "a": 2})]
     assert asked.conversation.tool_choice == ToolChoice("tool", "look", parallel=False)
@@ -112,7 +112,7 @@ def test_legacy_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("choice", "wanted"),
     [
         ("none", ToolChoice("none")),
         ("auto", ToolChoice()),
@@ -136,15 +136,15 @@ def test_legacy_functions() -> None:
         ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, ToolChoice("none")),
     ],
 )
-def test_tool_choice(given: Any, wanted: ToolChoice) -> None:
-    assert ask(tools=[LOOK, PATCH], tool_choice=given).conversation.tool_choice == wanted
-    single = ask(tools=[LOOK, PATCH], tool_choice=given, parallel_tool_calls=False).conversation.tool_choice
+def test_tool_choice_is_converted(choice: Any, wanted: ToolChoice) -> None:
+    assert ask(tools=[LOOK, PATCH], tool_choice=choice).conversation.tool_choice == wanted
+    single = ask(tools=[LOOK, PATCH], tool_choice=choice, parallel_tool_calls=False).conversation.tool_choice
     assert single == msgspec.structs.replace(wanted, parallel=False)
 
 
-@pytest.mark.parametrize("given", ["auto", "none"])
-def test_a_choice_of_nothing_needs_no_tools(given: str) -> None:
-    assert ask(tool_choice=given, parallel_tool_calls=True, tools=[]).conversation.tools == []
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_tool_choice_none_needs_no_tools(choice: str) -> None:
+    assert ask(tool_choice=choice, parallel_tool_calls=True, tools=[]).conversation.tools == []
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_choice_of_nothing_needs_no_tools(given: str) -> None:
         ({"thinking_budget": 0, "enable_thinking": True}, Thinking("enabled", 0)),
     ],
 )
-def test_thinking(fields: dict[str, Any], wanted: Thinking) -> None:
+def test_thinking_settings_are_converted(fields: dict[str, Any], wanted: Thinking) -> None:
     assert ask(**fields).conversation.thinking == wanted
 
 
@@ -197,11 +197,11 @@ def test_thinking(fields: dict[str, Any], wanted: Thinking) -> None:
         ({"structured_outputs": {"json_object": True}}, OutputFormat("json_object")),
     ],
 )
-def test_form_of_the_output(fields: dict[str, Any], wanted: OutputFormat | None) -> None:
+def test_output_format_is_converted(fields: dict[str, Any], wanted: OutputFormat | None) -> None:
     assert ask(**fields).conversation.format == wanted
 
 
-def test_the_rest_of_what_is_honoured() -> None:
+def test_other_supported_fields_reach_the_conversation() -> None:
     asked = ask(
         {"user-agent": "ua", "x-session-affinity": "s1"},
         stream=True, verbosity="low", chat_template_args={"a": 1, "b": 1}, chat_template_kwargs={"b": 2},
@@ -221,13 +221,13 @@ def test_the_rest_of_what_is_honoured() -> None:
 
 
 @pytest.mark.parametrize("mark", ["prefix", "partial"])
-def test_a_message_may_be_the_beginning_of_the_answer(mark: str) -> None:
+def test_answer_continues_a_prefix_message(mark: str) -> None:
     begun = [USER, {"role": "assistant", "content": "Well,", mark: True}]
     assert ask(messages=begun).conversation.prefill
     assert not ask(messages=[*begun[:1], {"role": "assistant", "content": "Well,"}]).conversation.prefill
 
 
-def test_form_of_the_answer() -> None:
+def test_request_selects_the_form_of_the_answer() -> None:
     header = {"x-turnwire-reasoning-field": "reasoning", "x-turnwire-reasoning-details": "1"}
     assert ask().shape.reasoning == "reasoning_content"
     assert ask(settings=Settings("both", True)).shape.reasoning == "both"
@@ -302,7 +302,7 @@ def test_form_of_the_answer() -> None:
         ({"verbosity": "loud"}, "verbosity", "invalid_value"),
     ],
 )
-def test_refusals_name_the_field(fields: dict[str, Any], param: str, code: str | None) -> None:
+def test_refusal_names_the_field(fields: dict[str, Any], param: str, code: str | None) -> None:
     info = refused(**fields).info
     assert (info.param, info.code) == (param, code)
     assert param.partition("[")[0].partition(".")[0] in info.message or code == "invalid_value"
@@ -311,12 +311,12 @@ def test_refusals_name_the_field(fields: dict[str, Any], param: str, code: str |
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"nonsense", b'"text"', b"{", b'{"messages": [{"role": "\xff"}]}', b'{"n": 129, oh']
 )
-def test_bodies_that_are_no_request(body: bytes) -> None:
+def test_malformed_body_is_refused(body: bytes) -> None:
     with pytest.raises(Invalid):
         parse(body, {}, Settings())
 
 
-def test_fields_that_decide_nothing_are_skipped() -> None:
+def test_fields_without_effect_are_skipped() -> None:
     named = set(completion_create_params.CompletionCreateParamsBase.__annotations__)
     skipped: dict[str, Any] = {
         "audio": {"voice": "alloy", "format": "wav"}, "metadata": {"a": "b"}, "modalities": ["text"],
@@ -336,8 +336,8 @@ def test_store_has_no_effect_and_is_noted() -> None:
     assert ask(store=False).notes == []
 
 
-def test_every_field_of_the_sdk_is_known() -> None:
-    """A field that the SDK gains must be decided upon, and is then named here or honoured."""
+def test_every_field_of_the_sdk_is_handled() -> None:
+    """A new field of the SDK must be supported or named here."""
     honoured = {
         "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens",
         "max_tokens", "messages", "model", "modalities", "n", "parallel_tool_calls", "presence_penalty",

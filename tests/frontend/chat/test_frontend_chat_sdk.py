@@ -1,4 +1,4 @@
-"""The OpenAI SDK, strict parsing on, against the application over a real socket: Chat Completions and Completions."""
+"""Tests Chat Completions and Completions with the OpenAI SDK, with strict parsing, over a real socket."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, call
 HI: Any = [{"role": "user", "content": "hi"}]
 FUNCTIONS: Any = [{"type": "function", "function": {"name": name}} for name in ("look", "apply_patch")]
 OWN_IDS = ("call_without_an_id", "reasoning_details")
-"""Hold ids that are made of the turn's own, which is another one here."""
+"""Cases with ids derived from the turn's id, which differs here."""
 PATHS = [path for path in CASES if load(path).choices == 1 and not load(path).failed() and path.stem not in OWN_IDS]
 
 
@@ -27,7 +27,7 @@ def client(served: Served, *, strict: bool = True) -> AsyncOpenAI:
 
 
 def request(case: Case) -> dict[str, Any]:
-    """The request that has this case's shape."""
+    """The request for the form of this case."""
     shape = case.shape
     custom = [{"type": "custom", "custom": {"name": name}} for name in sorted(shape.freeform)]
     extra: dict[str, Any] = {"service_tier": shape.service_tier} if shape.service_tier else {}
@@ -49,7 +49,7 @@ def request(case: Case) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-async def test_strict_parsing_of_every_transcript(path: Path) -> None:
+async def test_sdk_parses_every_transcript_strictly(path: Path) -> None:
     case = load(path)
     (wanted,) = json.loads(path.with_suffix(".document.json").read_text())["choices"]
     # Streamed freeform calls are native, but not in the SDK's types.
@@ -82,7 +82,7 @@ async def test_strict_parsing_of_every_transcript(path: Path) -> None:
 
 
 def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls as the helper put them together, without what it adds."""
+    """The calls as the helper assembled them, without the members that it adds."""
     found = []
     for made in message.get("tool_calls") or []:
         kept = {key: made[key] for key in ("id", "type", "function", "custom") if made.get(key) is not None}
@@ -91,7 +91,7 @@ def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-async def test_the_stream_helper_over_a_loop_with_a_tool() -> None:
+async def test_stream_helper_completes_a_tool_loop() -> None:
     scripts: list[list[Step]] = [
         [
             [
@@ -123,7 +123,7 @@ async def test_the_stream_helper_over_a_loop_with_a_tool() -> None:
     assert [type(part).__name__ for part in told[1].parts] == ["Reasoning", "Call", "Call"]
 
 
-async def test_several_choices() -> None:
+async def test_sdk_receives_several_choices() -> None:
     turn: list[TurnEvent] = [*reasoning(0, "so"), *text(1, "Hello"), finish(2)]
     gateway = FakeGateway(lambda: [[event] for event in turn])
     async with serving(gateway) as served, client(served) as sdk:
@@ -138,7 +138,7 @@ async def test_several_choices() -> None:
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (656, 3 * 74)
 
 
-async def test_completions() -> None:
+async def test_sdk_receives_completions() -> None:
     gateway = FakeGateway(lambda: [[*text(0, " upon a time"), finish(1)]])
     # A chunk of Completions has `finish_reason: null` until its end, natively too; the SDK's type knows only the end's.
     async with serving(gateway) as served, client(served) as sdk, client(served, strict=False) as reader:
@@ -154,7 +154,7 @@ async def test_completions() -> None:
     assert gateway.turns[4].conversation.sampling.max_tokens == 3
 
 
-async def test_errors_are_the_sdks_own_classes() -> None:
+async def test_errors_are_raised_as_the_sdks_classes() -> None:
     gateway = FakeGateway()
     async with serving(gateway) as served, client(served) as sdk:
         with pytest.raises(openai.NotFoundError) as unknown:
@@ -181,7 +181,7 @@ async def test_errors_are_the_sdks_own_classes() -> None:
 @pytest.mark.parametrize(
     ("requested", "total", "completion"), [(4096, 134_096, 4096), (None, 131_024, 1024), (1500, 131_500, 1500)]
 )
-async def test_an_overflow_is_told_in_the_words_that_agents_look_for(
+async def test_context_overflow_has_the_wording_that_agents_parse(
     requested: int | None, total: int, completion: int
 ) -> None:
     with pytest.raises(ContextOverflow) as caught:
@@ -199,7 +199,7 @@ async def test_an_overflow_is_told_in_the_words_that_agents_look_for(
     )
 
 
-async def test_an_error_in_mid_stream_is_raised() -> None:
+async def test_error_in_mid_stream_is_raised() -> None:
     steps: list[Step] = [[*text(0, "half")], [Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))]]
     said: list[str] = []
 

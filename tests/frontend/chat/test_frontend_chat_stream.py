@@ -1,7 +1,7 @@
-"""Turns as Chat Completions streams and documents, against transcripts in tests/fixtures/chat/turns.
+"""Tests Chat Completions streams and documents against transcripts in tests/fixtures/chat/turns.
 
-`<case>.json` holds the events of a request's turns, `.sse` the stream, `.document.json` the document that must come of
-them. Run this file as a program to write the transcripts anew; read the difference before you keep it.
+`<case>.json` has the events of a request's turns, `.sse` the expected stream, `.document.json` the expected document.
+Run this file as a program to write the transcripts again, and review the difference.
 """
 
 import json
@@ -92,7 +92,7 @@ def frames(stream: str) -> list[tuple[str, Any]]:
 
 
 def accumulate(chunks: list[dict[str, Any]], choices: int) -> list[dict[str, Any]]:
-    """What a client that follows the API makes of the chunks, in the form of a document's choices."""
+    """The choices of a document that a client assembles from the chunks."""
     made: list[dict[str, Any]] = [{"index": index, "message": {}, "logprobs": None} for index in range(choices)]
     for chunk in chunks:
         for choice in chunk["choices"]:
@@ -138,13 +138,13 @@ def chunks_of(stream: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_stream_is_the_transcript(path: Path) -> None:
+def test_stream_equals_the_transcript(path: Path) -> None:
     case = load(path)
     assert case.stream(case.single()) == path.with_suffix(".sse").read_text()
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_document_is_the_transcript(path: Path) -> None:
+def test_document_equals_the_transcript(path: Path) -> None:
     case = load(path)
     if case.failed():
         assert not path.with_suffix(".document.json").exists()
@@ -153,7 +153,7 @@ def test_document_is_the_transcript(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in CASES if not load(path).failed()], ids=lambda path: path.stem)
-def test_stream_and_document_say_the_same_however_events_are_batched(path: Path) -> None:
+def test_stream_and_document_agree_for_every_batching(path: Path) -> None:
     case = load(path)
     document = case.document()
     for batches in (case.single(), case.batches):
@@ -163,18 +163,18 @@ def test_stream_and_document_say_the_same_however_events_are_batched(path: Path)
         assert usage == (document["usage"] if case.shape.include_usage else None)
 
 
-def test_a_failure_is_the_last_thing_said() -> None:
+def test_nothing_follows_a_failure() -> None:
     case = load(TURNS / "failed_in_mid_stream.json")
     error = {"message": "the engine failed", "type": "server_error", "param": None, "code": None}
     assert frames(case.stream())[-1] == ("", {"error": error})
 
 
-def test_an_error_that_is_no_event() -> None:
+def test_error_outside_the_turn_ends_the_stream() -> None:
     said = ChatStream(Case([]).reply(), Shape()).error(ErrorInfo(ErrorKind.TIMED_OUT, "too late"))
     assert json.loads(said.removeprefix(b"data: "))["error"]["message"] == "too late"
 
 
-def test_document_before_its_end_is_a_mistake_of_the_caller() -> None:
+def test_document_of_an_unfinished_turn_raises() -> None:
     with pytest.raises(RuntimeError):
         Case([]).document()
 
@@ -224,7 +224,7 @@ _shapes = st.builds(
 
 
 @given(st.lists(turns(), min_size=1, max_size=3), _shapes, st.data())
-def test_every_stream_says_what_its_document_says(
+def test_every_stream_agrees_with_its_document(
     several: list[list[TurnEvent]], shape: Shape, data: st.DataObject
 ) -> None:
     if shape.legacy:
@@ -287,7 +287,7 @@ def _blocks(events: list[TurnEvent]) -> list[list[Any]]:
 
 
 @given(turns())
-def test_raw_input_is_what_the_arguments_hold(events: list[TurnEvent]) -> None:
+def test_raw_input_equals_the_input_in_the_arguments(events: list[TurnEvent]) -> None:
     plain = Case([(0, events)]).document()["choices"][0]["message"].get("tool_calls", [])
     shape = Shape(freeform=frozenset({"patch"}))
     freeform = Case([(0, events)], shape).document()["choices"][0]["message"].get("tool_calls", [])

@@ -1,4 +1,4 @@
-"""Requests of Completions: prompts in four forms, their choices, and what is refused."""
+"""Tests requests of Completions: the four forms of prompts, choices, and refusals."""
 
 import json
 from typing import Any
@@ -35,23 +35,23 @@ def refused(**fields: Any) -> tuple[str | None, str | None]:
         (["a", [2]], [RawPrompt("a"), RawPrompt(token_ids=pack_ids([2]))]),
     ],
 )
-def test_prompts(prompt: Any, raw: list[RawPrompt]) -> None:
+def test_every_form_of_prompt_is_parsed(prompt: Any, raw: list[RawPrompt]) -> None:
     asked = ask(prompt=prompt)
     assert [conversation.prompt for conversation in asked.conversations] == raw
     assert all(conversation.messages == [] for conversation in asked.conversations)
 
 
-def test_several_prompts_have_n_choices_each() -> None:
+def test_each_prompt_has_n_choices() -> None:
     asked = ask(prompt=["a", "b"], n=2, seed=5, best_of=2)
     told = [(each.prompt.text, each.sampling.seed) for each in asked.conversations if each.prompt]
     assert told == [("a", 5), ("a", 6), ("b", 5), ("b", 6)]
 
 
-def test_the_same_prompt_without_special_tokens() -> None:
+def test_special_tokens_can_be_left_out() -> None:
     assert ask(add_special_tokens=False).conversations[0].prompt == RawPrompt("Once", add_special_tokens=False)
 
 
-def test_what_is_honoured() -> None:
+def test_supported_fields_reach_the_conversation() -> None:
     conversation = ask(
         max_tokens=3, logprobs=5, temperature=0, stop=["x"], top_k=2, min_tokens=1, guided_json={"type": "object"},
         priority=1, cache_salt="s",
@@ -66,12 +66,12 @@ def test_what_is_honoured() -> None:
     assert ask(max_tokens=0).conversations[0].sampling == Sampling(max_tokens=0)
 
 
-def test_echo_stands_before_every_choice() -> None:
+def test_echo_precedes_every_choice() -> None:
     assert ask(prompt=["a", "b"], n=2, echo=True).shape.echoes == ["a", "a", "b", "b"]
     assert ask(prompt=["a", "b"], echo=False).shape.echoes == ["", ""]
 
 
-def test_a_suffix_is_left_out_with_a_trace() -> None:
+def test_suffix_is_dropped_and_noted() -> None:
     assert ask(suffix="end").notes == ["suffix"]
     assert ask(suffix="").notes == []
 
@@ -96,11 +96,11 @@ def test_a_suffix_is_left_out_with_a_trace() -> None:
         ({"stop": ""}, ("stop", "invalid_value")),
     ],
 )
-def test_refusals_name_the_field(fields: dict[str, Any], told: tuple[str | None, str | None]) -> None:
+def test_refusal_names_the_field(fields: dict[str, Any], told: tuple[str | None, str | None]) -> None:
     assert refused(**fields) == told
 
 
-def test_what_the_sdks_own_tests_send_is_taken() -> None:
+def test_requests_of_the_sdks_own_tests_are_accepted() -> None:
     asked = ask(
         best_of=0, echo=True, frequency_penalty=-2, logit_bias={"foo": 0}, logprobs=0, max_tokens=16, n=1,
         presence_penalty=-2, seed=0, stop="\n", stream=False, suffix="test.", temperature=1, top_p=1, user="user-1234",
@@ -110,7 +110,7 @@ def test_what_the_sdks_own_tests_send_is_taken() -> None:
     assert asked.conversations[0].sampling.logprobs == 0
 
 
-def test_errors_of_the_pipeline_name_the_fields_of_this_api() -> None:
+def test_pipeline_error_names_the_field_of_this_api() -> None:
     def param(name: str) -> object:
         return json.loads(openai_reply(Invalid("no", param=name).info, "req_1").body)["error"]["param"]
 

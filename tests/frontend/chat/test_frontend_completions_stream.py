@@ -1,4 +1,4 @@
-"""Turns as Completions streams and documents."""
+"""Tests Completions streams and documents."""
 
 import json
 from typing import Any
@@ -79,7 +79,7 @@ def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
     }
 
 
-def test_a_stream() -> None:
+def test_stream_is_rendered() -> None:
     assert stream(Shape([""]), [(0, [event]) for event in said("Hi", " you")]) == [
         chunk(0, "Hi"),
         chunk(0, " you"),
@@ -88,7 +88,7 @@ def test_a_stream() -> None:
     ]
 
 
-def test_a_stream_with_everything() -> None:
+def test_stream_with_every_option_is_rendered() -> None:
     shape = Shape(["Once"], logprobs=True, include_usage=True, continuous_usage=True)
     logprobs = {
         "text_offset": [4, 7],
@@ -106,7 +106,7 @@ def test_a_stream_with_everything() -> None:
     ]
 
 
-def test_a_document() -> None:
+def test_document_is_rendered() -> None:
     shape = Shape(["Once", "Once", "Twice", "Twice"], prompts=2)
     batches: Batches = [
         (3, said("d", reason=FinishReason.LENGTH, usage=Usage(7, 7, 1))),
@@ -123,13 +123,13 @@ def test_a_document() -> None:
     assert stream(with_usage, batches)[-2] == {**HEAD, "choices": [], "usage": made["usage"]}
 
 
-def test_a_failure_is_the_last_thing_said() -> None:
+def test_nothing_follows_a_failure() -> None:
     failed: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "gone"))]
     error = {"message": "gone", "type": "server_error", "param": None, "code": None}
     assert stream(Shape([""]), [(0, failed)]) == [chunk(0, "half"), {"error": error}]
 
 
-def test_document_before_its_end_is_a_mistake_of_the_caller() -> None:
+def test_document_of_an_unfinished_turn_raises() -> None:
     with pytest.raises(RuntimeError):
         document(Shape([""]), [])
 
@@ -138,9 +138,7 @@ _pieces = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
 
 @given(st.lists(_pieces, min_size=1, max_size=3), st.booleans(), st.booleans(), st.data())
-def test_stream_and_document_say_the_same(
-    several: list[list[str]], echo: bool, logprobs: bool, data: st.DataObject
-) -> None:
+def test_stream_and_document_agree(several: list[list[str]], echo: bool, logprobs: bool, data: st.DataObject) -> None:
     shape = Shape(["Once" if echo else ""] * len(several), logprobs=logprobs)
     turns = [said(*pieces) for pieces in several]
     batches: Batches = []

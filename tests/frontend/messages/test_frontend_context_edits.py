@@ -1,4 +1,4 @@
-"""`context_management`: which thinking and which tool results of earlier turns stay."""
+"""Tests `context_management`: which thinking and which tool results of earlier turns stay."""
 
 import json
 from typing import Any
@@ -54,8 +54,8 @@ def ask(keep: Any = None, *edits: Json) -> MessagesAsk:
     return parse(json.dumps(body).encode(), {})
 
 
-def thoughts(turns: list[Message]) -> list[str | None]:
-    return [part.text for turn in turns for part in turn.parts if isinstance(part, Reasoning)]
+def thoughts(messages: list[Message]) -> list[str | None]:
+    return [part.text for message in messages for part in message.parts if isinstance(part, Reasoning)]
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def thoughts(turns: list[Message]) -> list[str | None]:
         ({"type": "thinking_turns", "value": 99}, ["a1", "a2", "b1", "d1"]),
     ],
 )
-def test_so_many_turns_keep_their_thinking(keep: Any, left: list[str]) -> None:
+def test_last_turns_keep_their_thinking(keep: Any, left: list[str]) -> None:
     asked = ask(keep)
     assert thoughts(asked.conversation.messages) == left
     assert asked.conversation.thinking.history == "keep"
     assert asked.edits is not None
 
 
-def test_a_message_that_was_nothing_but_thinking_is_gone_with_it() -> None:
-    roles = [turn.role for turn in ask().conversation.messages]
+def test_message_with_only_thinking_is_dropped() -> None:
+    roles = [message.role for message in ask().conversation.messages]
     assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant", "user", "user", "assistant", "tool"]
 
 
-def test_other_edits_are_accepted_and_change_nothing() -> None:
+def test_other_edits_are_accepted_without_effect() -> None:
     others: list[Json] = [
         {"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 9}},
         {"type": "compact_20260112"},
@@ -98,7 +98,7 @@ def test_other_edits_are_accepted_and_change_nothing() -> None:
 @pytest.mark.parametrize(
     "keep", ["some", {"type": "thinking_turns"}, {"type": "thinking_turns", "value": 0}, {"type": "x"}, 3]
 )
-def test_what_keep_cannot_be(keep: Any) -> None:
+def test_invalid_keep_is_refused(keep: Any) -> None:
     with pytest.raises(Invalid, match=rf"^context_management.edits.{CLEAR}.keep: Input should be 'all' or a number"):
         ask(keep)
 
@@ -112,7 +112,7 @@ def test_what_keep_cannot_be(keep: Any) -> None:
         ({"edits": [{}]}, "context_management.edits.0: Unable to extract tag using discriminator 'type'"),
     ],
 )
-def test_what_the_field_cannot_be(value: Any, message: str) -> None:
+def test_invalid_context_management_is_refused(value: Any, message: str) -> None:
     body = {"model": "m", "max_tokens": 9, "messages": TALK, "context_management": value}
     with pytest.raises(Invalid) as caught:
         parse(json.dumps(body).encode(), {})
@@ -150,8 +150,8 @@ async def after(counted: list[Conversation] | None = None, **edit: Any) -> Messa
 
 
 def story(asked: MessagesAsk) -> dict[str, tuple[str, bool]]:
-    """By call: its arguments, and whether its result is there."""
-    parts = [part for turn in asked.conversation.messages for part in turn.parts]
+    """The arguments of each call, and whether it has a result, by call id."""
+    parts = [part for message in asked.conversation.messages for part in message.parts]
     whole = {part.call_id: part.parts == [Text(LONG)] for part in parts if isinstance(part, Result)}
     return {part.call_id: (part.arguments, whole[part.call_id]) for part in parts if isinstance(part, Call)}
 
@@ -181,7 +181,9 @@ async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
     assert asked.edits is not None
     assert asked.edits.applied == [applied]
     assert asked.edits.original_tokens == await by_length(plain)
-    errors = [part.is_error for turn in asked.conversation.messages for part in turn.parts if isinstance(part, Result)]
+    errors = [
+        part.is_error for message in asked.conversation.messages for part in message.parts if isinstance(part, Result)
+    ]
     assert errors == [False] * 5
 
 
@@ -195,7 +197,7 @@ async def test_old_results_are_cleared(edit: Json, cleared: list[str]) -> None:
         {"trigger": ALWAYS, "clear_at_least": {"type": "input_tokens", "value": 10_000}},
     ],
 )
-async def test_nothing_is_cleared(edit: Json) -> None:
+async def test_nothing_is_cleared_below_the_limits(edit: Json) -> None:
     asked = await after(**edit)
     assert asked.conversation == parse(json.dumps(cleaning()).encode(), {}).conversation
     assert asked.edits is not None
@@ -208,7 +210,7 @@ async def test_arguments_are_cleared_on_request(inputs: Any, empty: list[str]) -
     assert [name for name, (arguments, _) in story(asked).items() if arguments == "{}"] == empty
 
 
-async def test_tokens_are_counted_only_where_something_can_be_cleared() -> None:
+async def test_tokens_are_counted_only_if_something_can_be_cleared() -> None:
     counted: list[Conversation] = []
     await after(counted, keep={"type": "tool_uses", "value": 9})
     await after(counted, trigger={"type": "tool_uses", "value": 9})
@@ -227,7 +229,7 @@ async def test_tokens_are_counted_only_where_something_can_be_cleared() -> None:
         ({"clear_tool_inputs": "all"}, "context_management.edits.1.clear_tool_inputs"),
     ],
 )
-def test_what_an_edit_of_tools_cannot_be(edit: Json, place: str) -> None:
+def test_invalid_tool_edit_is_refused(edit: Json, place: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse(json.dumps(cleaning(**edit)).encode(), {})
     assert caught.value.info.param == place
@@ -238,7 +240,7 @@ class Counting(FakeGateway):
         return await by_length(admitted.conversation)
 
 
-async def test_the_sdk_sees_what_was_cleared() -> None:
+async def test_sdk_reads_the_cleared_tool_uses() -> None:
     gateway = Counting()
     async with serving(gateway) as served:
         client = AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0)
@@ -260,7 +262,7 @@ async def test_the_sdk_sees_what_was_cleared() -> None:
         assert results == [[Text(CLEARED)]] * 2 + [[Text(LONG)]] * 3
 
 
-async def test_the_answer_has_the_thinking_that_was_cleared() -> None:
+async def test_answer_reports_the_cleared_thinking() -> None:
     async with serving(Counting()) as served:
         client = AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0)
         messages: Any = TALK

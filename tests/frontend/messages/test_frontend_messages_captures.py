@@ -1,8 +1,8 @@
-"""Requests of real agents, as they were sent, come through without loss.
+"""Tests that captured requests of agents are converted without loss.
 
-Each request is flattened twice, by two programs that know nothing of each other: from its JSON, and from the
-conversation that was made of it. Both must tell the same story in the same order. The captures lie beside the
-repository; without them `agent_turn.json`, written in the same shapes, is what is left to check.
+Each request is flattened twice, by two independent programs: from its JSON, and from its conversation. Both must have
+the same content in the same order. The captures are not part of the repository; without them only `agent_turn.json` is
+checked.
 """
 
 import json
@@ -61,11 +61,11 @@ def _block(role: str, block: dict[str, Any]) -> Story:
 
 def told_by_conversation(conversation: Conversation) -> Story:
     story: Story = [("top", text.text) for text in conversation.system]
-    for turn in conversation.messages:
-        for part in turn.parts:
+    for message in conversation.messages:
+        for part in message.parts:
             match part:
                 case Text(text):
-                    story.append((turn.role, text))
+                    story.append((message.role, text))
                 case Reasoning(text=thought, seal=seal):
                     story.append(("thinking", thought, seal))
                 case Call():
@@ -102,13 +102,13 @@ def check(body: dict[str, Any], headers: dict[str, str], *, counting: bool) -> N
     assert session is None or told.client.session == (f"{session}/{agent}" if agent else session)
 
 
-def test_the_written_fixture() -> None:
+def test_written_requests_are_parsed() -> None:
     check(json.loads(FIXTURE.read_text()), {}, counting=False)
 
 
 @pytest.mark.skipif(not REQUESTS, reason=REASON)
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-3:]))
-def test_captured_requests(path: Path) -> None:
+def test_captured_requests_are_parsed(path: Path) -> None:
     captured = json.loads(path.read_text())
     headers = {name.lower(): value for name, value in captured["headers"]}
     check(captured["body"], headers, counting=captured["path"].endswith("count_tokens"))

@@ -1,4 +1,4 @@
-"""`compact_20260112` over HTTP, through the SDK: a summary in place of a long conversation."""
+"""Tests `compact_20260112` over HTTP with the SDK: a summary replaces a long conversation."""
 
 import asyncio
 import base64
@@ -35,8 +35,8 @@ class Turns(FakeGateway):
 
 
 def edit(trigger: int | None = 4000, **more: Any) -> Any:
-    given = {} if trigger is None else {"trigger": {"type": "input_tokens", "value": trigger}}
-    return {"edits": [{"type": "compact_20260112", **given, **more}]}
+    members = {} if trigger is None else {"trigger": {"type": "input_tokens", "value": trigger}}
+    return {"edits": [{"type": "compact_20260112", **members, **more}]}
 
 
 TALK: list[Any] = [
@@ -62,7 +62,7 @@ def stream(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-async def test_the_answer_goes_on_from_the_summary(stream: bool) -> None:
+async def test_answer_continues_from_the_summary(stream: bool) -> None:
     gateway = Turns(SUMMARY, ANSWER, ANSWER)
     async with serving(gateway) as served:
         message = await ask(served, stream=stream)
@@ -86,10 +86,10 @@ async def test_the_answer_goes_on_from_the_summary(stream: bool) -> None:
     # What the client sends back makes the same prompt again.
     assert later.messages[:1] == compacted.messages
     assert (later.tools, later.system) == (compacted.tools, compacted.system)
-    assert [turn.role for turn in later.messages] == ["user", "assistant", "user"]
+    assert [message.role for message in later.messages] == ["user", "assistant", "user"]
 
 
-async def test_a_pause_leaves_the_answer_to_the_next_request(stream: bool) -> None:
+async def test_pause_ends_the_answer_after_the_compaction(stream: bool) -> None:
     gateway = Turns(SUMMARY, ANSWER)
     async with serving(gateway) as served:
         message = await ask(served, stream=stream, context_management=edit(pause_after_compaction=True))
@@ -108,7 +108,7 @@ async def test_a_pause_leaves_the_answer_to_the_next_request(stream: bool) -> No
 
 
 @pytest.mark.parametrize("managed", [edit(4321), edit(None), {"edits": []}, None])
-async def test_below_the_trigger_nothing_is_compacted(managed: Any) -> None:
+async def test_conversation_below_the_trigger_is_not_compacted(managed: Any) -> None:
     gateway = Turns(ANSWER)
     async with serving(gateway) as served:
         message = await ask(served, context_management=managed)
@@ -117,21 +117,21 @@ async def test_below_the_trigger_nothing_is_compacted(managed: Any) -> None:
     assert len(gateway.got(0).messages) == 3
 
 
-def test_the_default_trigger_fits_the_window() -> None:
+def test_default_trigger_fits_the_window() -> None:
     usual = CompactEdit(None, False, None, [])
     assert [usual.applies(tokens, 0) for tokens in (150_000, 150_001)] == [False, True]
     assert [usual.applies(tokens, 1_000_000) for tokens in (150_000, 150_001)] == [False, True]
     assert [usual.applies(tokens, 100_000) for tokens in (80_000, 80_001)] == [False, True]
 
 
-async def test_a_message_to_be_continued_is_not_compacted() -> None:
+async def test_conversation_with_a_prefill_is_not_compacted() -> None:
     gateway = Turns(ANSWER)
     async with serving(gateway) as served:
         await ask(served, messages=[*TALK, {"role": "assistant", "content": "Here"}])
     assert gateway.got(0).messages[-1] == Message("assistant", [Text("Here")])
 
 
-async def test_instructions_replace_those_of_this_server() -> None:
+async def test_instructions_replace_the_servers_own() -> None:
     gateway = Turns(SUMMARY, ANSWER, SUMMARY, ANSWER)
     async with serving(gateway) as served:
         await ask(served, context_management=edit(instructions="In one word."))
@@ -140,7 +140,7 @@ async def test_instructions_replace_those_of_this_server() -> None:
     assert gateway.got(2).messages[-1] == Message("user", [Text(SUMMARIZE)])
 
 
-async def test_without_a_summary_the_conversation_stays(stream: bool) -> None:
+async def test_conversation_stays_without_a_summary(stream: bool) -> None:
     gateway = Turns([*reasoning(0, "Hm."), finish(1)], ANSWER)
     async with serving(gateway) as served:
         message = await ask(served, stream=stream)
@@ -149,7 +149,7 @@ async def test_without_a_summary_the_conversation_stays(stream: bool) -> None:
     assert len(gateway.got(1).messages) == 3
 
 
-async def test_a_summary_that_fails_is_the_requests_failure() -> None:
+async def test_failed_summary_fails_the_request() -> None:
     gateway = Turns([*text(0, "The"), finish(1, FinishReason.ERROR)])
     async with serving(gateway) as served:
         with pytest.raises(InternalServerError, match="engine failed"):
@@ -159,7 +159,7 @@ async def test_a_summary_that_fails_is_the_requests_failure() -> None:
         assert line["outcome"] == "engine"
 
 
-async def test_a_client_that_hangs_up_ends_the_summary() -> None:
+async def test_hangup_cancels_the_summary() -> None:
     never = asyncio.Event()
     script: list[Step] = [[*text(0, "The")], never]
     gateway = FakeGateway(lambda: script)
@@ -172,7 +172,7 @@ async def test_a_client_that_hangs_up_ends_the_summary() -> None:
     assert len(gateway.turns) == 1
 
 
-async def test_a_summary_has_no_note_about_images() -> None:
+async def test_summary_has_no_note_about_images() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(PNG).decode()}
     messages = [{"role": "user", "content": [{"type": "image", "source": source}]}]
     async with serving(Turns(SUMMARY, ANSWER)) as served:
@@ -181,7 +181,7 @@ async def test_a_summary_has_no_note_about_images() -> None:
 
 
 @pytest.mark.parametrize("trigger", [{"type": "tool_uses", "value": 3}, {"type": "input_tokens", "value": 0}])
-async def test_what_a_trigger_cannot_be(trigger: Any) -> None:
+async def test_invalid_trigger_is_refused(trigger: Any) -> None:
     async with serving(Turns(ANSWER)) as served:
         with pytest.raises(BadRequestError, match=r"compact_20260112\.trigger"):
             await ask(served, context_management={"edits": [{"type": "compact_20260112", "trigger": trigger}]})

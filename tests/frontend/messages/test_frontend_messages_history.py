@@ -1,4 +1,5 @@
-"""Blocks and messages as turns: media, documents, histories of other servers, changes of tools, impossible ids."""
+"""Tests how blocks and messages are converted: media, documents, blocks of other servers, changes of tools, invalid
+ids."""
 
 import json
 from typing import Any
@@ -19,23 +20,23 @@ HI: Json = {"role": "user", "content": "hi"}
 TOOLS: list[Json] = [{"name": name, "input_schema": {}} for name in ("look", "find")]
 
 
-def turns(*messages: Json, **fields: Any) -> list[Message]:
+def read_messages(*messages: Json, **fields: Any) -> list[Message]:
     return parse(json.dumps({"max_tokens": 9, "messages": messages, **fields}).encode(), {}).conversation.messages
 
 
 def said(*blocks: Json) -> list[Part]:
-    (turn,) = turns({"role": "user", "content": blocks})
-    return turn.parts
+    (message,) = read_messages({"role": "user", "content": blocks})
+    return message.parts
 
 
 def refused(*messages: Json, **fields: Any) -> str:
     with pytest.raises(Invalid) as caught:
-        turns(*messages, **fields)
+        read_messages(*messages, **fields)
     return caught.value.info.message
 
 
-def test_results_come_before_what_the_user_says_beside_them() -> None:
-    told = turns(
+def test_results_precede_the_users_text_in_a_message() -> None:
+    told = read_messages(
         HI,
         {"role": "assistant", "content": [USE]},
         {"role": "user", "content": [{"type": "text", "text": "and?"}, RESULT]},
@@ -43,8 +44,8 @@ def test_results_come_before_what_the_user_says_beside_them() -> None:
     assert told[2:] == [Message("tool", [Result("t1", [Text("seen")], name="look")]), Message("user", [Text("and?")])]
 
 
-def test_messages_of_one_role_stay_apart() -> None:
-    assert [turn.role for turn in turns(HI, HI, {"role": "system", "content": "x"}, HI)] == [
+def test_messages_of_one_role_stay_separate() -> None:
+    assert [message.role for message in read_messages(HI, HI, {"role": "system", "content": "x"}, HI)] == [
         "user",
         "user",
         "system",
@@ -55,7 +56,7 @@ def test_messages_of_one_role_stay_apart() -> None:
 @pytest.mark.parametrize("flag", [True, False, None])
 def test_is_error_has_three_states(flag: bool | None) -> None:
     block = RESULT if flag is None else {**RESULT, "is_error": flag}
-    told = turns(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
+    told = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
     (result,) = told[2].parts
     assert isinstance(result, Result)
     assert result.is_error is flag
@@ -90,8 +91,8 @@ def test_arguments_keep_their_spelling(raw: str, kept: str) -> None:
         ({"type": "redacted_thinking", "data": "eA=="}, Reasoning(None, "eA==")),
     ],
 )
-def test_reasoning(block: Json, part: Reasoning) -> None:
-    assert turns(HI, {"role": "assistant", "content": [block]})[1].parts == [part]
+def test_reasoning_is_converted(block: Json, part: Reasoning) -> None:
+    assert read_messages(HI, {"role": "assistant", "content": [block]})[1].parts == [part]
 
 
 @pytest.mark.parametrize(
@@ -110,11 +111,11 @@ def test_reasoning(block: Json, part: Reasoning) -> None:
         ({"type": "url", "url": "DATA:image/svg+xml,%3Csvg"}, Media("image", "image/svg+xml", 4)),
     ],
 )
-def test_images_leave_their_bytes_behind(source: Json, media: Media) -> None:
+def test_images_keep_only_type_and_size(source: Json, media: Media) -> None:
     assert said({"type": "image", "source": source}) == [media]
 
 
-def test_size_of_base64_with_escaped_slashes() -> None:
+def test_escaped_slashes_in_base64_do_not_count() -> None:
     image = '{"type":"image","source":{"type":"base64","media_type":"image/png","data":"\\/\\/\\/\\/"}}'
     body = '{"max_tokens":9,"messages":[{"role":"user","content":[' + image + "]}]}"
     assert parse(body.encode(), {}).conversation.messages[0].parts == [Media("image", "image/png", 3)]
@@ -157,11 +158,11 @@ def test_size_of_base64_with_escaped_slashes() -> None:
         ),
     ],
 )
-def test_documents(document: Json, parts: list[Part]) -> None:
+def test_documents_are_converted(document: Json, parts: list[Part]) -> None:
     assert said({"type": "document", **document}) == parts
 
 
-def test_search_result_is_text() -> None:
+def test_search_result_becomes_text() -> None:
     block = {
         "type": "search_result",
         "title": "Doc",
@@ -171,7 +172,7 @@ def test_search_result_is_text() -> None:
     assert said(block) == [Text("Title: Doc\nSource: https://x\n\none\ntwo")]
 
 
-def test_blocks_inside_a_result() -> None:
+def test_blocks_inside_a_result_are_converted() -> None:
     block = {
         **RESULT,
         "content": [
@@ -182,7 +183,7 @@ def test_blocks_inside_a_result() -> None:
             {"type": "browser_state", "tabs": [{"id": 1}]},
         ],
     }
-    told = turns(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
+    told = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
     assert told[2].parts == [
         Result(
             "t1",
@@ -198,11 +199,11 @@ def test_blocks_inside_a_result() -> None:
     ]
 
 
-def test_empty_text_is_no_part() -> None:
+def test_empty_text_is_dropped() -> None:
     assert said({"type": "text", "text": ""}, {"type": "text", "text": " "}) == [Text(" ")]
 
 
-def test_history_of_tools_that_another_server_ran() -> None:
+def test_blocks_of_other_servers_tools_become_text() -> None:
     found = {
         "type": "web_search_tool_result",
         "tool_use_id": "s1",
@@ -222,7 +223,7 @@ def test_history_of_tools_that_another_server_ran() -> None:
         "content": {"type": "bash_code_execution_result", "stdout": "ok", "stderr": "", "return_code": 0},
     }
     listed = {"type": "mcp_tool_result", "tool_use_id": "s4", "content": [{"type": "text", "text": "from mcp"}]}
-    (_, told) = turns(
+    (_, told) = read_messages(
         HI,
         {
             "role": "assistant",
@@ -247,8 +248,8 @@ def test_history_of_tools_that_another_server_ran() -> None:
     ]
 
 
-def test_compaction_stands_for_everything_before_it() -> None:
-    told = turns(
+def test_compaction_replaces_everything_before_it() -> None:
+    told = read_messages(
         HI,
         {
             "role": "assistant",
@@ -263,12 +264,12 @@ def test_compaction_stands_for_everything_before_it() -> None:
     ]
 
 
-def test_failed_compaction_says_nothing() -> None:
-    told = turns(HI, {"role": "assistant", "content": [{"type": "compaction", "content": None}]}, HI)
-    assert [turn.role for turn in told] == ["user", "user"]
+def test_failed_compaction_is_dropped() -> None:
+    told = read_messages(HI, {"role": "assistant", "content": [{"type": "compaction", "content": None}]}, HI)
+    assert [message.role for message in told] == ["user", "user"]
 
 
-def test_tools_change_in_the_middle() -> None:
+def test_tool_changes_are_described_where_they_happen() -> None:
     change = {
         "role": "system",
         "content": [
@@ -310,7 +311,7 @@ def changing(kind: str, name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_tool_comes_back_in_its_place_and_is_told_again() -> None:
+def test_returning_tool_keeps_its_place_and_is_described_again() -> None:
     body = {
         "max_tokens": 9,
         "messages": [HI, changing("tool_removal", "find"), HI, changing("tool_addition", "find"), HI],
@@ -318,26 +319,26 @@ def test_a_tool_comes_back_in_its_place_and_is_told_again() -> None:
     }
     told = parse(json.dumps(body).encode(), {}).conversation
     assert [tool.name for tool in told.tools] == ["look", "find"]
-    gone, back = (turn for turn in told.messages if turn.role == "system")
+    gone, back = (message for message in told.messages if message.role == "system")
     assert gone.parts == [Text("From here on the tool `find` is not available any more.")]
     assert isinstance(back.parts[0], Text)
     assert '"name": "find"' in back.parts[0].text
 
 
-def test_what_is_known_or_nobody_knows_is_not_told() -> None:
+def test_known_and_unknown_tools_are_not_described() -> None:
     messages = [HI, changing("tool_addition", "look"), changing("tool_removal", "nope"), HI]
     body = {"max_tokens": 9, "messages": messages, "tools": TOOLS}
     told = parse(json.dumps(body).encode(), {}).conversation
-    assert [turn.role for turn in told.messages] == ["user", "user"]
+    assert [message.role for message in told.messages] == ["user", "user"]
 
 
-def test_a_change_stays_when_its_message_is_cleared() -> None:
+def test_change_stays_when_its_message_is_cleared() -> None:
     messages = [HI, changing("tool_removal", "look", clear_at="next_user_message"), HI]
     told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": TOOLS}).encode(), {}).conversation
-    assert [turn.role for turn in told.messages] == ["user", "system", "user"]
+    assert [message.role for message in told.messages] == ["user", "system", "user"]
 
 
-def test_the_first_tools_of_all_stand_at_the_front() -> None:
+def test_first_added_tools_are_listed_in_the_prompts_head() -> None:
     definition = {"name": "fly", "input_schema": {"type": "object"}}
     change = {
         "role": "system",
@@ -345,10 +346,10 @@ def test_the_first_tools_of_all_stand_at_the_front() -> None:
     }
     told = parse(json.dumps({"max_tokens": 9, "messages": [HI, change]}).encode(), {}).conversation
     assert [(tool.name, tool.deferred) for tool in told.tools] == [("fly", False)]
-    assert [turn.role for turn in told.messages] == ["user"]
+    assert [message.role for message in told.messages] == ["user"]
 
 
-def test_a_withdrawn_tool_cannot_be_forced() -> None:
+def test_withdrawn_tool_cannot_be_forced() -> None:
     body = {
         "max_tokens": 9,
         "messages": [HI, changing("tool_removal", "find")],
@@ -359,7 +360,7 @@ def test_a_withdrawn_tool_cannot_be_forced() -> None:
         parse(json.dumps(body).encode(), {})
 
 
-def test_a_compaction_carries_its_changes_to_the_front() -> None:
+def test_compaction_moves_its_changes_to_the_prompts_head() -> None:
     late = {"name": "late", "input_schema": {}, "defer_loading": True}
     block = {
         "type": "compaction",
@@ -372,25 +373,29 @@ def test_a_compaction_carries_its_changes_to_the_front() -> None:
     messages = [HI, changing("tool_removal", "find"), {"role": "assistant", "content": [block]}, HI]
     told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": [*TOOLS, late]}).encode(), {}).conversation
     assert [(tool.name, tool.deferred) for tool in told.tools] == [("find", False), ("late", False)]
-    assert [turn.role for turn in told.messages] == ["user", "user"]
+    assert [message.role for message in told.messages] == ["user", "user"]
 
 
-def test_results_stand_in_the_order_of_their_calls() -> None:
+def test_results_are_sorted_by_their_calls() -> None:
     def called(*ids: str) -> Json:
         return {"role": "assistant", "content": [{**USE, "id": each} for each in ids]}
 
     def answered(*ids: str) -> Json:
         return {"role": "user", "content": [{**RESULT, "tool_use_id": each} for each in ids]}
 
-    told = turns(HI, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c"))
-    ids = [[part.call_id for part in turn.parts if isinstance(part, Result)] for turn in told if turn.role == "tool"]
+    told = read_messages(HI, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c"))
+    ids = [
+        [part.call_id for part in message.parts if isinstance(part, Result)]
+        for message in told
+        if message.role == "tool"
+    ]
     assert ids == [["b", "a"], ["c", "b", "d"]]
 
 
-def test_cleared_system_message_is_gone_once_the_user_goes_on() -> None:
+def test_cleared_system_message_disappears_after_the_next_user_message() -> None:
     note = {"role": "system", "content": "for now", "clear_at": "next_user_message"}
-    assert len(turns(HI, note)) == 2
-    assert turns(HI, note, HI) == [Message("user", [Text("hi")])] * 2
+    assert len(read_messages(HI, note)) == 2
+    assert read_messages(HI, note, HI) == [Message("user", [Text("hi")])] * 2
 
 
 @pytest.mark.parametrize(
@@ -457,16 +462,16 @@ def test_cleared_system_message_is_gone_once_the_user_goes_on() -> None:
         ),
     ],
 )
-def test_refusals(messages: list[Json], message: str) -> None:
+def test_invalid_request_is_refused(messages: list[Json], message: str) -> None:
     assert refused(*messages) == message
 
 
-def test_calls_without_results_are_taken() -> None:
-    told = turns(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": "never mind"})
-    assert [turn.role for turn in told] == ["user", "assistant", "user"]
+def test_calls_without_results_are_accepted() -> None:
+    told = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": "never mind"})
+    assert [message.role for message in told] == ["user", "assistant", "user"]
 
 
-def test_an_id_may_come_again_in_a_later_message() -> None:
+def test_id_may_occur_again_in_a_later_message() -> None:
     asked = {"role": "assistant", "content": [USE]}
     answered = {"role": "user", "content": [RESULT]}
-    assert len(turns(HI, asked, answered, asked, answered)) == 5
+    assert len(read_messages(HI, asked, answered, asked, answered)) == 5

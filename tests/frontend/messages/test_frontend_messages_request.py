@@ -1,4 +1,4 @@
-"""A Messages request as a conversation: every field that counts."""
+"""Tests how the fields of a Messages request reach the conversation."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def refusal(**fields: Any) -> Invalid:
     return caught.value
 
 
-def test_agent_turn_keeps_everything_in_its_place() -> None:
+def test_agent_request_keeps_the_order_of_everything() -> None:
     ask = parse(FIXTURE.read_bytes(), {"user-agent": "claude-cli/2.1.328"})
     assert ask.stream
     assert ask.edits is not None
@@ -108,7 +108,7 @@ def test_agent_turn_keeps_everything_in_its_place() -> None:
     assert told.client == Client("11111111-2222-3333-4444-555555555555", "claude-cli/2.1.328")
 
 
-def test_string_and_text_block_are_the_same() -> None:
+def test_string_equals_a_text_block() -> None:
     as_blocks = conversation(
         system=[{"type": "text", "text": "be brief"}],
         messages=[
@@ -140,11 +140,11 @@ def test_string_and_text_block_are_the_same() -> None:
         ),
     ],
 )
-def test_thinking(fields: dict[str, Any], expected: Thinking) -> None:
+def test_thinking_settings_are_converted(fields: dict[str, Any], expected: Thinking) -> None:
     assert conversation(**fields).thinking == expected
 
 
-def test_latest_system_message_decides_effort() -> None:
+def test_latest_system_message_sets_the_effort() -> None:
     told = conversation(
         output_config={"effort": "low"},
         messages=[
@@ -170,11 +170,11 @@ def test_latest_system_message_decides_effort() -> None:
         ),
     ],
 )
-def test_tool_choice(choice: dict[str, Any], expected: ToolChoice) -> None:
+def test_tool_choice_is_converted(choice: dict[str, Any], expected: ToolChoice) -> None:
     assert conversation(tools=[TOOL], tool_choice=choice).tool_choice == expected
 
 
-def test_sampling_fields_and_extensions() -> None:
+def test_sampling_fields_and_extensions_are_read() -> None:
     told = conversation(
         temperature=1.5,
         top_p=0.9,
@@ -213,7 +213,7 @@ def test_sampling_fields_and_extensions() -> None:
         {"output_format": {"type": "json_schema", "schema": {"type": "object"}}},
     ],
 )
-def test_output_format(fields: dict[str, Any]) -> None:
+def test_output_format_is_converted(fields: dict[str, Any]) -> None:
     assert conversation(**fields).format == OutputFormat("json_schema", schema={"type": "object"})
 
 
@@ -231,11 +231,13 @@ def test_output_format(fields: dict[str, Any]) -> None:
         ({}, None, None),
     ],
 )
-def test_session(headers: dict[str, str], user_id: str | None, session: str | None) -> None:
+def test_session_is_read_from_headers_and_metadata(
+    headers: dict[str, str], user_id: str | None, session: str | None
+) -> None:
     assert conversation(headers, metadata={"user_id": user_id}).client.session == session
 
 
-def test_fields_that_change_nothing_are_skipped() -> None:
+def test_fields_without_effect_are_skipped() -> None:
     plain = conversation()
     assert plain == conversation(
         cache_control={"type": "ephemeral"},
@@ -253,7 +255,7 @@ def test_fields_that_change_nothing_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
-def test_thread_is_refused_as_the_sdk_needs_it(thread: dict[str, str]) -> None:
+def test_thread_is_refused_with_the_code_of_the_sdk(thread: dict[str, str]) -> None:
     info = refusal(thread=thread).info
     assert info.code == THREADS == "thread_unsupported_request"
     assert info.details == {"unsupported": []}
@@ -301,27 +303,27 @@ def test_thread_is_refused_as_the_sdk_needs_it(thread: dict[str, str]) -> None:
         ),
     ],
 )
-def test_refusals(fields: dict[str, Any], message: str) -> None:
+def test_invalid_request_is_refused(fields: dict[str, Any], message: str) -> None:
     assert refusal(**fields).info.message == message
 
 
-def test_a_container_without_code_execution_changes_nothing() -> None:
+def test_container_without_code_execution_has_no_effect() -> None:
     skills = [{"skill_id": "pdf", "type": "anthropic", "version": "latest"}]
     assert conversation(container={"id": "id", "skills": skills}) == conversation()
 
 
-def test_prewarm_asks_for_no_output() -> None:
+def test_prewarm_generates_no_output() -> None:
     told = conversation(max_tokens=0, thinking={"type": "enabled", "budget_tokens": 1024})
     assert told.sampling.max_tokens == 0
 
 
-def test_an_interleaved_budget_may_exceed_the_limit_of_one_answer() -> None:
+def test_interleaved_budget_may_exceed_max_tokens() -> None:
     betas = {"anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14"}
     allowed = conversation(betas, thinking={"type": "enabled", "budget_tokens": 16384})
     assert allowed.thinking.budget_tokens == 16384
 
 
-def test_counting_takes_pieces_of_a_conversation() -> None:
+def test_counting_accepts_unmatched_calls_and_results() -> None:
     piece = json.dumps(
         {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_lost"}]}]}
     ).encode()
@@ -331,12 +333,12 @@ def test_counting_takes_pieces_of_a_conversation() -> None:
 
 
 @pytest.mark.parametrize("field", ["mcp_servers", "compaction", "thread"])
-def test_counting_needs_nothing_that_is_not_there(field: str) -> None:
+def test_counting_accepts_unsupported_features(field: str) -> None:
     value: Any = [{"type": "url"}] if field == "mcp_servers" else {"type": "create"}
     assert parse(body(**{field: value}), {}, counting=True).conversation == conversation()
 
 
-def test_tools_pass_through() -> None:
+def test_custom_tools_pass_through() -> None:
     told = conversation(
         tools=[{**TOOL, "description": "Looks.", "strict": True, "type": "custom", "eager_input_streaming": None}]
     )

@@ -1,4 +1,4 @@
-"""The Anthropic SDK, strict parsing on, against the application over a real socket."""
+"""Tests the Messages API with the Anthropic SDK, with strict parsing, over a real socket."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def client(served: Served, *, strict: bool = True) -> AsyncAnthropic:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-async def test_strict_parsing_of_every_transcript(path: Path) -> None:
+async def test_sdk_parses_every_transcript_strictly(path: Path) -> None:
     case = load(path)
     wanted = json.loads(path.with_suffix(".message.json").read_text())
     headers = {"x-turnwire-tool-dispatch": "1"} if case.options.get("dispatch") else {}
@@ -58,9 +58,9 @@ async def test_strict_parsing_of_every_transcript(path: Path) -> None:
 
 
 def _content(message: Message) -> list[dict[str, Any]]:
-    known = {"text": ("type", "text"), "thinking": ("type", "thinking", "signature")}
+    members = {"text": ("type", "text"), "thinking": ("type", "thinking", "signature")}
     tool = ("type", "id", "name", "input", "caller")
-    return [{key: block.to_dict()[key] for key in known.get(block.type, tool)} for block in message.content]
+    return [{key: block.to_dict()[key] for key in members.get(block.type, tool)} for block in message.content]
 
 
 @beta_async_tool
@@ -73,7 +73,7 @@ async def look(at: int) -> str:
     return f"seen {at}"
 
 
-async def test_the_tool_runner_goes_back_to_sending_the_history() -> None:
+async def test_tool_runner_sends_the_history_after_a_refused_thread() -> None:
     scripts: list[list[Step]] = [
         [[*reasoning(0, "so"), *call(1, "look", '{"at": 3}', call_id="call_1"), finish(2)]],
         [[*text(0, "All seen."), finish(1)]],
@@ -83,7 +83,7 @@ async def test_the_tool_runner_goes_back_to_sending_the_history() -> None:
         runner = sdk.beta.messages.tool_runner(model=MODEL, max_tokens=99, messages=HI, tools=[look])
         last = await runner.until_done()
     assert last.content[0].to_dict()["text"] == "All seen."
-    assert [turn.role for turn in gateway.turns[1].conversation.messages] == ["user", "assistant", "tool"]
+    assert [message.role for message in gateway.turns[1].conversation.messages] == ["user", "assistant", "tool"]
     (_, assistant, tool) = gateway.turns[1].conversation.messages
     assert isinstance(assistant.parts[0], Reasoning)
     assert assistant.parts[0] == Reasoning("so", "c2VhbA")
@@ -92,7 +92,7 @@ async def test_the_tool_runner_goes_back_to_sending_the_history() -> None:
     assert isinstance(tool.parts[0], Result)
 
 
-async def test_errors_are_the_sdks_own_classes() -> None:
+async def test_errors_are_raised_as_the_sdks_classes() -> None:
     gateway = FakeGateway()
     async with serving(gateway) as served, client(served) as sdk:
         with pytest.raises(anthropic.NotFoundError) as unknown:
@@ -115,7 +115,7 @@ async def test_errors_are_the_sdks_own_classes() -> None:
             await sdk.messages.create(model=MODEL, max_tokens=1, messages=HI, stream=True)
 
 
-async def test_an_error_in_mid_stream_is_raised() -> None:
+async def test_error_in_mid_stream_is_raised() -> None:
     steps: list[Step] = [[*text(0, "half")], [Failed(ErrorInfo(ErrorKind.ENGINE, "the engine failed"))]]
     events: list[str] = []
 
@@ -130,7 +130,7 @@ async def test_an_error_in_mid_stream_is_raised() -> None:
     assert "message_delta" not in events
 
 
-async def test_counting_and_models() -> None:
+async def test_sdk_counts_tokens_and_lists_models() -> None:
     gateway = FakeGateway()
     async with serving(gateway) as served, client(served) as sdk:
         counted = await sdk.messages.count_tokens(model="claude-alias", messages=HI, system="be brief")
@@ -146,7 +146,7 @@ async def test_counting_and_models() -> None:
             await sdk.models.retrieve("nobody")
 
 
-async def test_models_in_the_shape_of_openais_sdk() -> None:
+async def test_openai_sdk_lists_models() -> None:
     async with serving() as served, aiohttp.ClientSession(served.url) as http:
         document = await (await http.get("/v1/models")).json()
     assert document["object"] == "list"

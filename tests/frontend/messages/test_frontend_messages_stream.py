@@ -1,7 +1,7 @@
-"""Turns as Messages streams and documents, against transcripts in tests/fixtures/messages/turns.
+"""Tests Messages streams and documents against transcripts in tests/fixtures/messages/turns.
 
-`<case>.json` holds a turn's events, `.sse` the stream, `.message.json` the document that must come of them. Run this
-file as a program to write the transcripts anew; read the difference before you keep it.
+`<case>.json` has a turn's events, `.sse` the expected stream, `.message.json` the expected document. Run this file as a
+program to write the transcripts again, and review the difference.
 """
 
 import json
@@ -79,7 +79,7 @@ def frames(stream: str) -> list[tuple[str, Any]]:
 
 
 def merged(stream: str) -> list[Any]:
-    """Frames with adjacent deltas of one kind joined: what does not depend on how the events were batched."""
+    """Frames with adjacent deltas of one kind joined, so that batching makes no difference."""
     out: list[Any] = []
     for _, data in frames(stream):
         delta = data.get("delta") if data["type"] == "content_block_delta" else None
@@ -93,13 +93,13 @@ def merged(stream: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_stream_is_the_transcript(path: Path) -> None:
+def test_stream_equals_the_transcript(path: Path) -> None:
     case = load(path)
     assert case.stream([[event] for event in case.events]) == path.with_suffix(".sse").read_text()
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_batching_changes_nothing_but_the_pieces(path: Path) -> None:
+def test_batching_changes_only_the_pieces(path: Path) -> None:
     case = load(path)
     single = merged(case.stream([[event] for event in case.events]))
     assert merged(case.stream([case.events])) == single
@@ -107,7 +107,7 @@ def test_batching_changes_nothing_but_the_pieces(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_document_is_the_transcript(path: Path) -> None:
+def test_document_equals_the_transcript(path: Path) -> None:
     case = load(path)
     if failure_of(case.events[-1]) is not None:
         assert not path.with_suffix(".message.json").exists()
@@ -115,12 +115,12 @@ def test_document_is_the_transcript(path: Path) -> None:
     assert json.loads(case.document()) == json.loads(path.with_suffix(".message.json").read_text())
 
 
-def test_arguments_reach_the_document_as_they_were_written() -> None:
+def test_arguments_keep_their_spelling_in_the_document() -> None:
     case = load(TURNS / "interleaved.json")
     assert '"input":{"pattern": "old\\\\.flag", "limit": 5000.0}' in case.document()
 
 
-def test_a_call_that_is_no_object_has_an_empty_input_in_the_document() -> None:
+def test_call_without_an_object_has_an_empty_input_in_the_document() -> None:
     events: list[TurnEvent] = [
         BlockStart(0, "tool_use", name="look", call_id="c"),
         Delta(0, 0, '{"at": }'),
@@ -132,7 +132,7 @@ def test_a_call_that_is_no_object_has_an_empty_input_in_the_document() -> None:
     assert document["stop_reason"] == "end_turn"
 
 
-def test_a_dispatch_is_one_line_however_the_model_laid_its_arguments_out() -> None:
+def test_dispatch_of_indented_arguments_is_one_line() -> None:
     arguments = '{\n\n  "at": 1.0\n}'
     events: list[TurnEvent] = [
         BlockStart(0, "tool_use", name="look", call_id="c"),
@@ -147,7 +147,7 @@ def test_a_dispatch_is_one_line_however_the_model_laid_its_arguments_out() -> No
     assert [data["tool_call_dispatch"]["input"] for data in told] == [{"at": 1.0}]
 
 
-def test_the_start_has_what_the_worker_expects_in_its_cache_and_the_end_the_exact_number() -> None:
+def test_start_has_the_expected_cached_tokens_and_end_the_exact_number() -> None:
     renderer = MessagesStream(Case([]).reply())
     (_, start), *_ = frames(renderer.start([Prepared(656, 1024, cached=512)]).decode())
     end = frames(renderer.events([Finish(FinishReason.STOP, 0, Usage(656, 600, 1))]).decode())[0][1]
@@ -155,7 +155,7 @@ def test_the_start_has_what_the_worker_expects_in_its_cache_and_the_end_the_exac
         assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (656 - cached, cached)
 
 
-def test_a_call_without_an_id_gets_a_unique_one() -> None:
+def test_call_without_an_id_gets_a_unique_one() -> None:
     events: list[TurnEvent] = [
         BlockStart(0, "tool_use", name="look"),
         BlockStop(0),
@@ -167,7 +167,7 @@ def test_a_call_without_an_id_gets_a_unique_one() -> None:
     assert ids == ["toolu_0a1b2c0", "toolu_0a1b2c1"]
 
 
-def test_document_before_its_end_is_a_mistake_of_the_caller() -> None:
+def test_document_of_an_unfinished_turn_raises() -> None:
     with pytest.raises(RuntimeError):
         Case([]).document()
 
@@ -193,7 +193,7 @@ def turns(draw: st.DrawFn) -> list[TurnEvent]:
 
 
 @given(turns(), st.data())
-def test_grammar_of_every_stream(events: list[TurnEvent], data: st.DataObject) -> None:
+def test_every_stream_follows_the_grammar(events: list[TurnEvent], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(events)))
     case = Case(events)
     seen = frames(case.stream([events[:cut], events[cut:]]))
@@ -227,7 +227,7 @@ def test_grammar_of_every_stream(events: list[TurnEvent], data: st.DataObject) -
     assert seen[-2][1]["delta"] == {key: document[key] for key in ("stop_reason", "stop_sequence")}
 
 
-def test_a_finished_thought_is_told_whole_where_that_is_asked_for() -> None:
+def test_finished_thought_is_sent_whole_on_request() -> None:
     events: list[TurnEvent] = [
         BlockStart(0, "reasoning"),
         Delta(0, 0, "one "),

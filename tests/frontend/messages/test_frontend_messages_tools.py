@@ -1,4 +1,4 @@
-"""Tools of every kind: custom, typed ones of the client's, and those that only Anthropic's servers run."""
+"""Tests tools of every kind: custom, typed tools of the client, and tools that only Anthropic's servers run."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ def told(*tools: dict[str, Any], **fields: Any) -> Conversation:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "name", "required", "has"),
+    ("kind", "declared", "name", "required", "has"),
     [
         ("bash_20250124", "bash", "bash", [], {"command", "restart"}),
         (
@@ -43,9 +43,9 @@ def told(*tools: dict[str, Any], **fields: Any) -> Conversation:
     ],
 )
 def test_typed_client_tools_get_their_schema(
-    kind: str, given: str, name: str, required: list[str], has: set[str]
+    kind: str, declared: str, name: str, required: list[str], has: set[str]
 ) -> None:
-    tool = {"type": kind, "name": given} if given else {"type": kind}
+    tool = {"type": kind, "name": declared} if declared else {"type": kind}
     (spec,) = told(tool).tools
     assert spec.name == name
     assert spec.description
@@ -65,7 +65,7 @@ def test_typed_client_tools_get_their_schema(
         "mcp_toolset",
     ],
 )
-def test_hosted_tools_are_left_out_and_named(kind: str) -> None:
+def test_hosted_tools_are_dropped_and_named(kind: str) -> None:
     asked = ask({"type": kind, "name": "x"}, CUSTOM)
     assert [tool.name for tool in asked.conversation.tools] == ["look"]
     assert asked.notes == [kind]
@@ -86,14 +86,14 @@ def test_claude_codes_web_search_call_is_served_without_the_tool() -> None:
         ({"type": "tool", "name": "web_search"}, [CUSTOM]),
     ],
 )
-def test_a_hosted_tool_cannot_be_forced(choice: dict[str, str], beside: list[dict[str, Any]]) -> None:
+def test_hosted_tool_cannot_be_forced(choice: dict[str, str], beside: list[dict[str, Any]]) -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
     with pytest.raises(Invalid, match="this server does not run 'web_search'") as caught:
         told(search, *beside, tool_choice=choice)
     assert caught.value.info.param == "tool_choice"
 
 
-def test_the_model_reads_which_tools_are_missing() -> None:
+def test_prompt_names_the_missing_tools() -> None:
     kinds = ("web_search_20250305", "code_execution_20250825", "tool_search_tool_bm25_20251119", "web_search_20260318")
     (text,) = told(*({"type": kind, "name": "x"} for kind in kinds)).system
     assert text.text.startswith("Tools that were requested but are not available on this server: ")
@@ -101,7 +101,7 @@ def test_the_model_reads_which_tools_are_missing() -> None:
     assert told(CUSTOM).system == []
 
 
-def test_nobody_can_search_so_deferred_tools_are_shown() -> None:
+def test_deferred_tools_are_listed_without_a_search() -> None:
     deferred = {**CUSTOM, "defer_loading": True}
     assert told(deferred).tools[0].deferred
     assert not told(deferred, {"type": "tool_search_tool_regex_20251119", "name": "t"}).tools[0].deferred
@@ -120,13 +120,13 @@ def test_examples_are_part_of_the_description() -> None:
         ([CUSTOM, {**CUSTOM, "description": "again"}], "tools: Tool names must be unique."),
     ],
 )
-def test_refusals(tools: list[dict[str, Any]], message: str) -> None:
+def test_invalid_request_is_refused(tools: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(Invalid) as caught:
         told(*tools)
     assert caught.value.info.message == message
 
 
 @pytest.mark.parametrize("kind", ["computer_20250124", "computer_toolset_20260801", "browser_toolset_20260801", "x"])
-def test_tools_that_nobody_can_run_are_refused_by_their_tag(kind: str) -> None:
+def test_unknown_tool_type_is_refused(kind: str) -> None:
     with pytest.raises(Invalid, match=f"tools.1: Input tag '{kind}' found using 'type' does not match any"):
         told(CUSTOM, {"type": kind, "name": "x"})

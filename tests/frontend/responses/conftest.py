@@ -1,4 +1,4 @@
-"""Fixtures of several files."""
+"""Defines fixtures for several files."""
 
 from collections.abc import AsyncIterator
 
@@ -12,7 +12,7 @@ from tests.frontend.responses.pair import Pair, pairing
 
 @pytest.fixture(autouse=True)
 def patient_bus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, JetStream is waited for."""
+    """Waits for JetStream, however slow the machine is."""
     monkeypatch.setattr(kv, "TIMEOUT_S", LIMIT_S)
 
 

@@ -1,4 +1,4 @@
-"""The schemas of the Open Responses specification for the answers of this server.
+"""Checks answers against the schemas of the Open Responses specification.
 
 Every object is checked for required members, for their types, and for unknown members.
 """
@@ -9,7 +9,7 @@ from msgspec import Struct, convert
 
 
 class Strict(Struct, forbid_unknown_fields=True, kw_only=True):
-    """No member may be missing, none may be unknown."""
+    """An object without missing or unknown members."""
 
 
 class Details(Strict):
@@ -39,7 +39,7 @@ class Incomplete(Strict):
 
 
 class Response(Strict):
-    """All that Open Responses and the SDK's strict types require, and what else natively belongs to it."""
+    """The members that Open Responses and the SDK's strict types require, and those of the native API."""
 
     id: str
     object: str
@@ -153,13 +153,13 @@ EVENTS: dict[str, dict[str, type]] = {
     "response.reasoning_summary_text.done": {**_SUMMARY, "text": str},
     "error": {"code": str, "message": str, "param": str},
 }
-"""The events of the suite's union that a text model makes, and what each must have beside `type` and
+"""The events of the suite's union that a text model makes, and their required members in addition to `type` and
 `sequence_number`."""
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 
 def check_response(document: dict[str, Any], status: str = "completed") -> dict[str, Any]:
-    """A Response as it must be, its items included."""
+    """Checks a Response and its items."""
     response = convert(document, Response, strict=True)
     assert (response.object, response.status) == ("response", status)
     for item in response.output:
@@ -171,10 +171,9 @@ def check_response(document: dict[str, Any], status: str = "completed") -> dict[
 
 
 def check_events(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """A stream as it must be; returns the Response of its end.
+    """Checks a stream, and returns its final Response.
 
-    Every index, id and text is followed: what an event says of an item agrees with what came before it and with the
-    Response at the end.
+    Every index, id and text of an event must agree with the earlier events and with the final Response.
     """
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[0]["type"] == "response.created"

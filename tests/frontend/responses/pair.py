@@ -1,4 +1,4 @@
-"""Two frontends that share their store over a real nats-server."""
+"""Runs two frontends that share their store over a real nats-server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,12 +35,12 @@ class Pair:
 
 
 def paired_turn(go: asyncio.Event) -> list[Step]:
-    """What the model writes."""
+    """The steps of the model's turn."""
     return [[*text(0, "So far")], go, [finish(1)]]
 
 
 async def share(process: Process, log: FilteringBoundLogger, living: list[str]) -> Sharing:
-    """What a process shares its store by; its bucket is made."""
+    """Creates the bucket, and returns a process's access to it."""
     bucket = await make_bucket(process.bus, bucket_config(CONFIG), log)
     living.append(process.id)
     return Sharing(
@@ -56,7 +56,7 @@ async def share(process: Process, log: FilteringBoundLogger, living: list[str]) 
 async def pairing(
     make_process: MakeProcess, log: FilteringBoundLogger, config: FrontendConfig = CONFIG
 ) -> AsyncIterator[Pair]:
-    """Runs the two."""
+    """Runs both frontends."""
     living: list[str] = []
     go = asyncio.Event()
     one_process, other_process = await make_process("frontend", "f1"), await make_process("frontend", "f2")

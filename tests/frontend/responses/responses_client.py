@@ -9,7 +9,7 @@ from tests.frontend.frontend_fakes import MODEL, Served
 
 
 class Client:
-    """Asks one server."""
+    """Sends requests to one server."""
 
     def __init__(self, http: ClientSession, served: Served, key: str | None = None) -> None:
         self._http = http
@@ -46,7 +46,7 @@ class Client:
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
-    """A whole stream's events, each checked to be named as it says."""
+    """The events of a whole stream, after a check that names and types agree."""
     blocks = text.rstrip("\n").split("\n\n")
     assert blocks.pop() == "data: [DONE]"
     events = []

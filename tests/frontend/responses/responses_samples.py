@@ -1,4 +1,4 @@
-"""Values of the OpenAI SDK's request types, every field filled in, each leaf with a value of its own."""
+"""Makes values of the OpenAI SDK's request types with every field set and a different value in each leaf."""
 
 import re
 import types
@@ -12,8 +12,8 @@ _MAX_DEPTH = 8
 
 
 class Sampler:
-    """Makes samples; `leaves` tells where each of their strings and numbers stands, `choices` where there
-    are values that cannot be told apart by themselves."""
+    """Makes samples. `leaves`: the path of each string and number; `choices`: the paths of values that are not
+    unique."""
 
     def __init__(self) -> None:
         self.leaves: dict[str | int, str] = {}
@@ -21,7 +21,7 @@ class Sampler:
         self._numbers = count(70001)
 
     def of(self, hint: Any, path: str = "", depth: int = 0) -> list[Any]:
-        """Samples of a type: one, or more where it has forms that exclude each other."""
+        """Samples of a type: one, or several if it has alternative forms."""
         if depth > _MAX_DEPTH:
             return []
         origin, arguments = get_origin(hint), get_args(hint)
@@ -37,7 +37,7 @@ class Sampler:
         if hint in (Any, object):
             return [{"key": self._leaf(f"§{next(self._numbers)}", path)}]
         if hint is str and path.endswith(("name", "file_data")):
-            # Of characters that names and base64 may have; the leaf is its number.
+            # Only characters that are valid in names and base64; the leaf is its number.
             return [f"x{self._leaf(next(self._numbers), path)}" + ("==" if path.endswith("data") else "")]
         if hint is str and path.endswith("format.definition"):  # a grammar, and a regular expression
             return [f'start: "{self._leaf(f"§{next(self._numbers)}", path)}"']
@@ -74,6 +74,6 @@ def _is_list(hint: Any, origin: Any) -> bool:
 
 
 def leaves_in(text: str) -> Iterator[str | int]:
-    """The leaves of samples that a text holds."""
+    """The leaves of samples in a text."""
     for found in re.findall(r"§?7\d{4}(?!\d)", text):
         yield found if found.startswith("§") else int(found)

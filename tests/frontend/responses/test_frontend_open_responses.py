@@ -1,7 +1,7 @@
-"""The compliance cases of Open Responses, by the names that its own suite has for them.
+"""Tests the compliance cases of Open Responses, named as in its suite.
 
-The schemas of `open_responses.py` stand for the suite's. Its union has no raw reasoning events, so the model
-under it does not think, or is asked for a summary.
+`open_responses.py` has the suite's schemas. They have no raw reasoning events, so the model does not think, or a
+summary is requested.
 """
 
 import base64
@@ -30,7 +30,7 @@ CALL = '{"location": "San Francisco"}'
 
 
 class Model:
-    """Says one thing after the other."""
+    """Plays one turn after the other."""
 
     def __init__(self, *turns: list[Step]) -> None:
         self._turns = list(turns)
@@ -62,24 +62,24 @@ def message(role: str, content: Any) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": content}
 
 
-async def test_basic_response(client: Client) -> None:
+async def test_basic_response_is_valid(client: Client) -> None:
     made = check_response(await client.create(input=[message("user", "Say hello in exactly 3 words.")]))
     assert made["output"][0]["content"][0]["text"] == "Hello there, friend."
 
 
-async def test_streaming_response(client: Client) -> None:
+async def test_streaming_response_is_valid(client: Client) -> None:
     made = check_events(await client.stream(input=[message("user", "Count from 1 to 5.")]))
     assert made["status"] == "completed"
 
 
-async def test_system_prompt(client: Client, gateway: FakeGateway) -> None:
+async def test_system_prompt_is_accepted(client: Client, gateway: FakeGateway) -> None:
     talk = [message("system", "You are a pirate."), message("user", "Say hello.")]
     check_response(await client.create(input=talk))
     assert said(gateway.turns[0].conversation) == [("system", ["You are a pirate."]), ("user", ["Say hello."])]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["tool-calling", "tool-calling-streaming"])
-async def test_tool_calling(client: Client, gateway: FakeGateway, stream: bool) -> None:
+async def test_tool_call_is_returned(client: Client, gateway: FakeGateway, stream: bool) -> None:
     gateway.steps = Model(calling())
     body: dict[str, Any] = {"input": [message("user", "What is the weather in San Francisco?")], "tools": [WEATHER]}
     if stream:
@@ -100,7 +100,7 @@ async def test_tool_calling(client: Client, gateway: FakeGateway, stream: bool) 
     assert made["tools"][0]["name"] == "get_weather"
 
 
-async def test_function_call_roundtrip(client: Client, gateway: FakeGateway) -> None:
+async def test_function_call_output_is_accepted(client: Client, gateway: FakeGateway) -> None:
     gateway.steps = Model(calling(), hello())
     choice = {"type": "function", "name": "get_weather"}
     asked = check_response(
@@ -118,7 +118,7 @@ async def test_function_call_roundtrip(client: Client, gateway: FakeGateway) -> 
     assert (result.call_id, result.name) == ("call_w", "get_weather")
 
 
-async def test_image_input(client: Client, gateway: FakeGateway) -> None:
+async def test_image_input_is_accepted(client: Client, gateway: FakeGateway) -> None:
     parts = [
         {"type": "input_text", "text": "What is in this image?"},
         {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"},
@@ -129,7 +129,7 @@ async def test_image_input(client: Client, gateway: FakeGateway) -> None:
     assert (seen.kind, seen.media_type, seen.size_bytes) == ("image", "image/png", 72)
 
 
-async def test_file_input(client: Client, gateway: FakeGateway) -> None:
+async def test_file_input_is_accepted(client: Client, gateway: FakeGateway) -> None:
     parts = [
         {"type": "input_file", "filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
         {"type": "input_text", "text": "What is in this file?"},
@@ -140,7 +140,7 @@ async def test_file_input(client: Client, gateway: FakeGateway) -> None:
     assert (seen.kind, seen.media_type, seen.title) == ("document", "application/pdf", "a.pdf")
 
 
-async def test_multi_turn(client: Client, gateway: FakeGateway) -> None:
+async def test_multi_turn_input_is_accepted(client: Client, gateway: FakeGateway) -> None:
     said_before = {"type": "output_text", "text": "Hello Alice!", "annotations": [], "logprobs": []}
     talk = [
         message("user", "My name is Alice."),
@@ -155,7 +155,7 @@ async def test_multi_turn(client: Client, gateway: FakeGateway) -> None:
     ]
 
 
-async def test_previous_response_id(client: Client, gateway: FakeGateway) -> None:
+async def test_previous_response_id_continues_a_response(client: Client, gateway: FakeGateway) -> None:
     first = check_response(await client.create(input="My name is Alice."))
     second = check_response(await client.create(previous_response_id=first["id"], input="What is my name?"))
     assert second["previous_response_id"] == first["id"]
@@ -167,13 +167,13 @@ async def test_previous_response_id(client: Client, gateway: FakeGateway) -> Non
 
 
 @pytest.mark.parametrize("kind", ["file_search", "web_search"])
-async def test_hosted_tools_are_no_reason_to_fail(client: Client, gateway: FakeGateway, kind: str) -> None:
-    """The suite's optional cases ask for these; here they are accepted and not offered to the model."""
+async def test_hosted_tools_do_not_fail_the_request(client: Client, gateway: FakeGateway, kind: str) -> None:
+    """The suite's optional cases request these; they are accepted and not offered to the model."""
     check_response(await client.create(tools=[{"type": kind}]))
     assert gateway.turns[0].conversation.tools == []
 
 
-async def test_reasoning_is_told_as_a_summary_too(client: Client, gateway: FakeGateway) -> None:
+async def test_reasoning_is_also_sent_as_a_summary(client: Client, gateway: FakeGateway) -> None:
     gateway.steps = Model([[*reasoning(0, "Let me think."), *text(1, "Yes."), finish(2)]])
     events = await client.stream(reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"])
     told = [event["delta"] for event in events if event["type"] == "response.reasoning_summary_text.delta"]
@@ -184,7 +184,7 @@ async def test_reasoning_is_told_as_a_summary_too(client: Client, gateway: FakeG
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_is_cut_off_is_incomplete(client: Client, gateway: FakeGateway, stream: bool) -> None:
+async def test_cut_answer_is_incomplete(client: Client, gateway: FakeGateway, stream: bool) -> None:
     gateway.steps = Model([[*text(0, "It goes on and"), finish(1, FinishReason.LENGTH)]])
     if stream:
         made = check_events(await client.stream(max_output_tokens=16))
@@ -194,13 +194,13 @@ async def test_an_answer_that_is_cut_off_is_incomplete(client: Client, gateway: 
     assert made["completed_at"] is None
 
 
-async def test_a_failure_ends_in_response_failed(client: Client, gateway: FakeGateway) -> None:
+async def test_failure_ends_with_response_failed(client: Client, gateway: FakeGateway) -> None:
     gateway.steps = Model([[*text(0, "So")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]])
     made = check_events(await client.stream())
     assert made["error"] == {"code": "server_error", "message": "The engine failed."}
 
 
-async def test_all_settings_come_back(client: Client) -> None:
+async def test_all_settings_are_echoed(client: Client) -> None:
     settings = {
         "instructions": "Be brief.",
         "temperature": 0.5,

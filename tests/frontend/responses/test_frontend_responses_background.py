@@ -1,4 +1,4 @@
-"""Background responses run without their client: polled, followed, cancelled, bounded, and ended with the process."""
+"""Tests background responses: polling, following, cancelling, limits, and the end of the process."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ from tests.frontend.responses.responses_client import Client, events_of
 
 
 class Script:
-    """A turn that says something, waits for `go`, and says the rest."""
+    """A turn that writes something, waits for `go`, and writes the rest."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -46,7 +46,7 @@ async def client(served: Served) -> AsyncIterator[Client]:
 
 
 async def until(client: Client, id: str, *statuses: str) -> dict[str, Any]:
-    """Polls as a client does."""
+    """Polls a response until it has one of the statuses."""
     async with asyncio.timeout(60):
         while True:
             found: dict[str, Any] = await client.ask("GET", f"/{id}")
@@ -55,7 +55,7 @@ async def until(client: Client, id: str, *statuses: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_it_leaves_out_is_told_in_a_header_that_nobody_else_writes(
+async def test_dropped_tools_are_named_in_the_notes_header(
     client: Client, served: Served, script: Script, stream: bool
 ) -> None:
     script.go.set()
@@ -69,12 +69,12 @@ async def test_what_it_leaves_out_is_told_in_a_header_that_nobody_else_writes(
         assert "set-cookie" not in response.headers
 
 
-async def test_a_model_has_to_be_named(client: Client) -> None:
+async def test_missing_model_is_refused(client: Client) -> None:
     error = await client.refused("POST", json={"input": "hi", "background": True})
     assert (error["param"], error["code"]) == ("model", "missing_required_parameter")
 
 
-async def test_it_is_queued_runs_and_is_there_at_the_end(client: Client, script: Script) -> None:
+async def test_response_is_queued_runs_and_is_stored(client: Client, script: Script) -> None:
     made = await client.create(background=True, metadata={"k": "v"})
     assert (made["status"], made["output"], made["background"], made["metadata"]) == ("queued", [], True, {"k": "v"})
     running = await until(client, made["id"], "in_progress")
@@ -90,7 +90,7 @@ async def test_it_is_queued_runs_and_is_there_at_the_end(client: Client, script:
     assert going_on["status"] == "completed"
 
 
-async def test_nothing_goes_on_from_one_that_runs(client: Client, script: Script) -> None:
+async def test_running_response_cannot_be_continued(client: Client, script: Script) -> None:
     made = await client.create(background=True)
     error = await client.refused("POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]})
     assert error["message"] == f"The response with id '{made['id']}' has not ended yet."
@@ -98,7 +98,7 @@ async def test_nothing_goes_on_from_one_that_runs(client: Client, script: Script
     await until(client, made["id"], "completed")
 
 
-async def test_it_is_followed_from_any_event_while_it_runs(client: Client, served: Served, script: Script) -> None:
+async def test_running_response_can_be_followed_from_any_event(client: Client, served: Served, script: Script) -> None:
     made = await client.create(background=True)
     first = asyncio.create_task(client.stream("GET", f"/{made['id']}?stream=true"))
     async with asyncio.timeout(60):
@@ -116,7 +116,7 @@ async def test_it_is_followed_from_any_event_while_it_runs(client: Client, serve
     assert await client.stream("GET", f"/{made['id']}?stream=true") == events
 
 
-async def test_a_client_that_streams_it_may_go(served: Served, script: Script) -> None:
+async def test_hangup_of_a_follower_does_not_end_the_response(served: Served, script: Script) -> None:
     async with ClientSession() as http:
         client = Client(http, served)
         body = {"model": MODEL, "input": "hi", "background": True, "stream": True}
@@ -139,7 +139,7 @@ async def test_cancelling_stops_the_turn(client: Client, served: Served) -> None
     cancelled = await client.ask("POST", f"/{made['id']}/cancel")
     assert (cancelled["id"], cancelled["status"]) == (made["id"], "cancelled")
     assert served.gateway.turns[0].cancelled == ["hangup"]
-    # What it had said stays, and was told to the end.
+    # The output so far stays, and followers receive the end.
     told = [event["item"] for event in await follower if event["type"] == "response.output_item.done"]
     assert told == cancelled["output"]
     assert [item["content"][0]["text"] for item in told] == ["So far"]
@@ -148,14 +148,14 @@ async def test_cancelling_stops_the_turn(client: Client, served: Served) -> None
     assert len(served.responses.background) == 0
 
 
-async def test_cancelling_what_has_ended_tells_how_it_ended(client: Client, script: Script) -> None:
+async def test_cancelling_an_ended_response_returns_it(client: Client, script: Script) -> None:
     script.go.set()
     made = await client.create(background=True)
     ended = await until(client, made["id"], "completed")
     assert await client.ask("POST", f"/{made['id']}/cancel") == ended
 
 
-async def test_deleting_stops_it(client: Client, served: Served) -> None:
+async def test_deleting_stops_the_response(client: Client, served: Served) -> None:
     made = await client.create(background=True)
     await until(client, made["id"], "in_progress")
     assert (await client.ask("DELETE", f"/{made['id']}"))["deleted"] is True
@@ -163,7 +163,7 @@ async def test_deleting_stops_it(client: Client, served: Served) -> None:
     await client.refused("GET", f"/{made['id']}", 404)
 
 
-async def test_some_run_some_wait_and_more_are_refused(client: Client, served: Served, script: Script) -> None:
+async def test_responses_beyond_the_limits_wait_or_are_refused(client: Client, served: Served, script: Script) -> None:
     made = [await client.create(background=True) for _ in range(4)]
     for id in (made[0]["id"], made[1]["id"]):
         await until(client, id, "in_progress")
@@ -179,7 +179,7 @@ async def test_some_run_some_wait_and_more_are_refused(client: Client, served: S
 
 
 @pytest.mark.parametrize("early", [True, False])
-async def test_a_failure_is_the_state_that_is_kept(client: Client, served: Served, early: bool) -> None:
+async def test_failed_response_is_stored_as_failed(client: Client, served: Served, early: bool) -> None:
     if early:
         served.gateway.refusal = Overloaded("Every worker is busy.")
     else:
@@ -192,14 +192,14 @@ async def test_a_failure_is_the_state_that_is_kept(client: Client, served: Serve
     assert events[-1]["type"] == "response.failed"
 
 
-async def test_what_can_be_refused_at_once_is(client: Client, served: Served) -> None:
+async def test_invalid_request_is_refused_at_once(client: Client, served: Served) -> None:
     error = await client.refused("POST", status=404, json={"model": "none", "input": "x", "background": True})
     assert error["code"] == "model_not_found"
     assert len(served.responses.background) == 0
     assert len(served.responses.store) == 0
 
 
-async def test_a_request_that_takes_too_long_fails(script: Script) -> None:
+async def test_response_over_the_time_limit_fails(script: Script) -> None:
     config = FrontendConfig(request_timeout_s=0.2)
     async with serving(FakeGateway(script.steps), config) as served, ClientSession() as http:
         client = Client(http, served)
@@ -209,7 +209,7 @@ async def test_a_request_that_takes_too_long_fails(script: Script) -> None:
         assert served.gateway.turns[0].cancelled == ["timeout"]
 
 
-async def test_others_see_nothing_of_it(tmp_path: Path, script: Script) -> None:
+async def test_other_tenants_cannot_see_the_response(tmp_path: Path, script: Script) -> None:
     keys = tmp_path / "keys"
     keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ada", "bob")))
     config = FrontendConfig(api_keys_file=str(keys))
@@ -221,7 +221,7 @@ async def test_others_see_nothing_of_it(tmp_path: Path, script: Script) -> None:
         assert (await ada.ask("GET", f"/{made['id']}"))["status"] in ("queued", "in_progress")
 
 
-async def test_one_counts_as_an_open_request_of_its_key(tmp_path: Path, script: Script) -> None:
+async def test_response_counts_as_an_open_request_of_its_key(tmp_path: Path, script: Script) -> None:
     async with serving(FakeGateway(script.steps), FrontendConfig(key_concurrency=1)) as served, ClientSession() as http:
         client = Client(http, served)
         made = await client.create(background=True)
@@ -231,7 +231,7 @@ async def test_one_counts_as_an_open_request_of_its_key(tmp_path: Path, script: 
         await client.create()
 
 
-async def test_the_end_of_the_process_waits_for_them(client: Client, served: Served, script: Script) -> None:
+async def test_drain_waits_for_responses(client: Client, served: Served, script: Script) -> None:
     made = await client.create(background=True)
     await until(client, made["id"], "in_progress")
     draining = asyncio.create_task(served.responses.drain())
@@ -243,7 +243,7 @@ async def test_the_end_of_the_process_waits_for_them(client: Client, served: Ser
     assert (await client.ask("GET", f"/{made['id']}"))["status"] == "completed"
 
 
-async def test_a_drain_that_is_cut_off_fails_what_is_left(client: Client, served: Served) -> None:
+async def test_cancelled_drain_fails_the_remaining_responses(client: Client, served: Served) -> None:
     made = [await client.create(background=True) for _ in range(3)]
     await until(client, made[1]["id"], "in_progress")
     draining = asyncio.create_task(served.responses.drain())
@@ -256,7 +256,7 @@ async def test_a_drain_that_is_cut_off_fails_what_is_left(client: Client, served
     assert [turn.cancelled for turn in served.gateway.turns] == [["hangup"], ["hangup"]]
 
 
-async def test_the_application_ends_what_nobody_drained(script: Script) -> None:
+async def test_shutdown_ends_responses_that_were_not_drained(script: Script) -> None:
     responses: ResponsesServer
     async with serving(FakeGateway(script.steps)) as served, ClientSession() as http:
         made = await Client(http, served).create(background=True)
@@ -267,7 +267,7 @@ async def test_the_application_ends_what_nobody_drained(script: Script) -> None:
     assert json.loads(bytes(kept.response))["status"] == "failed"
 
 
-async def test_one_that_breaks_inside_fails_alone(client: Client, served: Served) -> None:
+async def test_internal_error_fails_only_its_response(client: Client, served: Served) -> None:
     def broken() -> list[Step]:
         raise RuntimeError("a bug")
 
@@ -278,7 +278,7 @@ async def test_one_that_breaks_inside_fails_alone(client: Client, served: Served
     assert any(line["event"] == "responses.background_failed" for line in served.lines)
 
 
-async def test_a_model_that_has_gone_meanwhile_is_told(client: Client, served: Served, script: Script) -> None:
+async def test_response_of_a_removed_model_fails(client: Client, served: Served, script: Script) -> None:
     made = [await client.create(background=True) for _ in range(3)]
     served.gateway.refusal = NotFound(f"model: {MODEL}")
     script.go.set()

@@ -1,8 +1,8 @@
-"""Responses requests of real agents, as they were sent, come through without loss.
+"""Tests that captured Responses requests of agents are converted without loss.
 
-Each request is flattened twice, by two programs that know nothing of each other: from its JSON, and from the
-conversation that was made of it. Both must tell the same story in the same order. The captures lie beside the
-repository; without them a request written in the same shapes is what is left to check.
+Each request is flattened twice, by two independent programs: from its JSON, and from its conversation. Both must have
+the same content in the same order. The captures are not part of the repository; without them only a written request is
+checked.
 """
 
 import json
@@ -48,7 +48,7 @@ def told_by_json(body: dict[str, Any]) -> Story:
 
 
 def _runs(items: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Results that stand together, and every other item alone."""
+    """Groups of consecutive results, and every other item alone."""
     runs: list[list[dict[str, Any]]] = []
     for item in items:
         results = [run and run[0].get("type", "").endswith("_output") for run in runs[-1:]]
@@ -109,11 +109,11 @@ def _tool(tool: dict[str, Any], namespace: str | None) -> Story:
 
 def told_by_conversation(conversation: Conversation, opened: bool) -> Story:
     story: Story = []
-    for turn in conversation.messages:
-        for part in turn.parts:
+    for message in conversation.messages:
+        for part in message.parts:
             match part:
                 case Text(text):
-                    story.append((turn.role, text))
+                    story.append((message.role, text))
                 case Reasoning(text=thought, seal=seal, summary=summary):
                     story.append(("thinking", "" if opened else thought or "", [] if opened else summary, seal))
                 case Call(kind="custom"):
@@ -157,7 +157,7 @@ def check(body: dict[str, Any], headers: dict[str, str]) -> ResponsesAsk:
     return ask
 
 
-def test_a_request_in_the_shapes_of_codex() -> None:
+def test_request_in_the_form_of_codex_is_parsed() -> None:
     function = {
         "type": "function",
         "name": "exec_command",
@@ -190,13 +190,13 @@ def test_a_request_in_the_shapes_of_codex() -> None:
 
 @pytest.mark.skipif(not REQUESTS, reason=REASON)
 @pytest.mark.parametrize("path", REQUESTS, ids=lambda path: "/".join(path.parts[-3:]))
-def test_captured(path: Path) -> None:
+def test_captured_request_is_parsed(path: Path) -> None:
     capture = json.loads(path.read_text())
     check(capture["body"], {name.lower(): value for name, value in capture["headers"]})
 
 
 @pytest.mark.skipif(not FRAMES.exists(), reason=REASON)
-def test_a_captured_websocket_session_adds_up() -> None:
+def test_captured_websocket_session_continues_its_responses() -> None:
     frames = json.loads(FRAMES.read_text())
     bodies = [frame.get("body", frame) if isinstance(frame, dict) else json.loads(frame) for frame in frames]
     requests = [decode(json.dumps(body).encode()) for body in bodies]
@@ -204,5 +204,5 @@ def test_a_captured_websocket_session_adds_up() -> None:
     assert requests[0].body.previous_response_id is None
     assert all(request.body.previous_response_id is not None and not request.prefill for request in requests[1:])
     ask = Responses().understand(requests[1].with_history(requests[0].items), {})
-    assert [turn.role for turn in ask.conversation.messages][:1] == ["developer"]
+    assert [message.role for message in ask.conversation.messages][:1] == ["developer"]
     assert len(ask.conversation.messages) == len(requests[0].items) + len(requests[1].items)

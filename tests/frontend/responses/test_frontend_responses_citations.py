@@ -1,4 +1,4 @@
-"""Citations of pages that a search of the same answer found, where the model wrote their URLs."""
+"""Tests citations: URLs in the answer of pages that its searches found."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
         (f"é {TIDES} [no link] (x)", [(TIDES, "Tides")]),
     ],
 )
-def test_what_is_cited(text: str, cited: list[tuple[str, str]]) -> None:
+def test_urls_in_the_text_are_cited(text: str, cited: list[tuple[str, str]]) -> None:
     found = url_citations(text, TITLES)
     assert [(text[one["start_index"] : one["end_index"]], one["title"]) for one in found] == cited
     assert all(one["type"] == "url_citation" and TITLES[one["url"]] == one["title"] for one in found)
@@ -70,7 +70,7 @@ def searched(text: str) -> list[TurnEvent]:
     ]
 
 
-def test_a_stream_has_them_before_the_end_of_the_text() -> None:
+def test_stream_has_citations_before_the_end_of_the_text() -> None:
     text = f"At noon ([tides]({TIDES})), says {TIDES}."
     body = {"model": "m", "input": "When?", "tools": [{"type": "web_search"}]}
     ask = Responses(["web_search"]).parse(json.dumps(body).encode(), {})
@@ -90,7 +90,7 @@ def test_a_stream_has_them_before_the_end_of_the_text() -> None:
     assert [text[one["start_index"] : one["end_index"]] for one in annotations] == [f"[tides]({TIDES})", TIDES]
     response = Response.model_validate(events[-1]["response"])
     messages = [item for item in events[-1]["response"]["output"] if item["type"] == "message"]
-    # What was written before the search cites nothing.
+    # Text from before the search has no citations.
     assert [item["content"][0]["annotations"] for item in messages] == [[], annotations]
     assert response.output_text.endswith(text)
     # A client that sends the answer back gets the same conversation as without them.

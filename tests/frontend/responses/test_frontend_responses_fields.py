@@ -1,7 +1,7 @@
-"""No field of the SDK's request types is lost: each is honoured, echoed, or kept in the stored item.
+"""Tests that no field of the SDK's request types is lost: each is honoured, echoed, or kept in the stored item.
 
-Samples of every type are made from the SDK's own definitions, with a value of its own in every leaf. A field that is in
-neither the conversation nor a table here fails: the next SDK's new fields do, until somebody decides what they do.
+Samples of every type are made from the SDK's definitions, with a different value in every leaf. A field that is neither
+in the conversation nor in a table here fails, and so do new fields of the SDK.
 """
 
 import json
@@ -55,9 +55,10 @@ def missing(sampler: Sampler, texts: Iterable[str]) -> set[str]:
 
 
 _FILES = {f"{where}[].{field}" for where in ("content", "output") for field in ("file_data", "file_id", "file_url")}
-"""Of a file's data only what it is goes further; data goes before a URL, both before an id, which alone is refused."""
+"""Fields of files that do not reach the prompt: data wins over a URL, and both over an id; only the kind of data is
+kept."""
 _CALLER = {"caller.caller_id"}
-"""Who called, of programs that ran on OpenAI's servers."""
+"""The caller, set for programs that ran on OpenAI's servers."""
 
 KEPT_ONLY: dict[str, set[str]] = {
     "EasyInputMessageParam": _FILES,
@@ -116,7 +117,7 @@ KEPT_ONLY: dict[str, set[str]] = {
     "Program": {"call_id", "fingerprint", "id"},
     "ProgramOutput": {"call_id", "id"},
 }
-"""Fields of each item that never reach a prompt: ids, and what says nothing to a model. They are in the stored item."""
+"""Fields of each item that never reach a prompt, such as ids. They are in the stored item."""
 
 CHOICES = {
     "type": "tells what it is",
@@ -141,11 +142,11 @@ CHOICES = {
     "size": "kept: as action",
     "moderation_stage": "kept: as action",
 }
-"""Fields with few values, which no sample can tell by its value, by their last name."""
+"""Fields with few values, which a sample cannot identify by value, by the last part of their path."""
 
 
 @pytest.mark.parametrize("name", ITEMS)
-def test_every_field_of_an_item_is_told_or_kept(name: str) -> None:
+def test_every_field_of_an_item_reaches_the_prompt_or_the_store(name: str) -> None:
     sampler = Sampler()
     samples = sampler.of(ITEMS[name])
     texts = []
@@ -162,11 +163,11 @@ def test_every_field_of_an_item_is_told_or_kept(name: str) -> None:
 
 
 def _kept(sample: dict[str, Any]) -> dict[str, Any]:
-    """What must be in the stored item: everything, but that a message's string becomes its one part."""
+    """The expected stored item: everything, with a message's string as its one part."""
     return {key: value for key, value in sample.items() if not (key == "content" and isinstance(value, str))}
 
 
-def test_the_table_of_items_is_about_fields_that_there_are() -> None:
+def test_table_of_items_has_only_existing_fields() -> None:
     assert KEPT_ONLY.keys() == ITEMS.keys()
     for name, member in ITEMS.items():
         sampler = Sampler()
@@ -180,7 +181,7 @@ _SERVED |= {"FunctionShellToolParam", "ApplyPatchToolParam"}
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_every_field_of_a_tool_is_told_or_echoed(name: str) -> None:
+def test_every_field_of_a_tool_reaches_the_prompt_or_the_echo(name: str) -> None:
     sampler = Sampler()
     texts = []
     for sample in sampler.of(TOOLS[name]):
@@ -211,7 +212,7 @@ HONOURED: dict[str, Any] = {
     "tools": [TOOL],
     "top_p": 0.5,
 }
-"""Change the conversation."""
+"""Fields that change the conversation."""
 OF_THE_ANSWER: dict[str, Any] = {
     "background": True,
     "include": ["reasoning.encrypted_content"],
@@ -220,7 +221,7 @@ OF_THE_ANSWER: dict[str, Any] = {
     "stream": True,
     "truncation": "auto",
 }
-"""Change what is done around the turn."""
+"""Fields that change the handling around the turn."""
 ECHOED: dict[str, Any] = {
     "max_tool_calls": 3,
     "metadata": {"a": "b"},
@@ -234,11 +235,11 @@ IGNORED: dict[str, Any] = {
     "access_programs": {"cyber": "standard"},  # OpenAI's own programs
     "context_management": [{"type": "compaction", "compact_threshold": 1000}],  # named in the notes
     "image": {"context_compression": "auto"},  # pictures do not reach the prompt
-    "moderation": {"model": "m"},  # nothing is moderated here
+    "moderation": {"model": "m"},  # there is no moderation
     "service_tier": "flex",  # there is one: the answer says `default`
     "stream_options": {"include_obfuscation": True},  # an answer may go without
 }
-"""Accepted, and without effect."""
+"""Fields that are accepted without effect."""
 
 
 def test_every_field_of_a_request_is_in_one_table() -> None:
@@ -248,12 +249,12 @@ def test_every_field_of_a_request_is_in_one_table() -> None:
 
 
 @pytest.mark.parametrize("field", HONOURED)
-def test_honoured_fields_change_the_conversation(field: str) -> None:
+def test_supported_fields_change_the_conversation(field: str) -> None:
     assert told(understood({field: HONOURED[field]})) != told(understood({}))
 
 
 @pytest.mark.parametrize("field", OF_THE_ANSWER)
-def test_fields_of_the_answer_change_what_is_done(field: str) -> None:
+def test_fields_of_the_answer_have_an_effect(field: str) -> None:
     value = OF_THE_ANSWER[field]
     ask, plain = understood({field: value}), understood({})
     assert told(ask) == told(plain)
@@ -289,7 +290,7 @@ ALSO_ECHOED += ["truncation"]
 
 
 @pytest.mark.parametrize("field", ALSO_ECHOED)
-def test_honoured_fields_are_echoed_too(field: str) -> None:
+def test_supported_fields_are_echoed(field: str) -> None:
     value = {**HONOURED, **OF_THE_ANSWER}[field]
     echo = json.loads(msgspec.json.encode(understood({field: value}).request.echo))
     assert echo[field] == value
@@ -303,5 +304,5 @@ def test_refused_fields_are_refused(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", IGNORED)
-def test_ignored_fields_are_accepted_and_change_nothing(field: str) -> None:
+def test_ignored_fields_are_accepted_without_effect(field: str) -> None:
     assert told(understood({field: IGNORED[field]})) == told(understood({}))

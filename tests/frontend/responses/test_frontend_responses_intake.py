@@ -1,4 +1,4 @@
-"""Requests of `/v1/responses` on their way in: large ones, unnamed models, refusals of the pipeline."""
+"""Tests how `/v1/responses` accepts requests: large requests, missing models, refusals of the pipeline."""
 
 import threading
 from collections.abc import AsyncIterator
@@ -25,10 +25,10 @@ async def client(served: Served) -> AsyncIterator[Client]:
         yield Client(http, served)
 
 
-async def test_a_large_request_and_a_long_chain_are_understood_beside_the_loop(
+async def test_large_request_and_long_chain_are_converted_in_a_thread(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """100,000 items keep the frontend's other streams waiting for no time."""
+    """A request with 100,000 items does not delay other streams."""
     on_loop: list[bool] = []
     understand = served.responses.dialect.understand
 
@@ -55,7 +55,7 @@ async def test_a_large_request_and_a_long_chain_are_understood_beside_the_loop(
 
 
 @pytest.mark.parametrize(("named", "here"), [("messages", "input"), ("format", "text.format"), ("top_k", "top_k")])
-async def test_errors_of_the_pipeline_name_the_fields_of_this_api(
+async def test_pipeline_error_names_the_field_of_this_api(
     served: Served, client: Client, named: str, here: str
 ) -> None:
     served.gateway.refusal = ContextOverflow("too long", param=named)
@@ -67,7 +67,7 @@ async def test_errors_of_the_pipeline_name_the_fields_of_this_api(
         assert (await ws.receive_json())["error"]["param"] == here
 
 
-async def test_without_a_name_the_model_is_told_that_is_served(served: Served, client: Client) -> None:
+async def test_missing_name_is_replaced_by_the_served_model(served: Served, client: Client) -> None:
     served.gateway.any_model = True
     async with ClientSession() as http, http.ws_connect(client.url) as ws:
         await ws.send_json({"type": "response.create", "input": "hi"})

@@ -1,4 +1,4 @@
-"""Input items as turns, each kind of item by itself and together."""
+"""Tests how input items become messages, each kind by itself and together."""
 
 import base64
 import json
@@ -39,7 +39,7 @@ def ask(*items: Any, **options: Any) -> ResponsesAsk:
     return Responses().understand(request, {}, **options)
 
 
-def turns(*items: Any, **options: Any) -> list[Message]:
+def read_messages(*items: Any, **options: Any) -> list[Message]:
     return ask(*items, **options).conversation.messages
 
 
@@ -47,7 +47,7 @@ def raw(value: Any) -> Raw:
     return Raw(json.dumps(value).encode())
 
 
-def test_all_forms_of_a_user_message_are_the_same() -> None:
+def test_all_forms_of_a_user_message_are_equal() -> None:
     part = {"type": "input_text", "text": "Hi."}
     forms: list[list[dict[str, Any]]] = [
         [USER],
@@ -68,25 +68,27 @@ def test_all_forms_of_a_user_message_are_the_same() -> None:
             }
         ],
     ]
-    assert all(turns(*form) == [Message("user", [Text("Hi.")])] for form in forms)
-    assert Responses().understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.messages == turns(USER)
+    assert all(read_messages(*form) == [Message("user", [Text("Hi.")])] for form in forms)
+    assert Responses().understand(decode(b'{"model":"m","input":"Hi."}'), {}).conversation.messages == read_messages(
+        USER
+    )
 
 
-def test_the_models_turn_has_the_ids_of_its_items() -> None:
+def test_assistant_message_has_the_ids_of_its_items() -> None:
     reply = {"type": "message", "role": "assistant", "id": "msg_1", "content": "Hello."}
     empty = {"type": "reasoning", "id": "rs_1", "summary": []}
-    found = turns(USER, empty, reply, USER, {**reply, "id": None})
-    assert [turn.ids for turn in found] == [[], ["rs_1", "msg_1"], [], []]
+    found = read_messages(USER, empty, reply, USER, {**reply, "id": None})
+    assert [message.ids for message in found] == [[], ["rs_1", "msg_1"], [], []]
 
 
 def test_instructions_keep_their_place_and_role() -> None:
-    found = turns({"role": "developer", "content": "A"}, USER, {"role": "system", "content": "B"}, USER)
-    assert [turn.role for turn in found] == ["developer", "user", "system", "user"]
-    assert turns({"role": "developer", "content": ""}, USER) == turns(USER)
+    found = read_messages({"role": "developer", "content": "A"}, USER, {"role": "system", "content": "B"}, USER)
+    assert [message.role for message in found] == ["developer", "user", "system", "user"]
+    assert read_messages({"role": "developer", "content": ""}, USER) == read_messages(USER)
 
 
-def test_what_the_model_said_in_one_go_is_one_turn_in_order() -> None:
-    found = turns(
+def test_consecutive_items_of_the_model_are_one_message() -> None:
+    found = read_messages(
         USER,
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "A"}]},
         {
@@ -135,28 +137,30 @@ def test_what_the_model_said_in_one_go_is_one_turn_in_order() -> None:
         ({"encrypted_content": "box:B"}, True, (None, "box:B", [])),
     ],
 )  # fmt: skip
-def test_a_thought_is_its_text_else_its_seal_else_its_summary(item: Any, with_key: bool, expected: Any) -> None:
-    found = turns(USER, {"type": "reasoning", **item}, CALL, sealer=Box() if with_key else None)[1].parts[0]
+def test_thought_is_its_text_else_its_seal_else_its_summary(item: Any, with_key: bool, expected: Any) -> None:
+    found = read_messages(USER, {"type": "reasoning", **item}, CALL, sealer=Box() if with_key else None)[1].parts[0]
     assert isinstance(found, Reasoning)
     assert (found.text, found.seal, found.summary) == expected
 
 
-def test_a_thought_without_anything_is_left_out() -> None:
-    assert turns(USER, {"type": "reasoning", "summary": []}) == turns(USER)
+def test_empty_thought_is_dropped() -> None:
+    assert read_messages(USER, {"type": "reasoning", "summary": []}) == read_messages(USER)
 
 
-def test_a_result_needs_its_call() -> None:
+def test_result_without_its_call_is_refused() -> None:
     output = {"type": "function_call_output", "call_id": "c9", "output": "x"}
     with pytest.raises(Invalid, match="No tool call found for function call output with call_id c9"):
-        turns(USER, output)
-    assert turns(USER, output, counting=True)[1].role == "tool"
-    assert turns(output, history=[raw({**CALL, "call_id": "c9"})])[1].parts == [Result("c9", [Text("x")], name="look")]
+        read_messages(USER, output)
+    assert read_messages(USER, output, counting=True)[1].role == "tool"
+    assert read_messages(output, history=[raw({**CALL, "call_id": "c9"})])[1].parts == [
+        Result("c9", [Text("x")], name="look")
+    ]
     nameless = {"type": "function_call_output", "output": "x", "name": "look", "namespace": "ns"}
-    assert turns(USER, nameless)[1].parts == [Result("", [Text("x")], name="ns__look")]
+    assert read_messages(USER, nameless)[1].parts == [Result("", [Text("x")], name="ns__look")]
 
 
-def test_shell_and_patch_calls_are_calls_of_the_tools_shown_for_them() -> None:
-    found = turns(
+def test_shell_and_patch_calls_are_calls_of_their_rendered_tools() -> None:
+    found = read_messages(
         USER,
         {"type": "local_shell_call", "id": "lsh_1", "call_id": "a", "status": "completed", "action": {"type": "exec", "command": ["ls"], "env": {}}},
         {"type": "shell_call", "call_id": "b", "action": {"commands": ["ls", "pwd"], "timeout_ms": 5}},
@@ -178,16 +182,16 @@ def test_shell_and_patch_calls_are_calls_of_the_tools_shown_for_them() -> None:
     ]
 
 
-def test_outputs_of_parallel_local_shells_find_their_calls_by_the_ids_of_the_items() -> None:
+def test_local_shell_outputs_are_matched_by_item_id() -> None:
     action = {"type": "exec", "command": ["ls"], "env": {}}
     calls = [{"type": "local_shell_call", "id": f"lsh_{at}", "call_id": at, "action": action} for at in "ab"]
     outputs = [{"type": "local_shell_call_output", "id": f"lsh_{at}", "output": at} for at in "ba"]
-    assert turns(USER, *calls, *outputs)[2].parts == [
+    assert read_messages(USER, *calls, *outputs)[2].parts == [
         Result(at, [Text(at)], name="local_shell") for at in "ab"
     ]  # fmt: skip
 
 
-def test_tools_that_a_search_found_are_known_from_there_on() -> None:
+def test_tools_from_a_search_are_available_after_it() -> None:
     found = {
         "type": "namespace",
         "name": "ns",
@@ -204,7 +208,7 @@ def test_tools_that_a_search_found_are_known_from_there_on() -> None:
         {"type": "tool_search_output", "call_id": "s3", "tools": [found]},
         body={"tools": [{"type": "tool_search", "execution": "client"}]},
     )  # fmt: skip
-    results = [part for turn in spoken.conversation.messages for part in turn.parts if isinstance(part, Result)]
+    results = [part for message in spoken.conversation.messages for part in message.parts if isinstance(part, Result)]
     assert [result.parts for result in results] == [
         [ToolReference("ns__f")],
         [Text("No tools were found.")],
@@ -215,7 +219,7 @@ def test_tools_that_a_search_found_are_known_from_there_on() -> None:
     assert (loaded.namespace, loaded.name, loaded.deferred, loaded.description) == ("ns", "f", True, "ns: About.\n\nF.")
 
 
-def test_loaded_tools_stay_where_they_were_loaded_when_no_tools_are_sent() -> None:
+def test_loaded_tools_stay_at_their_search_without_declared_tools() -> None:
     (tool,) = ask(
         {"type": "tool_search_call", "call_id": "s1", "execution": "client", "arguments": {}},
         {"type": "tool_search_output", "call_id": "s1", "tools": [{"type": "function", "name": "f"}]},
@@ -223,17 +227,17 @@ def test_loaded_tools_stay_where_they_were_loaded_when_no_tools_are_sent() -> No
     assert tool.deferred
 
 
-def test_a_search_that_the_server_ran_leaves_its_tools_only() -> None:
+def test_search_run_by_a_server_adds_only_its_tools() -> None:
     found = ask(
         USER,
         {"type": "tool_search_call", "execution": "server", "call_id": None, "arguments": {"paths": ["f"]}},
         {"type": "tool_search_output", "execution": "server", "call_id": None, "tools": [{"type": "function", "name": "f"}]},
     )  # fmt: skip
-    assert found.conversation.messages == turns(USER)
+    assert found.conversation.messages == read_messages(USER)
     assert [(tool.name, tool.deferred) for tool in found.conversation.tools] == [("f", False)]
 
 
-def test_additional_tools_and_configuration_updates() -> None:
+def test_additional_tools_and_configuration_updates_apply() -> None:
     found = ask(
         {"type": "additional_tools", "role": "developer", "tools": [{"type": "namespace", "name": "functions", "description": "", "tools": [{"type": "custom", "name": "exec"}]}]},
         USER,
@@ -247,22 +251,22 @@ def test_additional_tools_and_configuration_updates() -> None:
     assert found.format is not None
     assert found.format.kind == "json_object"
     assert found.verbosity == "low"
-    assert found.messages == turns(USER)
+    assert found.messages == read_messages(USER)
 
 
-def test_a_compaction_comes_back_as_its_summary() -> None:
+def test_returned_compaction_becomes_its_summary() -> None:
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": seal_summary(Box(), "All is well.")}
-    found = turns({"role": "developer", "content": "Base."}, item, USER, sealer=Box())
+    found = read_messages({"role": "developer", "content": "Base."}, item, USER, sealer=Box())
     assert found[1] == Message("user", [Text(COMPACTED + "All is well.")])
-    assert [turn.role for turn in found] == ["developer", "user", "user"]
+    assert [message.role for message in found] == ["developer", "user", "user"]
     for sealer, blob in ((Box(), "foreign"), (Box(), Box().seal("a thought")), (None, item["encrypted_content"])):
         with pytest.raises(Invalid) as refused:
-            turns(USER, {"type": "compaction", "encrypted_content": blob}, sealer=sealer)
+            read_messages(USER, {"type": "compaction", "encrypted_content": blob}, sealer=sealer)
         assert refused.value.info.code == "invalid_encrypted_content"
         assert refused.value.info.param == "input[1].encrypted_content"
 
 
-def test_a_compaction_trigger_asks_for_a_summary() -> None:
+def test_compaction_trigger_requests_a_summary() -> None:
     tools = {"tools": [{"type": "function", "name": "f"}], "tool_choice": "required"}
     found = ask(USER, {"type": "compaction_trigger"}, sealer=Box(), body=tools)
     assert found.sealer is not None
@@ -274,27 +278,27 @@ def test_a_compaction_trigger_asks_for_a_summary() -> None:
         ask({"type": "compaction_trigger"}, USER, sealer=Box())
     with pytest.raises(Invalid, match="no key"):
         ask(USER, {"type": "compaction_trigger"})
-    over = turns(USER, history=[raw(USER), raw({"type": "compaction_trigger"})])
-    assert over == [*turns(USER), *turns(USER)]
+    over = read_messages(USER, history=[raw(USER), raw({"type": "compaction_trigger"})])
+    assert over == [*read_messages(USER), *read_messages(USER)]
 
 
-def test_references_become_what_they_name() -> None:
+def test_references_are_replaced_by_their_items() -> None:
     stored = {"msg_1": raw({"type": "message", "role": "user", "content": "Stored."}), "fc_1": raw(CALL)}
-    found = turns(
+    found = read_messages(
         {"type": "item_reference", "id": "msg_1"}, {"id": "fc_1"}, {"type": None, "id": "msg_1"}, stored=stored
     )
-    assert [turn.role for turn in found] == ["user", "assistant", "user"]
+    assert [message.role for message in found] == ["user", "assistant", "user"]
     assert found[0].parts == [Text("Stored.")]
     assert decode(b'{"input":[{"type":"item_reference","id":"a"},{"id":"b"}]}').references == ["a", "b"]
-    for known in (stored, None):
+    for items in (stored, None):
         with pytest.raises(NotFound, match=r"Item with id 'x' not found\."):
-            turns(USER, {"type": "item_reference", "id": "x"}, stored=known)
+            read_messages(USER, {"type": "item_reference", "id": "x"}, stored=items)
     with pytest.raises(Invalid) as refused:
-        turns(USER, {"type": "item_reference", "id": None}, stored=stored)
+        read_messages(USER, {"type": "item_reference", "id": None}, stored=stored)
     assert (refused.value.info.param, refused.value.info.code) == ("input[1].id", "missing_required_parameter")
 
 
-def test_images_and_files_become_what_is_known_of_them() -> None:
+def test_images_and_files_become_media() -> None:
     image = "data:image/png;base64," + base64.b64encode(b"x" * 30).decode()
     notes = "data:text/markdown;base64," + base64.b64encode("# Ü\n".encode()).decode()
     pdf = base64.b64encode(b"%PDF-").decode()
@@ -316,16 +320,16 @@ def test_images_and_files_become_what_is_known_of_them() -> None:
         Media("document", "text/plain", 1, title="bad.txt"),
         Media("audio"),
     ]
-    assert turns({"role": "user", "content": content})[0].parts == expected
+    assert read_messages({"role": "user", "content": content})[0].parts == expected
     output = {"type": "function_call_output", "call_id": "c1", "output": content}
-    assert turns(CALL, output)[1].parts == [Result("c1", expected, name="look")]  # type: ignore[arg-type]
+    assert read_messages(CALL, output)[1].parts == [Result("c1", expected, name="look")]  # type: ignore[arg-type]
     for part in (
         {"type": "input_image", "file_id": "f"},
         {"type": "input_file", "file_id": "f"},
         {"type": "input_file"},
     ):
         with pytest.raises(Invalid) as refused:
-            turns({"role": "user", "content": [part]})
+            read_messages({"role": "user", "content": [part]})
         assert str(refused.value.info.param).startswith("input[0].content[0]")
 
 
@@ -342,28 +346,28 @@ def test_images_and_files_become_what_is_known_of_them() -> None:
         ({"type": "program_output", "id": "p", "call_id": "x", "result": "ok"}, "[program_output]\nok"),
     ],
 )  # fmt: skip
-def test_what_other_servers_ran_is_text_of_the_history(item: Any, text: str) -> None:
-    assert turns(USER, item) == [*turns(USER), Message("assistant", [Text(text)])]
+def test_items_of_other_servers_tools_become_text(item: Any, text: str) -> None:
+    assert read_messages(USER, item) == [*read_messages(USER), Message("assistant", [Text(text)])]
 
 
-def test_a_screenshot_is_an_image_and_lists_of_tools_are_nothing() -> None:
+def test_screenshot_is_an_image_and_tool_lists_are_dropped() -> None:
     shot = {
         "type": "computer_call_output",
         "call_id": "x",
         "output": {"type": "computer_screenshot", "image_url": "https://x"},
     }
-    assert turns(shot) == [Message("user", [Media("image", url="https://x")])]
+    assert read_messages(shot) == [Message("user", [Media("image", url="https://x")])]
     silent = [{"type": kind, "id": "x"} for kind in ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")]
     found = ask(USER, *silent)
-    assert (found.conversation.messages, found.notes) == (turns(USER), [])
+    assert (found.conversation.messages, found.notes) == (read_messages(USER), [])
 
 
-def test_an_item_that_nobody_knows_is_left_out_and_named() -> None:
+def test_unknown_item_is_dropped_and_named() -> None:
     found = ask(USER, {"type": "from_the_future", "x": [1]})
-    assert (found.conversation.messages, found.notes) == (turns(USER), ["from_the_future"])
+    assert (found.conversation.messages, found.notes) == (read_messages(USER), ["from_the_future"])
 
 
-def test_the_turn_is_never_a_prefill() -> None:
+def test_assistant_message_is_never_a_prefill() -> None:
     assert not ask(USER, {"role": "assistant", "content": "Half"}).conversation.prefill
 
 
@@ -379,7 +383,7 @@ def test_the_turn_is_never_a_prefill() -> None:
         ({"role": "user", "content": [{"type": "input_text"}]}, "Missing required parameter: 'input[0].content[0].text'.", "input[0].content[0].text"),
     ],
 )  # fmt: skip
-def test_malformed_items_are_refused_in_the_native_words(item: Any, message: str | None, param: str) -> None:
+def test_malformed_items_are_refused_in_native_wording(item: Any, message: str | None, param: str) -> None:
     with pytest.raises(Invalid) as refused:
         ask(item)
     assert refused.value.info.param == param

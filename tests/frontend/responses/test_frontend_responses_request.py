@@ -1,4 +1,4 @@
-"""Responses requests: what each field decides, what is echoed, what is refused and in which words."""
+"""Tests Responses requests: the effect of each field, the echo, and the refusals."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def refusal(**body: Any) -> tuple[str, str | None, str | None]:
     return info.message, info.param, info.code
 
 
-def test_the_least_request() -> None:
+def test_smallest_request_is_parsed() -> None:
     ask = parse()
     assert ask.conversation.messages == [Message("user", [Text("Hi.")])]
     assert (ask.conversation.system, ask.conversation.tools, ask.notes) == ([], [], [])
@@ -50,7 +50,7 @@ def test_instructions_come_first() -> None:
     assert ask.conversation.messages[0].role == "developer"
 
 
-def test_every_decoding_field() -> None:
+def test_every_sampling_field_is_read() -> None:
     ask = parse(
         max_output_tokens=16,
         temperature=0.5,
@@ -90,7 +90,7 @@ def test_every_decoding_field() -> None:
     )
 
 
-def test_logprobs_want_their_include() -> None:
+def test_logprobs_need_their_include() -> None:
     assert parse(top_logprobs=4).conversation.sampling.logprobs is None
     assert parse(include=["message.output_text.logprobs"]).conversation.sampling.logprobs == 0
 
@@ -107,11 +107,11 @@ def test_logprobs_want_their_include() -> None:
         (None, Thinking()),
     ],
 )
-def test_reasoning(reasoning: Any, thinking: Thinking) -> None:
+def test_reasoning_is_converted(reasoning: Any, thinking: Thinking) -> None:
     assert parse(reasoning=reasoning).conversation.thinking == thinking
 
 
-def test_the_form_of_the_text() -> None:
+def test_text_format_is_converted() -> None:
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
     wanted = {"type": "json_schema", "name": "n", "schema": schema, "strict": True, "description": "d"}
     ask = parse(text={"format": wanted, "verbosity": "high"})
@@ -121,7 +121,7 @@ def test_the_form_of_the_text() -> None:
     assert parse(text={"format": {"type": "text"}}).conversation.format is None
 
 
-def test_who_asks_and_how_urgently() -> None:
+def test_session_and_hints_are_read() -> None:
     ask = parse(
         {"session-id": "s1", "user-agent": "codex"},
         prompt_cache_key="k",
@@ -135,14 +135,14 @@ def test_who_asks_and_how_urgently() -> None:
     assert parse(prompt_cache_key="k").conversation.client.session == "k"
 
 
-def test_a_prompt_to_be_prefilled_only() -> None:
+def test_prefill_generates_nothing() -> None:
     for body in ({"generate": False}, {"prompt_cache_options": {"prewarm": True}}):
         ask = parse(**body)
         assert ask.request.prefill
         assert ask.conversation.sampling.max_tokens == 0
 
 
-def test_tools_of_every_kind() -> None:
+def test_tools_of_every_kind_are_converted() -> None:
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: /x/"}
     ask = parse(
         tools=[F, {**G, "format": grammar}, NS, {"type": "tool_search", "execution": "client"}, {"type": "shell"}]
@@ -165,7 +165,7 @@ def test_tools_of_every_kind() -> None:
     assert tool_name(ask.shape.names, "nobody") == ToolName("function", "nobody")
 
 
-def test_hosted_tools_are_dropped_with_a_trace() -> None:
+def test_hosted_tools_are_dropped_and_noted() -> None:
     hosted = [
         "web_search",
         "web_search_preview",
@@ -182,7 +182,7 @@ def test_hosted_tools_are_dropped_with_a_trace() -> None:
     assert [tool.name for tool in ask.conversation.tools] == ["f"]
 
 
-def test_deferred_tools_wait_only_where_the_client_can_search() -> None:
+def test_tools_are_deferred_only_if_the_client_can_search() -> None:
     deferred = {**F, "defer_loading": True}
     client = parse(tools=[deferred, {"type": "tool_search", "execution": "client"}]).conversation.tools
     assert [tool.deferred for tool in client] == [True, False]
@@ -207,14 +207,14 @@ def test_deferred_tools_wait_only_where_the_client_can_search() -> None:
         (None, ToolChoice()),
     ],
 )  # fmt: skip
-def test_tool_choice(choice: Any, expected: ToolChoice) -> None:
+def test_tool_choice_is_converted(choice: Any, expected: ToolChoice) -> None:
     tools = [F, NS, {"type": "apply_patch"}, {"type": "web_search"}]
     assert parse(tools=tools, tool_choice=choice).conversation.tool_choice == expected
     alone = parse(tools=tools, tool_choice=choice, parallel_tool_calls=False).conversation.tool_choice
     assert alone == msgspec.structs.replace(expected, parallel=False)
 
 
-def test_what_truncation_and_management_of_the_context_say() -> None:
+def test_truncation_and_context_management_are_read() -> None:
     ask = parse(truncation="auto", context_management=[{"type": "compaction", "compact_threshold": 1000}])
     assert ask.truncate
     assert compact_threshold(ask.request) == 1000
@@ -254,17 +254,17 @@ CONVERSATION = "'conversation' names a stored conversation, which this server do
         ({"input": None}, ("Missing required parameter: 'input'.", "input", "missing_required_parameter")),
     ],
 )  # fmt: skip
-def test_refusals_in_the_native_words(body: dict[str, Any], expected: tuple[str, str, str]) -> None:
+def test_refusal_has_native_wording(body: dict[str, Any], expected: tuple[str, str, str]) -> None:
     assert refusal(**body) == expected
 
 
 @pytest.mark.parametrize("body", [b"[]", b"", b"{", b'"x"', b"\xff", b'{"input":' + b"[" * 2000, b'{"model":"\xff"}'])
-def test_what_is_no_request_at_all(body: bytes) -> None:
+def test_malformed_body_is_refused(body: bytes) -> None:
     with pytest.raises(Invalid):
         Responses().parse(body, {})
 
 
-def test_counting_takes_what_an_answer_could_not() -> None:
+def test_counting_accepts_unsupported_fields() -> None:
     body = {"model": "m", "input": "Hi.", "prompt": {"id": "p"}, "personality": "friendly"}
     ask = Responses().understand(decode(json.dumps(body).encode(), counting=True), {}, counting=True)
     assert ask.conversation.messages == [Message("user", [Text("Hi.")])]
@@ -272,7 +272,7 @@ def test_counting_takes_what_an_answer_could_not() -> None:
 
 
 @pytest.mark.parametrize(("stored", "own", "place"), [(3, "c", "history[1].call_id"), ("c", 3, "input[0].call_id")])
-def test_errors_name_the_place_in_the_history_or_in_the_own_input(stored: Any, own: Any, place: str) -> None:
+def test_error_names_the_place_in_history_or_input(stored: Any, own: Any, place: str) -> None:
     def call(id: Any) -> dict[str, Any]:
         return {"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"}
 
@@ -283,12 +283,12 @@ def test_errors_name_the_place_in_the_history_or_in_the_own_input(stored: Any, o
     assert refused.value.info.param == place
 
 
-def test_history_comes_before_the_input() -> None:
+def test_history_precedes_the_input() -> None:
     first = decode(b'{"model":"m","input":"One.","instructions":"Once."}')
     said = msgspec.Raw(b'{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Two."}]}')
     second = decode(b'{"model":"m","input":"Three.","previous_response_id":"resp_1"}')
     ask = Responses().understand(second.with_history([*first.items, said]), {})
-    assert [(turn.role, turn.parts) for turn in ask.conversation.messages] == [
+    assert [(message.role, message.parts) for message in ask.conversation.messages] == [
         ("user", [Text("One.")]),
         ("assistant", [Text("Two.")]),
         ("user", [Text("Three.")]),
@@ -297,7 +297,7 @@ def test_history_comes_before_the_input() -> None:
     assert ask.request.echo["previous_response_id"] == "resp_1"
 
 
-def test_stored_items_lose_nothing_and_have_ids() -> None:
+def test_stored_items_are_complete_and_have_ids() -> None:
     items: list[dict[str, Any]] = [
         {"role": "user", "content": "Hi.", "x_own": [1.50]},
         {"role": "assistant", "content": "Ho.", "phase": "commentary"},

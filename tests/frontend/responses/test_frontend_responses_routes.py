@@ -1,4 +1,4 @@
-"""`/v1/responses` over HTTP: what is kept, how one goes on from it, counted, compacted and cut to fit."""
+"""Tests `/v1/responses` over HTTP: storing, continuing, counting, compacting and truncating."""
 
 import asyncio
 import hashlib
@@ -57,14 +57,14 @@ async def client(served: Served) -> AsyncIterator[Client]:
         yield Client(http, served)
 
 
-async def test_a_response_is_kept_as_it_was_told(client: Client) -> None:
+async def test_response_is_stored_as_it_was_sent(client: Client) -> None:
     made = await client.create(metadata={"a": "b"})
     assert made["status"] == "completed"
     assert [item["type"] for item in made["output"]] == ["reasoning", "message", "function_call"]
     assert await client.ask("GET", f"/{made['id']}") == made
 
 
-async def test_a_streamed_response_is_kept_and_replayed_from_any_event(client: Client) -> None:
+async def test_streamed_response_is_stored_and_replayed_from_any_event(client: Client) -> None:
     events = await client.stream()
     made = events[-1]["response"]
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
@@ -77,12 +77,12 @@ async def test_a_streamed_response_is_kept_and_replayed_from_any_event(client: C
     assert error["param"] == "starting_after"
 
 
-async def test_what_was_not_streamed_has_no_stream(client: Client) -> None:
+async def test_response_that_was_not_streamed_has_no_stream(client: Client) -> None:
     made = await client.create()
     assert (await client.refused("GET", f"/{made['id']}?stream=true"))["param"] == "stream"
 
 
-async def test_store_false_keeps_nothing(client: Client) -> None:
+async def test_store_false_stores_nothing(client: Client) -> None:
     whole = await client.create(store=False)
     streamed = (await client.stream(store=False))[-1]["response"]
     for made in (whole, streamed):
@@ -93,8 +93,8 @@ async def test_store_false_keeps_nothing(client: Client) -> None:
         assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
 
 
-async def test_it_is_found_before_its_end_is_told(served: Served) -> None:
-    """Whoever hears `response.completed` may go on from it at once."""
+async def test_response_is_stored_before_its_end_is_sent(served: Served) -> None:
+    """A client may continue from a response as soon as it receives `response.completed`."""
     found: list[bool] = []
 
     async with (
@@ -109,7 +109,7 @@ async def test_it_is_found_before_its_end_is_told(served: Served) -> None:
     assert found == [True]
 
 
-async def test_a_chain_is_the_conversation_that_it_was(served: Served, client: Client) -> None:
+async def test_chain_gives_the_whole_conversation(served: Served, client: Client) -> None:
     first = await client.create(input="one", instructions="be brief")
     output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
     second = await client.create(previous_response_id=first["id"], input=[output])
@@ -131,7 +131,7 @@ async def test_a_chain_is_the_conversation_that_it_was(served: Served, client: C
     assert isinstance(chained.messages[2].parts[0], Result)
 
 
-async def test_a_deleted_response_is_gone(client: Client) -> None:
+async def test_deleted_response_is_not_found(client: Client) -> None:
     first = await client.create()
     second = await client.create(previous_response_id=first["id"])
     assert await client.ask("DELETE", f"/{first['id']}") == {"id": first["id"], "object": "response", "deleted": True}
@@ -143,7 +143,7 @@ async def test_a_deleted_response_is_gone(client: Client) -> None:
     assert len(items["data"]) == 1
 
 
-async def test_input_items_are_listed_with_what_came_before(client: Client) -> None:
+async def test_input_items_are_listed_with_the_chain_before_them(client: Client) -> None:
     first = await client.create(input="one")
     parts = [{"type": "input_text", "text": "two"}, {"type": "input_image", "image_url": PNG, "detail": "auto"}]
     second = await client.create(previous_response_id=first["id"], input=[{"role": "user", "content": parts}])
@@ -160,7 +160,7 @@ async def test_input_items_are_listed_with_what_came_before(client: Client) -> N
     assert (await client.refused("GET", f"/{second['id']}/input_items?limit=101"))["param"] == "limit"
 
 
-async def test_items_are_referred_to(served: Served, client: Client) -> None:
+async def test_item_references_are_resolved(served: Served, client: Client) -> None:
     first = await client.create(input="one")
     message = first["output"][1]["id"]
     second = await client.create(input=[{"type": "item_reference", "id": message}, {"role": "user", "content": "go"}])
@@ -171,7 +171,7 @@ async def test_items_are_referred_to(served: Served, client: Client) -> None:
     assert error["message"] == "Item with id 'msg_nothing' not found."
 
 
-async def test_keys_have_stores_of_their_own(tmp_path: Path) -> None:
+async def test_each_key_has_its_own_store(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ada", "bob")))
     config = FrontendConfig(api_keys_file=str(keys))
@@ -198,19 +198,19 @@ async def test_keys_have_stores_of_their_own(tmp_path: Path) -> None:
         ({"input": [{"type": "compaction", "encrypted_content": "bm90IG91cnM"}]}, "input[0].encrypted_content"),
     ],
 )
-async def test_what_cannot_be_served_is_refused(client: Client, body: dict[str, Any], param: str) -> None:
+async def test_unsupported_request_is_refused(client: Client, body: dict[str, Any], param: str) -> None:
     error = await client.refused("POST", json={"model": MODEL, "input": "hi"} | body)
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"input": 7}', b"\xff\xfe", b"[" * 100_000])
-async def test_nonsense_is_refused(client: Client, body: bytes) -> None:
+async def test_malformed_request_is_refused(client: Client, body: bytes) -> None:
     for path in ("", "/input_tokens", "/compact"):
         assert (await client.refused("POST", path, data=body))["type"] == "invalid_request_error"
     await client.create()
 
 
-async def test_an_incomplete_and_a_failed_response_are_kept() -> None:
+async def test_incomplete_and_failed_responses_are_stored() -> None:
     endings: list[list[Step]] = [
         [[*text(0, "So far"), finish(1, FinishReason.LENGTH)]],
         [[*text(0, "So far")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]],
@@ -225,7 +225,7 @@ async def test_an_incomplete_and_a_failed_response_are_kept() -> None:
         assert await client.ask("GET", f"/{failed['response']['id']}") == failed["response"]
 
 
-async def test_a_client_that_hangs_up_leaves_nothing_behind() -> None:
+async def test_response_is_not_stored_after_a_hangup() -> None:
     never = asyncio.Event()
     async with serving(FakeGateway(lambda: [[*text(0, "So far")], never])) as served:
         async with (
@@ -238,7 +238,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind() -> None:
         assert await served.responses.store.get(f"resp_{turn.id}", None) is None
 
 
-async def test_tokens_are_counted_as_they_would_be_sent(served: Served, client: Client) -> None:
+async def test_counted_tokens_equal_the_prompts_tokens(served: Served, client: Client) -> None:
     first = await client.create(input="one")
     counted = await client.ask(
         "POST", "/input_tokens", json={"model": MODEL, "input": "two", "previous_response_id": first["id"]}
@@ -251,7 +251,7 @@ async def test_tokens_are_counted_as_they_would_be_sent(served: Served, client: 
 
 
 class Window(FakeGateway):
-    """Has room for so many turns."""
+    """Has a context window for `room` messages."""
 
     room = 4
 
@@ -279,7 +279,7 @@ def long_session(exchanges: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_truncation_drops_the_oldest_and_keeps_the_question(stream: bool) -> None:
+async def test_truncation_drops_the_oldest_messages_and_keeps_the_question(stream: bool) -> None:
     async with serving(Window(agent)) as served, ClientSession() as http:
         client = Client(http, served)
         body: dict[str, Any] = {"input": long_session(20), "truncation": "auto", "stream": stream}
@@ -298,7 +298,7 @@ async def test_truncation_drops_the_oldest_and_keeps_the_question(stream: bool) 
         result = served.gateway.turns[-1].conversation.messages[-1].parts[0]
         assert isinstance(result, Result)
         assert result.call_id == "call_19"
-        # What is kept is what was sent.
+        # The stored input is as the client sent it.
         listed = await client.ask("GET", f"/{made['id']}/input_items?limit=100")
         assert len(listed["data"]) == 42
 
@@ -317,7 +317,7 @@ async def test_truncated_request_is_one_answer_with_its_notice() -> None:
         assert count("turnwire_requests_total", labels | {"outcome": "context_overflow"}) is None
 
 
-async def test_without_truncation_and_where_nothing_may_go_the_window_is_told() -> None:
+async def test_overflow_without_truncation_is_an_error() -> None:
     async with serving(Window(agent)) as served, ClientSession() as http:
         client = Client(http, served)
         plain = await client.refused("POST", json={"model": MODEL, "input": long_session(3)})
@@ -330,7 +330,7 @@ async def test_without_truncation_and_where_nothing_may_go_the_window_is_told() 
             Window.room = 4
 
 
-async def test_a_compacted_conversation_stands_for_the_whole(served: Served, client: Client) -> None:
+async def test_compacted_conversation_replaces_the_whole(served: Served, client: Client) -> None:
     served.gateway.steps = lambda: [[*reasoning(0, "Sum up."), *text(1, "They said one, then two."), finish(2)]]
     session = [
         {"role": "user", "content": "one"},
@@ -352,7 +352,7 @@ async def test_a_compacted_conversation_stands_for_the_whole(served: Served, cli
     assert "They said one, then two." in replayed[2][1][0]
 
 
-async def test_a_compaction_trigger_makes_one_item_and_cuts_the_chain(served: Served, client: Client) -> None:
+async def test_compaction_trigger_makes_one_item_and_ends_the_chain(served: Served, client: Client) -> None:
     first = await client.create(input="one")
     served.gateway.steps = lambda: [[*text(0, "All of it."), finish(1)]]
     trigger = [{"type": "compaction_trigger"}]
@@ -372,7 +372,7 @@ MANAGED = {"context_management": [{"type": "compaction", "compact_threshold": 40
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_context_over_its_threshold_is_compacted_before_the_answer(
+async def test_context_over_its_threshold_is_compacted_before_the_answer(
     served: Served, client: Client, stream: bool
 ) -> None:
     first = await client.create(input=[{"role": "developer", "content": "rules"}, {"role": "user", "content": "one"}])
@@ -401,7 +401,7 @@ async def test_a_context_over_its_threshold_is_compacted_before_the_answer(
     assert roles == ["developer", "user", "user"]
     assert "They said one." in said(answering)[1][1][0]
     assert said(answering)[2] == ("user", ["two"])
-    # The chain goes on from the summary, and the client may do the same by itself.
+    # The chain continues from the summary, and so may the client.
     output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
     await client.ask("DELETE", f"/{first['id']}")
     await client.create(previous_response_id=made["id"], input=[output])
@@ -410,7 +410,7 @@ async def test_a_context_over_its_threshold_is_compacted_before_the_answer(
     assert chained.messages[:3] == answering.messages
 
 
-async def test_a_context_below_its_threshold_is_left_alone(served: Served, client: Client) -> None:
+async def test_context_below_its_threshold_is_unchanged(served: Served, client: Client) -> None:
     below = {"context_management": [{"type": "compaction", "compact_threshold": 4322}]}
     made = await client.create(**below)
     assert [item["type"] for item in made["output"]] == ["reasoning", "message", "function_call"]
@@ -420,14 +420,14 @@ async def test_a_context_below_its_threshold_is_left_alone(served: Served, clien
     assert error["param"] == "context_management[0]"
 
 
-async def test_a_context_that_cannot_be_compacted_is_an_error(served: Served, client: Client) -> None:
+async def test_context_that_cannot_be_compacted_is_an_error(served: Served, client: Client) -> None:
     served.gateway.steps = lambda: [[*reasoning(0, "Nothing."), finish(1)]]
     await client.refused("POST", status=500, json={"model": MODEL, "input": "x", **MANAGED})
     served.gateway.refusal = Overloaded("busy")
     await client.refused("POST", status=503, json={"model": MODEL, "input": "x", "stream": True, **MANAGED})
 
 
-async def test_a_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
+async def test_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
     blobs: list[str] = []
     for name in ("a", "b"):
         key = tmp_path / name
@@ -442,7 +442,7 @@ async def test_a_blob_of_another_deployment_is_refused(tmp_path: Path) -> None:
             blobs.append(compacted["output"][-1]["encrypted_content"])
 
 
-async def test_a_blob_of_another_tenant_is_refused(tmp_path: Path) -> None:
+async def test_blob_of_another_tenant_is_refused(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("".join(f"{name}:{hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("red", "blue")))
     async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession() as http:
@@ -456,13 +456,13 @@ async def test_a_blob_of_another_tenant_is_refused(tmp_path: Path) -> None:
         await red.ask("POST", json=body)
 
 
-async def test_a_missing_sealing_key_is_said_at_the_start(tmp_path: Path) -> None:
+async def test_missing_sealing_key_fails_the_start(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nothing"):
         async with serving(config=FrontendConfig(seal_key_file=str(tmp_path / "nothing"))):
             pass
 
 
-async def test_cancelling_is_for_the_background(client: Client) -> None:
+async def test_only_background_responses_can_be_cancelled(client: Client) -> None:
     made = await client.create()
     error = await client.refused("POST", f"/{made['id']}/cancel")
     assert error["message"] == "Cannot cancel a synchronous response."
@@ -470,25 +470,27 @@ async def test_cancelling_is_for_the_background(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("error", "status"), [(EngineFailed("bad"), 500), (Overloaded("bad"), 503)])
-async def test_a_turn_that_cannot_begin_is_a_status(served: Served, client: Client, error: Any, status: int) -> None:
+async def test_turn_that_cannot_start_is_an_error_status(
+    served: Served, client: Client, error: Any, status: int
+) -> None:
     served.gateway.refusal = error
     await client.refused("POST", status=status, json={"model": MODEL, "input": "hi"})
     await client.refused("POST", "/compact", status, json={"model": MODEL, "input": "hi"})
 
 
-async def test_a_compaction_without_a_summary_is_an_error(served: Served, client: Client) -> None:
+async def test_compaction_without_a_summary_is_an_error(served: Served, client: Client) -> None:
     served.gateway.steps = lambda: [[*reasoning(0, "I have nothing to say."), finish(1)]]
     await client.refused("POST", "/compact", 500, json={"model": MODEL, "input": "hi"})
 
 
-async def test_every_api_path_says_which_methods_it_has(served: Served) -> None:
+async def test_every_api_path_names_its_methods(served: Served) -> None:
     async with ClientSession() as http:
         for path, allowed in (("", "GET,POST"), ("/resp_x", "DELETE,GET"), ("/resp_x/cancel", "POST")):
             async with http.put(f"{served.url}/v1/responses{path}") as response:
                 assert (response.status, response.headers["allow"]) == (405, allowed)
 
 
-async def test_other_models_have_other_keys_without_a_key_file() -> None:
+async def test_models_have_different_keys_without_a_key_file() -> None:
     cards = [ModelCard("m1"), ModelCard("m2")]
     async with serving(FakeGateway(cards=cards)) as served, ClientSession() as http:
         client = Client(http, served)

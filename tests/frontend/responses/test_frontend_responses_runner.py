@@ -1,4 +1,4 @@
-"""What a turn without an HTTP response around it emits: once a tick, its end once, nothing when nobody wants it."""
+"""Tests what a turn without an HTTP response emits: once per tick, one end, nothing after close."""
 
 import asyncio
 import time
@@ -62,7 +62,7 @@ async def lane() -> Lane:
     return Lane()
 
 
-async def test_what_comes_in_one_tick_is_emitted_once(lane: Lane) -> None:
+async def test_events_of_one_tick_are_emitted_together(lane: Lane) -> None:
     lane.begin()
     lane.sink.push([Delta(0, 0, "a")])
     lane.sink.push([Delta(0, 1, "b")])
@@ -76,7 +76,7 @@ async def test_what_comes_in_one_tick_is_emitted_once(lane: Lane) -> None:
     assert lane.emitter.done.is_set()
 
 
-async def test_what_came_before_goes_when_the_stream_begins(lane: Lane) -> None:
+async def test_early_events_are_emitted_at_the_start(lane: Lane) -> None:
     lane.sink.push([Delta(0, 0, "a")])
     lane.sink.push([Delta(0, 1, "b"), finish(1)])
     await asyncio.sleep(0)
@@ -88,7 +88,7 @@ async def test_what_came_before_goes_when_the_stream_begins(lane: Lane) -> None:
     assert lane.emitted == [b"startab.", b"<end>"]
 
 
-async def test_nothing_is_emitted_when_nobody_wants_it_any_more(lane: Lane) -> None:
+async def test_nothing_is_emitted_after_close(lane: Lane) -> None:
     lane.begin()
     lane.sink.push([Delta(0, 0, "a")])
     lane.emitter.closed = True
@@ -97,7 +97,7 @@ async def test_nothing_is_emitted_when_nobody_wants_it_any_more(lane: Lane) -> N
     assert lane.emitted == [b"start"]
 
 
-async def test_what_cannot_be_rendered_ends_with_an_error(lane: Lane) -> None:
+async def test_rendering_error_ends_the_stream_with_an_error(lane: Lane) -> None:
     lane.begin()
     lane.renderer.broken = True
     with structlog.testing.capture_logs() as lines:
@@ -110,7 +110,7 @@ async def test_what_cannot_be_rendered_ends_with_an_error(lane: Lane) -> None:
     assert [line["event"] for line in lines] == ["turn.render_failed"]
 
 
-async def test_a_turn_that_fails_at_once_is_refused(lane: Lane) -> None:
+async def test_turn_that_fails_at_once_is_refused(lane: Lane) -> None:
     assert lane.sink.refusal() is None
     error = ErrorInfo(ErrorKind.UNAVAILABLE, "no worker")
     lane.sink.push([Failed(error)])
@@ -118,22 +118,22 @@ async def test_a_turn_that_fails_at_once_is_refused(lane: Lane) -> None:
 
 
 class Stall(asyncio.Event):
-    """Holds up the loop until the turn's time is over."""
+    """Blocks the loop until the turn's time limit."""
 
     async def wait(self) -> Literal[True]:
         time.sleep(0.1)  # noqa: ASYNC251 - the loop is to stand still
         return True
 
 
-async def test_a_turn_that_ends_in_the_tick_in_which_its_time_is_over_is_whole() -> None:
+async def test_turn_that_ends_with_its_time_limit_is_complete() -> None:
     gateway = FakeGateway(lambda: [text(0, "Hello"), Stall(), [finish(1)]])
     log, metrics = structlog.get_logger(), FrontendMetrics(CollectorRegistry())
     runner = Runner(TurnServer(admission(gateway), FrontendConfig(request_timeout_s=0.05), metrics, log))
-    exchange = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
+    context = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
     ask = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
     emitted: list[bytes] = []
     with structlog.testing.capture_logs() as lines:
-        await runner.run(ask, ask.renderer(runner.reply(exchange, MODEL)), exchange, Emitter(emitted.append))
+        await runner.run(ask, ask.renderer(runner.reply(context, MODEL)), context, Emitter(emitted.append))
     assert b"response.completed" in emitted[-1]
     assert [line["outcome"] for line in lines] == ["stop"]
     assert gateway.turns[0].cancelled == []

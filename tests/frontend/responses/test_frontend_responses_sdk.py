@@ -1,4 +1,4 @@
-"""The OpenAI SDK reads our streams and documents: its stream helper, its strict client, its own tool runner's types."""
+"""Tests streams and documents with the OpenAI SDK: its stream helper, strict client and item types."""
 
 import json
 from pathlib import Path
@@ -20,8 +20,8 @@ from tests.frontend.responses.test_frontend_responses_stream import CASES, PREPA
 
 
 def client(case: Case, asks: list[ResponsesAsk], *, strict: bool = True) -> openai.OpenAI:
-    """An SDK client whose server is the dialect, with a keep-alive before every event: but for a strict client, to which
-    `keepalive` is unknown though OpenAI sends it."""
+    """An SDK client with the dialect as its server. Except for a strict client, which does not accept `keepalive`,
+    every event follows a keep-alive."""
 
     def serve(request: httpx2.Request) -> httpx2.Response:
         ask = Responses().parse(request.read(), request.headers)
@@ -51,14 +51,14 @@ STREAMED = [path for path in FINISHED if not load(path).dispatch]
 
 
 def request_of(case: Case) -> dict[str, Any]:
-    """The request in the SDK's own words: what it has no parameter for goes into `extra_body`."""
+    """The request as the SDK's parameters; other members are in `extra_body`."""
     extra = {key: value for key, value in case.request.items() if key in ("generate", "stop")}
     rest = {key: value for key, value in case.request.items() if key not in (*extra, "stream")}
     return {**rest, "extra_body": extra}
 
 
 @pytest.mark.parametrize("path", STREAMED, ids=lambda path: path.stem)
-def test_the_stream_helper_ends_where_the_document_is(path: Path) -> None:
+def test_stream_helper_ends_with_the_document(path: Path) -> None:
     case = load(path)
     snapshot: Any = None
     texts: dict[str, str] = {}
@@ -79,7 +79,7 @@ def test_the_stream_helper_ends_where_the_document_is(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FINISHED, ids=lambda path: path.stem)
-def test_the_strict_client_takes_every_document(path: Path) -> None:
+def test_strict_client_accepts_every_document(path: Path) -> None:
     case = load(path)
     found = client(case, []).responses.create(**request_of(case))
     assert isinstance(found, Response)
@@ -89,7 +89,7 @@ def test_the_strict_client_takes_every_document(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", STREAMED, ids=lambda path: path.stem)
-def test_the_strict_client_takes_every_event(path: Path) -> None:
+def test_strict_client_accepts_every_event(path: Path) -> None:
     case = load(path)
     with client(case, []).responses.create(**request_of(case), stream=True) as stream:
         types = [event.type for event in stream]
@@ -97,7 +97,7 @@ def test_the_strict_client_takes_every_event(path: Path) -> None:
     assert types[-1] in ("response.completed", "response.incomplete")
 
 
-def test_a_failure_is_told_to_whoever_iterates() -> None:
+def test_failure_reaches_the_iterating_client() -> None:
     case = load(next(path for path in CASES if path.stem == "failed_in_mid_stream"))
     with client(case, [], strict=False).responses.create(**request_of(case), stream=True) as stream:
         events = [event for event in stream if event.type != "keepalive"]
@@ -106,7 +106,7 @@ def test_a_failure_is_told_to_whoever_iterates() -> None:
     assert events[-1].response.error.message == "the engine failed"
 
 
-def test_what_came_out_goes_in_again() -> None:
+def test_output_is_accepted_as_input() -> None:
     case = load(next(path for path in CASES if path.stem == "interleaved"))
     asks: list[ResponsesAsk] = []
     sdk = client(case, asks)
@@ -134,7 +134,7 @@ def test_what_came_out_goes_in_again() -> None:
     assert [result.call_id for result in results.parts] == [call.call_id for call in calls]  # type: ignore[union-attr]
 
 
-def test_stored_input_is_listed_in_the_sdks_strict_types() -> None:
+def test_stored_input_fits_the_sdks_strict_types() -> None:
     items: list[dict[str, Any]] = [
         {"role": "user", "content": "Hi."},
         {"role": "assistant", "content": "Ho."},

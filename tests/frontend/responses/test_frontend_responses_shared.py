@@ -1,4 +1,4 @@
-"""Two frontends that share their responses over a real nats-server."""
+"""Tests two frontends that share their responses over a real nats-server."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from tests.frontend.responses.responses_client import Client, said
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, what the other has kept is waited for."""
+    """Waits for the other frontend's responses, however slow the machine is."""
     monkeypatch.setattr(store, "WAITS_S", (0.02,) * 3000)
 
 
@@ -28,7 +28,7 @@ async def until(client: Client, id: str, status: str) -> None:
             pass
 
 
-async def test_what_one_keeps_the_other_has(pair: Pair) -> None:
+async def test_response_is_readable_from_another_frontend(pair: Pair) -> None:
     pair.go.set()
     first = await pair.ask_one.create(input="one")
     second = await pair.ask_other.create(previous_response_id=first["id"], input="two")
@@ -48,7 +48,7 @@ async def test_what_one_keeps_the_other_has(pair: Pair) -> None:
     await pair.ask_other.create(input=[reference, {"role": "user", "content": "go"}])
 
 
-async def test_what_one_deletes_is_gone_for_the_other(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deletion_applies_to_every_frontend(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.go.set()
     made = await pair.ask_one.create()
     assert await pair.ask_other.ask("GET", f"/{made['id']}") == made
@@ -61,7 +61,7 @@ async def test_what_one_deletes_is_gone_for_the_other(pair: Pair, monkeypatch: p
     await pair.ask_other.refused("GET", f"/{made['id']}", 404)
 
 
-async def test_a_background_response_is_seen_followed_and_cancelled_from_the_other(pair: Pair) -> None:
+async def test_background_response_is_served_by_another_frontend(pair: Pair) -> None:
     made = await pair.ask_one.create(background=True)
     await until(pair.ask_other, made["id"], "in_progress")
     following = asyncio.create_task(pair.ask_other.stream("GET", f"/{made['id']}?stream=true"))
@@ -81,7 +81,7 @@ async def test_a_background_response_is_seen_followed_and_cancelled_from_the_oth
     assert (await pair.ask_one.ask("GET", f"/{made['id']}"))["status"] == "cancelled"
 
 
-async def test_a_background_response_of_a_dead_process_has_failed(pair: Pair) -> None:
+async def test_background_response_of_a_dead_process_has_failed(pair: Pair) -> None:
     made = await pair.ask_one.create(background=True)
     await until(pair.ask_other, made["id"], "in_progress")
     del pair.living[0]
@@ -89,14 +89,14 @@ async def test_a_background_response_of_a_dead_process_has_failed(pair: Pair) ->
     assert (shown["status"], shown["error"]["code"]) == ("failed", "server_error")
 
 
-async def test_a_drain_leaves_everything_in_the_bucket(pair: Pair) -> None:
+async def test_drain_waits_for_writes_to_the_bucket(pair: Pair) -> None:
     pair.go.set()
     made = await pair.ask_one.create()
     await pair.one.responses.drain()
     assert await pair.bucket.get(digest_key(None, made["id"])) is not None
 
 
-async def test_what_is_too_large_for_the_bus_is_kept_without_its_stream_or_here_only(
+async def test_oversized_response_is_stored_without_its_stream_or_locally(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.go.set()
@@ -115,7 +115,7 @@ async def test_what_is_too_large_for_the_bus_is_kept_without_its_stream_or_here_
     assert (line["response"], line["reason"]) == (alone["id"], "too large")
 
 
-async def test_without_its_bucket_a_store_keeps_its_own(
+async def test_store_keeps_own_responses_without_the_bucket(
     make_process: MakeProcess, quiet_log: FilteringBoundLogger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "WAITS_S", ())

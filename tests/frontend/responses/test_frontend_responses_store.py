@@ -1,4 +1,4 @@
-"""Stores are bounded in count, bytes and time, find items by their ids, and show a tenant its own only."""
+"""Tests stores: limits of count, bytes and time, items by id, tenants."""
 
 import json
 import tracemalloc
@@ -39,7 +39,7 @@ def item(id: str, text: str = "x") -> Raw:
 
 
 def record(id: str, previous: str | None = None, **changes: Any) -> StoredResponse:
-    given: dict[str, Any] = {
+    members: dict[str, Any] = {
         "id": id,
         "created": 1000.0,
         "response": Raw(json.dumps({"id": id, "status": "completed"}).encode()),
@@ -48,10 +48,10 @@ def record(id: str, previous: str | None = None, **changes: Any) -> StoredRespon
         "input": [item(f"in_{id}")],
         "output": [item(f"out_{id}")],
     }
-    return StoredResponse(**given | changes)
+    return StoredResponse(**members | changes)
 
 
-async def test_what_was_put_is_found_until_it_is_deleted() -> None:
+async def test_record_is_found_until_it_is_deleted() -> None:
     kept = store()
     kept.put(record("a"))
     kept.put(record("a", status="incomplete"))
@@ -77,7 +77,7 @@ async def test_another_tenant_finds_nothing() -> None:
     assert await kept.item("in_a", "t") == item("in_a")
 
 
-async def test_what_was_asked_for_the_longest_ago_goes_first() -> None:
+async def test_least_recently_used_record_is_dropped_first() -> None:
     kept = store(entries=3)
     for id in ("a", "b", "c"):
         kept.put(record(id))
@@ -87,7 +87,7 @@ async def test_what_was_asked_for_the_longest_ago_goes_first() -> None:
     assert await kept.item("in_b", None) is None
 
 
-async def test_bytes_are_bounded_whatever_is_put() -> None:
+async def test_bytes_are_bounded() -> None:
     kept = store(bytes=20_000)
     for number in range(50):
         kept.put(record(f"r{number}", input=[item("i", "x" * 1000)]))
@@ -113,7 +113,7 @@ async def test_entries_expire() -> None:
     assert len(kept) == 1
 
 
-async def test_a_chain_is_walked_to_its_beginning() -> None:
+async def test_chain_is_read_to_its_beginning() -> None:
     kept = store()
     kept.put(record("a"))
     kept.put(record("b", "a"))
@@ -128,7 +128,7 @@ async def test_a_chain_is_walked_to_its_beginning() -> None:
     ]
 
 
-async def test_a_chain_begins_behind_a_compaction() -> None:
+async def test_chain_begins_at_a_compaction() -> None:
     kept = store()
     kept.put(record("b", "forgotten", context=[item("rules"), item("summary")]))
     kept.put(record("c", "b"))
@@ -136,7 +136,7 @@ async def test_a_chain_begins_behind_a_compaction() -> None:
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "c"])
-async def test_a_chain_with_a_hole_is_not_found(missing: str) -> None:
+async def test_chain_with_a_gap_is_not_found(missing: str) -> None:
     kept = store()
     for id, previous in (("a", None), ("b", "a"), ("c", "b")):
         kept.put(record(id, previous))
@@ -150,7 +150,7 @@ async def test_a_chain_with_a_hole_is_not_found(missing: str) -> None:
     assert "'c'" in raised.value.info.message
 
 
-async def test_a_circle_ends() -> None:
+async def test_circular_chain_is_refused() -> None:
     kept = store()
     kept.put(record("a", "a"))
     with pytest.raises(Invalid, match="not found"):
@@ -158,14 +158,14 @@ async def test_a_circle_ends() -> None:
     assert MAX_CHAIN < 100_000
 
 
-async def test_nothing_goes_on_from_what_still_runs() -> None:
+async def test_running_response_cannot_be_continued() -> None:
     kept = store()
     kept.put(record("a", status="in_progress"))
     with pytest.raises(Invalid, match="has not ended"):
         await chain_items(kept, "a", None)
 
 
-async def test_a_store_looks_behind_itself() -> None:
+async def test_store_falls_back_to_another_store() -> None:
     common = store()
     own = MemoryStore(StoreLimits(60.0, 100, 1 << 20), Clock(), behind=common)
     common.put(record("a"))
@@ -175,7 +175,7 @@ async def test_a_store_looks_behind_itself() -> None:
     assert await own.item("nothing", None) is None
 
 
-def test_records_and_streams_come_back_as_they_were() -> None:
+def test_records_and_streams_survive_encoding() -> None:
     packer = EventPacker()
     for piece in (b"event: x\n", b"data: {}\n\n"):
         packer.add(piece)
@@ -188,7 +188,7 @@ def test_records_and_streams_come_back_as_they_were() -> None:
     assert decode(b"no json") is None
 
 
-def test_a_long_stream_is_kept_small_and_whole() -> None:
+def test_long_stream_is_stored_compressed_and_complete() -> None:
     def event(n: int) -> bytes:
         return b'event: response.output_text.delta\ndata: {"delta":"abc","n":%d}\n\n' % n
 
@@ -206,14 +206,14 @@ def test_a_long_stream_is_kept_small_and_whole() -> None:
     assert EventPacker().packed() == b""
 
 
-def test_a_response_whose_process_is_gone_is_shown_as_failed() -> None:
+def test_response_of_a_gone_process_is_shown_as_failed() -> None:
     shown = failed_view(record("a", status="in_progress", owner="o"))
     assert (shown.status, shown.owner) == ("failed", "")
     document = json.loads(bytes(shown.response))
     assert (document["id"], document["status"], document["error"]["code"]) == ("a", "failed", "server_error")
 
 
-def test_an_item_tells_its_response() -> None:
+def test_item_id_names_its_response() -> None:
     turn = "0123456789abcdef01234567"
     assert response_of_item(f"msg_{turn}001") == f"resp_{turn}"
     assert response_of_item(f"fco_{turn}i012") == f"resp_{turn}"
@@ -229,7 +229,7 @@ def ids(body: bytes) -> list[str]:
     return [*shown, *(["more"] if document["has_more"] else [])]
 
 
-def test_pages() -> None:
+def test_lists_have_pages() -> None:
     items = [item(f"i{number}") for number in range(5)]
     assert ids(listed(items, Page())) == ["i4", "i3", "i2", "i1", "i0"]
     assert ids(listed(items, Page(limit=2))) == ["i4", "i3", "more"]
@@ -242,8 +242,8 @@ def test_pages() -> None:
         listed(items, Page("i9"))
 
 
-def test_an_item_that_comes_again_is_listed_once() -> None:
-    """Else a client that asks for one page after the other never comes to an end."""
+def test_repeated_item_is_listed_once() -> None:
+    """Otherwise a client that reads page after page would never finish."""
     items = [Raw(b'{"id":"%d"}' % number) for number in (1, 2, 1, 3, 2)]
     for newest_first, order in ((False, "123"), (True, "321")):
         found, after = "", None
@@ -253,7 +253,7 @@ def test_an_item_that_comes_again_is_listed_once() -> None:
         assert (found, page["has_more"]) == (order, False)
 
 
-def test_page_queries() -> None:
+def test_page_query_is_parsed() -> None:
     assert page_of({}) == Page(None, 20, True)
     assert page_of({"limit": "0", "order": "asc", "after": ""}) == Page(None, 20, False)
     assert page_of({"limit": "100", "after": "x", "order": "desc"}) == Page("x", 100, True)
@@ -268,7 +268,7 @@ def test_page_queries() -> None:
         ({"order": "up"}, "order", "invalid_value"),
     ],
 )
-def test_bad_page_queries(query: dict[str, str], param: str, code: str) -> None:
+def test_invalid_page_query_is_refused(query: dict[str, str], param: str, code: str) -> None:
     with pytest.raises(Invalid) as raised:
         page_of(query)
     assert (raised.value.info.param, raised.value.info.code) == (param, code)

@@ -1,7 +1,7 @@
-"""Turns as Responses streams and documents, against transcripts in tests/fixtures/responses/turns.
+"""Tests Responses streams and documents against transcripts in tests/fixtures/responses/turns.
 
-`<case>.json` holds a request and a turn's events, `.sse` the stream, `.response.json` the document that must come of
-them. Run this file as a program to write the transcripts anew; read the difference before you keep it.
+`<case>.json` has a request and a turn's events, `.sse` the expected stream, `.response.json` the expected document. Run
+this file as a program to write the transcripts again, and review the difference.
 """
 
 import json
@@ -78,7 +78,7 @@ def frames(stream: str) -> list[dict[str, Any]]:
 
 
 def merged(stream: str) -> list[Any]:
-    """Events with adjacent deltas of one kind joined: what does not depend on how the turn's events were batched."""
+    """Events with adjacent deltas of one kind joined, so that batching makes no difference."""
     out: list[Any] = []
     for data in frames(stream):
         data.pop("sequence_number", None)
@@ -99,13 +99,13 @@ def named(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", CASES, ids=named)
-def test_stream_is_the_transcript(path: Path) -> None:
+def test_stream_equals_the_transcript(path: Path) -> None:
     case = load(path)
     assert case.stream([[event] for event in case.events]) == path.with_suffix(".sse").read_text()
 
 
 @pytest.mark.parametrize("path", CASES, ids=named)
-def test_batching_changes_nothing_but_the_pieces(path: Path) -> None:
+def test_batching_changes_only_the_pieces(path: Path) -> None:
     case = load(path)
     single = merged(case.stream([[event] for event in case.events]))
     assert merged(case.stream([case.events])) == single
@@ -114,7 +114,7 @@ def test_batching_changes_nothing_but_the_pieces(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CASES, ids=named)
-def test_document_is_the_transcript_and_the_end_of_the_stream(path: Path) -> None:
+def test_document_equals_the_transcript_and_the_end_of_the_stream(path: Path) -> None:
     case = load(path)
     last = frames(case.stream([[event] for event in case.events]))[-1]
     if failure_of(case.events[-1]) is not None:
@@ -137,7 +137,7 @@ def test_every_event_and_document_fits_the_sdks_strict_types(path: Path) -> None
 
 
 @pytest.mark.parametrize("path", CASES, ids=named)
-def test_payloads_are_the_events_by_their_sequence_number(path: Path) -> None:
+def test_payloads_are_indexed_by_sequence_number(path: Path) -> None:
     case = load(path)
     rendered = case.stream([[event] for event in case.events]).encode()
     found = payloads(rendered)
@@ -151,7 +151,7 @@ def _without_dispatch(rendered: bytes) -> bytes:
     return b"\n\n".join(kept)
 
 
-def test_a_call_ends_before_the_model_goes_on() -> None:
+def test_call_ends_before_the_next_block() -> None:
     case = load(TURNS / "interleaved.json")
     renderer = case.ask().renderer(case.reply())
     renderer.start([PREPARED])
@@ -163,7 +163,7 @@ def test_a_call_ends_before_the_model_goes_on() -> None:
             assert done["item"]["call_id"] == f"toolu_{event.block}"
 
 
-def test_a_namespaced_call_is_told_by_its_namespace_and_its_bare_name() -> None:
+def test_namespaced_call_has_its_namespace_and_bare_name() -> None:
     calls = [item for item in load(TURNS / "interleaved.json").document()["output"] if "namespace" in item]
     assert [(call["type"], call["namespace"], call["name"]) for call in calls] == [
         ("function_call", "multi_agent_v1", "spawn_agent"),
@@ -172,7 +172,7 @@ def test_a_namespaced_call_is_told_by_its_namespace_and_its_bare_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["call_cut_behind_its_arguments", "call_cut_before_its_arguments", "freeform_cut"])
-def test_a_call_that_was_cut_off_never_looks_complete(name: str) -> None:
+def test_cut_call_never_looks_complete(name: str) -> None:
     case = load(TURNS / f"{name}.json")
     seen = frames(case.stream([[event] for event in case.events]))
     assert "response.output_item.done" not in [data["type"] for data in seen]
@@ -180,7 +180,7 @@ def test_a_call_that_was_cut_off_never_looks_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["shell", "exec_command"])
-def test_a_complete_call_without_arguments_has_an_empty_object(name: str) -> None:
+def test_complete_call_without_arguments_has_an_empty_object(name: str) -> None:
     call: list[TurnEvent] = [
         BlockStart(0, "tool_use", name, "c"),
         BlockStop(0),
@@ -191,13 +191,13 @@ def test_a_complete_call_without_arguments_has_an_empty_object(name: str) -> Non
     assert delta["delta"] == case.document()["output"][0]["arguments"] == "{}"
 
 
-def test_a_built_in_call_that_was_cut_off_is_not_told_at_all() -> None:
+def test_cut_built_in_call_is_not_sent() -> None:
     case = load(TURNS / "built_in_cut.json")
     assert [item["type"] for item in case.document()["output"]] == ["message"]
     assert "rm -r" not in case.stream([case.events])
 
 
-def test_dispatch_is_told_once_and_only_of_complete_valid_calls() -> None:
+def test_only_complete_valid_calls_are_dispatched_once() -> None:
     case = load(TURNS / "dispatch.json")
     seen = frames(case.stream([[event] for event in case.events]))
     told = [data for data in seen if data["type"].endswith("_dispatch")]
@@ -211,7 +211,7 @@ def test_dispatch_is_told_once_and_only_of_complete_valid_calls() -> None:
     assert "_dispatch" not in Case(case.events, case.request).stream([case.events])
 
 
-def test_the_summary_is_the_thought_and_no_piece_comes_twice() -> None:
+def test_summary_equals_the_thought_without_repeated_pieces() -> None:
     case = load(TURNS / "summary.json")
     stream = case.stream([[event] for event in case.events])
     assert "response.reasoning_text.delta" not in stream
@@ -232,7 +232,7 @@ def test_nothing_follows_the_end() -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "reasoning", "tool_use"])
-def test_an_error_from_outside_fails_the_response(kind: Any) -> None:
+def test_error_outside_the_turn_fails_the_response(kind: Any) -> None:
     case = Case([BlockStart(0, kind, name="look" if kind == "tool_use" else None), Delta(0, 0, "half")])
     renderer = case.ask().renderer(case.reply())
     renderer.start([PREPARED])
@@ -243,7 +243,7 @@ def test_an_error_from_outside_fails_the_response(kind: Any) -> None:
     assert failed["response"]["output"][0]["status"] == "incomplete"
 
 
-def test_what_a_cancelled_turn_had_said_stays() -> None:
+def test_cancelled_response_keeps_its_output() -> None:
     events: list[TurnEvent] = [BlockStart(0, "reasoning"), Delta(0, 0, "Hm."), BlockStop(0), BlockStart(1, "text")]
     case = Case([*events, Delta(1, 0, "half")])
     renderer = case.ask().renderer(case.reply())
@@ -255,7 +255,7 @@ def test_what_a_cancelled_turn_had_said_stays() -> None:
     assert (thought["type"], message["status"], message["content"][0]["text"]) == ("reasoning", "incomplete", "half")
 
 
-def test_the_response_can_be_seen_at_any_time() -> None:
+def test_response_document_is_available_at_any_time() -> None:
     case = load(TURNS / "parallel.json")
     renderer = case.ask().renderer(case.reply())
     assert renderer.state.document().status == "in_progress"
@@ -268,7 +268,7 @@ def test_the_response_can_be_seen_at_any_time() -> None:
     assert Response.model_validate(json.loads(msgspec.json.encode(queued))).status == "queued"
 
 
-def test_lines_of_an_indented_request_do_not_break_the_stream() -> None:
+def test_indented_request_does_not_break_the_stream() -> None:
     request = {"model": "m", "input": "Hi.", "tools": [{"type": "function", "name": "f", "parameters": {"a": [1.0]}}]}
     body = json.dumps({**request, "tool_choice": {"type": "function", "name": "f"}, "text": {}}, indent=2).encode()
     renderer = Responses().parse(body, {}).renderer(Case([]).reply())
@@ -276,7 +276,7 @@ def test_lines_of_an_indented_request_do_not_break_the_stream() -> None:
     assert created["response"]["tools"][0]["parameters"] == {"a": [1.0]}
 
 
-def test_the_keep_alive_is_one_data_event() -> None:
+def test_keep_alive_is_one_data_event() -> None:
     assert KEEPALIVE == b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
     assert payloads(KEEPALIVE) == []
 
@@ -297,7 +297,7 @@ def compacting(stream: bool = True) -> ResponsesAsk:
     return Responses().understand(decode(json.dumps(body).encode()), {}, sealer=Plain())
 
 
-def test_a_compaction_is_exactly_one_item() -> None:
+def test_compaction_is_exactly_one_item() -> None:
     ask = compacting()
     events: list[TurnEvent] = [
         *(BlockStart(0, "reasoning"), Delta(0, 0, "Sum up."), BlockStop(0, seal="x")),
@@ -316,7 +316,7 @@ def test_a_compaction_is_exactly_one_item() -> None:
     assert conversation.messages[0].parts[0].text.endswith("\n\nWe fixed it.")  # type: ignore[union-attr]
 
 
-def test_a_compaction_without_a_summary_fails() -> None:
+def test_compaction_without_a_summary_fails() -> None:
     collector = compacting().collector(Case([]).reply())
     collector.events([Finish(FinishReason.STOP, 0, Usage(9, 0, 5))])
     with pytest.raises(EngineFailed, match="no summary"):
@@ -345,7 +345,7 @@ def turns(draw: st.DrawFn) -> list[TurnEvent]:
 
 
 @given(turns(), st.booleans(), st.data())
-def test_grammar_of_every_stream(events: list[TurnEvent], summary: bool, data: st.DataObject) -> None:
+def test_every_stream_follows_the_grammar(events: list[TurnEvent], summary: bool, data: st.DataObject) -> None:
     request = {**load(TURNS / "interleaved.json").request, "reasoning": {"summary": "auto" if summary else None}}
     case = Case(events, request)
     cut = data.draw(st.integers(0, len(events)))

@@ -1,4 +1,4 @@
-"""The Responses WebSocket: lanes, the connection's memory, errors that leave it alive, limits, and its end."""
+"""Tests the Responses WebSocket: lanes, stored responses, errors, limits, and closing."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ async def receive(ws: ClientWebSocketResponse) -> dict[str, Any]:
 
 
 async def refused(ws: ClientWebSocketResponse, frame: str, lane: str | None = None) -> dict[str, Any]:
-    """The error with which a frame is answered."""
+    """The error that answers a frame."""
     await ws.send_str(frame)
     answered = await receive(ws)
     assert answered["type"] == "error"
@@ -63,7 +63,7 @@ async def refused(ws: ClientWebSocketResponse, frame: str, lane: str | None = No
     return {**answered["error"], "status": answered["status"]}
 
 
-async def test_a_response_is_its_events(served: Served, http: ClientSession, ws: ClientWebSocketResponse) -> None:
+async def test_response_is_sent_as_its_events(served: Served, http: ClientSession, ws: ClientWebSocketResponse) -> None:
     await ws.send_str(create(store=True))
     frames = await frames_of(ws)
     assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
@@ -74,8 +74,8 @@ async def test_a_response_is_its_events(served: Served, http: ClientSession, ws:
     assert await client.stream("GET", f"/{made['id']}?stream=true") == frames
 
 
-async def test_codex_session(served: Served, http: ClientSession, ws: ClientWebSocketResponse) -> None:
-    """Warm up, ask, bring a result: each frame has only what is new, and nothing is stored."""
+async def test_codex_session_is_served(served: Served, http: ClientSession, ws: ClientWebSocketResponse) -> None:
+    """Warms up, asks and sends a result: each frame has only new items, and nothing is stored."""
     await ws.send_str(create(generate=False, input=[{"role": "developer", "content": "rules"}]))
     served.gateway.steps = lambda: [[finish(0, FinishReason.LENGTH)]]
     warm = (await frames_of(ws))[-1]
@@ -97,7 +97,7 @@ async def test_codex_session(served: Served, http: ClientSession, ws: ClientWebS
         assert (error["status"], error["code"]) == (400, "previous_response_not_found")
 
 
-async def test_a_template_that_wants_a_question_warms_up_all_the_same(
+async def test_warm_up_succeeds_with_a_template_that_needs_a_question(
     served: Served, ws: ClientWebSocketResponse
 ) -> None:
     served.gateway.refusal = Invalid("No user query found in messages.")
@@ -113,7 +113,7 @@ async def test_a_template_that_wants_a_question_warms_up_all_the_same(
     assert said(served.gateway.turns[-1].conversation)[0] == ("developer", ["rules"])
 
 
-async def test_lanes_run_at_once_and_name_their_frames(served: Served, ws: ClientWebSocketResponse) -> None:
+async def test_lanes_run_concurrently_and_name_their_frames(served: Served, ws: ClientWebSocketResponse) -> None:
     gates = {"a": asyncio.Event(), "b": asyncio.Event()}
     order = iter(["a", "b"])
     served.gateway.steps = lambda: [[*text(0, "x")], gates[next(order)], [finish(1)]]
@@ -129,7 +129,7 @@ async def test_lanes_run_at_once_and_name_their_frames(served: Served, ws: Clien
     assert (await frames_of(ws, "a"))[-1]["type"] == "response.completed"
 
 
-async def test_one_lane_answers_one_after_the_other(served: Served, ws: ClientWebSocketResponse) -> None:
+async def test_one_lane_answers_in_order(served: Served, ws: ClientWebSocketResponse) -> None:
     for number in range(4):
         await ws.send_str(create(stream_id="lane", input=f"{number}"))
     for number in range(4):
@@ -138,7 +138,7 @@ async def test_one_lane_answers_one_after_the_other(served: Served, ws: ClientWe
         assert said(served.gateway.turns[number].conversation) == [("user", [str(number)])]
 
 
-async def test_too_many_lanes_and_too_many_waiting_are_refused(served: Served, ws: ClientWebSocketResponse) -> None:
+async def test_excess_lanes_and_waiting_requests_are_refused(served: Served, ws: ClientWebSocketResponse) -> None:
     served.gateway.hold = asyncio.Event()
     for number in range(socket.MAX_LANES):
         await ws.send_str(create(stream_id=f"lane{number}"))
@@ -172,7 +172,7 @@ async def test_too_many_lanes_and_too_many_waiting_are_refused(served: Served, w
         (json.dumps({"type": "response.create", "model": MODEL, "input": 7}), "invalid_type"),
     ],
 )
-async def test_a_wrong_frame_is_answered_and_the_connection_lives(
+async def test_invalid_frame_is_answered_and_the_connection_stays_open(
     ws: ClientWebSocketResponse, frame: str, code: str
 ) -> None:
     error = await refused(ws, frame)
@@ -181,13 +181,13 @@ async def test_a_wrong_frame_is_answered_and_the_connection_lives(
     assert (await frames_of(ws))[-1]["type"] == "response.completed"
 
 
-async def test_frames_are_text_and_not_background(ws: ClientWebSocketResponse) -> None:
+async def test_binary_frames_and_background_requests_are_refused(ws: ClientWebSocketResponse) -> None:
     await ws.send_bytes(b"\x00\xff")
     assert (await receive(ws))["error"]["message"] == "Frames must be text."
     assert (await refused(ws, create(background=True, store=True)))["param"] == "background"
 
 
-async def test_steering_is_refused_and_the_input_comes_back(ws: ClientWebSocketResponse) -> None:
+async def test_steering_is_refused_and_returns_the_input(ws: ClientWebSocketResponse) -> None:
     steer = {"type": "response.steer", "previous_response_id": "resp_1", "input": [{"role": "user", "content": "no"}]}
     await ws.send_str(json.dumps(steer))
     answered = await receive(ws)
@@ -197,7 +197,7 @@ async def test_steering_is_refused_and_the_input_comes_back(ws: ClientWebSocketR
     assert "stream_id" not in answered
 
 
-async def test_a_refused_steer_is_told_on_the_lane_of_its_response(ws: ClientWebSocketResponse) -> None:
+async def test_steering_is_refused_on_the_lane_of_its_response(ws: ClientWebSocketResponse) -> None:
     lane = "x" * 256  # the longest that the SDK allows
     await ws.send_str(create(stream_id=lane))
     made = (await frames_of(ws, lane))[-1]["response"]["id"]
@@ -205,7 +205,7 @@ async def test_a_refused_steer_is_told_on_the_lane_of_its_response(ws: ClientWeb
     assert (await receive(ws))["stream_id"] == lane
 
 
-async def test_half_of_a_surrogate_pair_is_mended_as_over_http(served: Served, ws: ClientWebSocketResponse) -> None:
+async def test_lone_surrogate_is_mended_as_over_http(served: Served, ws: ClientWebSocketResponse) -> None:
     await ws.send_str(create(input="cut \ud83d"))
     assert (await frames_of(ws))[-1]["type"] == "response.completed"
     assert said(served.gateway.turns[-1].conversation) == [("user", ["cut \ufffd"])]
@@ -218,7 +218,7 @@ async def test_half_of_a_surrogate_pair_is_mended_as_over_http(served: Served, w
         (Overloaded("busy", retry_after_s=3), 503, "server_is_overloaded"),
     ],
 )
-async def test_a_turn_that_cannot_begin_is_an_error_frame(
+async def test_turn_that_cannot_start_is_an_error_frame(
     served: Served, ws: ClientWebSocketResponse, error: Any, status: int, code: str
 ) -> None:
     served.gateway.refusal = error
@@ -230,7 +230,7 @@ async def test_a_turn_that_cannot_begin_is_an_error_frame(
     await frames_of(ws)
 
 
-async def test_a_failure_in_mid_stream_is_a_failed_response(served: Served, ws: ClientWebSocketResponse) -> None:
+async def test_failure_in_mid_stream_is_a_failed_response(served: Served, ws: ClientWebSocketResponse) -> None:
     served.gateway.steps = lambda: [[*text(0, "So")], [Failed(ErrorInfo(ErrorKind.ENGINE, "The engine failed."))]]
     await ws.send_str(create())
     last = (await frames_of(ws))[-1]
@@ -244,7 +244,7 @@ async def test_a_failure_in_mid_stream_is_a_failed_response(served: Served, ws: 
     assert (await frames_of(ws))[-1]["type"] == "response.completed"
 
 
-async def test_hanging_up_cancels_every_turn(served: Served, http: ClientSession) -> None:
+async def test_hangup_cancels_every_turn(served: Served, http: ClientSession) -> None:
     served.gateway.steps = lambda: [[*text(0, "x")], asyncio.Event()]
     async with http.ws_connect(served.url + "/v1/responses") as ws:
         for lane in ("a", "b"):
@@ -265,7 +265,7 @@ async def test_hanging_up_cancels_every_turn(served: Served, http: ClientSession
     [{"max_buffered_bytes": 65536}, {"slow_reader_timeout_s": 0.2, "max_buffered_bytes": 1 << 26}],
     ids=["much", "long"],
 )
-async def test_a_client_that_does_not_read_is_given_up(http: ClientSession, limits: dict[str, Any]) -> None:
+async def test_client_that_does_not_read_is_disconnected(http: ClientSession, limits: dict[str, Any]) -> None:
     pieces = text(0, "x" * 16_000_000, pieces=1600)[:-1]
     flood: list[Step] = [*([piece] for piece in pieces), asyncio.Event()]
     async with (
@@ -278,7 +278,7 @@ async def test_a_client_that_does_not_read_is_given_up(http: ClientSession, limi
                 await asyncio.sleep(0)
 
 
-async def test_a_frame_over_the_limit_ends_the_connection_and_a_bomb_costs_no_more(http: ClientSession) -> None:
+async def test_oversized_frame_ends_the_connection_and_a_bomb_costs_no_more(http: ClientSession) -> None:
     config = FrontendConfig(max_body_bytes=100_000)
     async with serving(FakeGateway(answer), config) as served:
         url = served.url + "/v1/responses"
@@ -299,7 +299,7 @@ async def test_a_frame_over_the_limit_ends_the_connection_and_a_bomb_costs_no_mo
             assert (await frames_of(ws))[-1]["type"] == "response.completed"
 
 
-async def test_an_old_connection_ends_when_its_work_does(
+async def test_old_connection_ends_with_its_last_response(
     served: Served, http: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = asyncio.Event()
@@ -320,7 +320,7 @@ async def test_an_old_connection_ends_when_its_work_does(
 
 
 async def refused_eventually(ws: ClientWebSocketResponse) -> dict[str, Any] | None:
-    """Asks in another lane; None where it was taken."""
+    """Sends a request in another lane; returns its error, or None if it was accepted."""
     await ws.send_str(json.dumps({"type": "response.create", "stream_id": "probe", "model": "none", "input": "x"}))
     while True:
         frame = await receive(ws)
@@ -329,7 +329,7 @@ async def refused_eventually(ws: ClientWebSocketResponse) -> dict[str, Any] | No
             return None if error["code"] == "model_not_found" else error
 
 
-async def test_a_process_that_ends_lets_what_runs_end(served: Served, http: ClientSession) -> None:
+async def test_drain_lets_running_responses_end(served: Served, http: ClientSession) -> None:
     go = asyncio.Event()
     served.gateway.steps = lambda: [[*text(0, "x")], go, [finish(1)]]
     url = served.url + "/v1/responses"
@@ -351,7 +351,7 @@ async def test_a_process_that_ends_lets_what_runs_end(served: Served, http: Clie
 @pytest.mark.parametrize(
     "config", [FrontendConfig(enable_responses_websocket=False), FrontendConfig(max_websockets=1)], ids=["off", "full"]
 )
-async def test_an_upgrade_that_is_not_wanted_is_426(http: ClientSession, config: FrontendConfig) -> None:
+async def test_refused_upgrade_is_answered_with_426(http: ClientSession, config: FrontendConfig) -> None:
     async with serving(FakeGateway(answer), config) as served:
         url = served.url + "/v1/responses"
         taken = await http.ws_connect(url) if config.enable_responses_websocket else None
@@ -367,7 +367,7 @@ async def test_an_upgrade_that_is_not_wanted_is_426(http: ClientSession, config:
                 pass
 
 
-async def test_keys_hold_for_connections_and_their_requests(tmp_path: Path, http: ClientSession) -> None:
+async def test_keys_apply_to_connections_and_their_requests(tmp_path: Path, http: ClientSession) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"ada:{hashlib.sha256(b'ada').hexdigest()}\n")
     config = FrontendConfig(api_keys_file=str(keys), key_concurrency=1)
@@ -389,7 +389,7 @@ async def test_keys_hold_for_connections_and_their_requests(tmp_path: Path, http
             assert served.gateway.turns[0].conversation.client.tenant == "ada"
 
 
-async def test_what_breaks_inside_is_an_error_and_the_connection_lives(
+async def test_internal_error_is_an_error_frame_and_the_connection_stays_open(
     served: Served, ws: ClientWebSocketResponse
 ) -> None:
     def broken() -> list[Step]:
@@ -403,7 +403,7 @@ async def test_what_breaks_inside_is_an_error_and_the_connection_lives(
     await frames_of(ws)
 
 
-async def test_a_connection_remembers_so_much_and_no_more(
+async def test_connection_keeps_a_bounded_number_of_responses(
     served: Served, http: ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "MEMORY_BYTES", 20_000)

@@ -98,6 +98,7 @@ def test_redacted_turns_have_no_tokens(fold: Fold) -> None:
     [
         ('{"subject": "tw.v2.turn.m.p"}', ":1: not a line of `turnwire tap --json`"),
         ('{"time": 1.0, "subject": "tw.v2.turn.m.p", "payload": {"turn": 1}}', ":1: not a line of"),
+        ('{"time": 1.0, "subject": "tw.v1.turn.m.p", "payload": {}}', ":1: tw.v1.turn.m.p is from another release"),
         ('{"replay": 1}\n{"user": "Q"}', ":2: not recorded by `turnwire tap --record`"),
         ("nonsense", ":1: "),
     ],

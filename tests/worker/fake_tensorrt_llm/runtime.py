@@ -127,7 +127,7 @@ def next_token(tokens: Sequence[int]) -> int:
 
 
 class Runtime:
-    """The worker behind the queues."""
+    """The worker process at the end of the queues."""
 
     def __init__(self, batch: int, release: Release, window: int | None, *, by_priority: bool) -> None:
         self.ids = itertools.count(1)
@@ -140,7 +140,7 @@ class Runtime:
         self.events: deque[dict[str, Any]] = deque()
         self.iterations: deque[dict[str, Any]] = deque()
         self.read_out = {"events": False, "iterations": False}
-        """By queue: reading has ended until the next request."""
+        """Queue → whether reading has ended until the next request."""
         self.breaches: list[str] = []
         """What an adapter must not do, and did."""
         self.event_id = 0

@@ -1,1 +1,1 @@
-"""OpenAI Chat Completions (docs/chat.md)."""
+"""Serves OpenAI's Chat Completions (docs/chat.md)."""

@@ -22,33 +22,34 @@ class CallWriter:
         self._name = block.name or ""
         self._legacy = legacy
         self._input = FreeformInput() if freeform else None
-        self._begun = False
+        self._started = False
 
-    def opening(self) -> wire.AnswerMessage:
-        """The first delta: everything but the arguments."""
+    def opening(self) -> wire.MessageDelta:
+        """The first delta: the call without its arguments."""
         if self._legacy:
-            return wire.AnswerMessage(function_call=wire.CalledFunction(self._name))
-        return wire.AnswerMessage(tool_calls=[self._call("")])
+            return wire.MessageDelta(function_call=wire.CalledFunction(self._name))
+        return wire.MessageDelta(tool_calls=[self._call("")])
 
-    def piece(self, text: str) -> wire.AnswerMessage | None:
-        """The delta for the next piece of the arguments; None while none of it is certain."""
+    def piece(self, text: str) -> wire.MessageDelta | None:
+        """The delta for the next piece of the arguments; None if nothing can be sent yet."""
         if self._input is not None:
             text = self._input.feed(text)
         return self._delta(text)
 
     def plain(self) -> tuple[bytes, bytes] | None:
-        """The bytes of the next delta before and after its text, where `piece` would only add the text."""
-        if not self._begun or self._input is not None:
+        """The bytes before and after the text of the next delta; None where `piece` does more than add the text."""
+        if not self._started or self._input is not None:
             return None
         if self._legacy:
             return b'{"function_call":{"arguments":', b"}}"
         return b'{"tool_calls":[{"index":%d,"function":{"arguments":' % self.index, b"}}]}"
 
-    def end(self, *, complete: bool) -> wire.AnswerMessage | None:
-        """The last delta. The arguments of a complete call can be parsed; those of an incomplete one cannot."""
+    def end(self, *, complete: bool) -> wire.MessageDelta | None:
+        """The last delta. It makes the arguments of a complete call valid JSON, and those of an incomplete call
+        invalid."""
         if self._input is not None:
             return self._delta(self._input.end() if complete else "")
-        if self._begun:
+        if self._started:
             return None
         return self._delta("{}" if complete else "{")
 
@@ -59,18 +60,16 @@ class CallWriter:
         arguments = arguments or "{}"
         return self._call(arguments) if is_json(arguments, dict[str, Raw]) else None
 
-    def _delta(self, text: str) -> wire.AnswerMessage | None:
+    def _delta(self, text: str) -> wire.MessageDelta | None:
         if not text:
             return None
-        self._begun = True
+        self._started = True
         if self._legacy:
-            return wire.AnswerMessage(function_call=wire.CalledFunction(arguments=text))
+            return wire.MessageDelta(function_call=wire.CalledFunction(arguments=text))
         if self._input is not None:
-            return wire.AnswerMessage(
-                tool_calls=[wire.AnswerCall(index=self.index, custom=wire.CalledTool(input=text))]
-            )
+            return wire.MessageDelta(tool_calls=[wire.AnswerCall(index=self.index, custom=wire.CalledTool(input=text))])
         function = wire.CalledFunction(arguments=text)
-        return wire.AnswerMessage(tool_calls=[wire.AnswerCall(index=self.index, function=function)])
+        return wire.MessageDelta(tool_calls=[wire.AnswerCall(index=self.index, function=function)])
 
     def _call(self, arguments: str) -> wire.AnswerCall:
         index, id = self.index, self.id

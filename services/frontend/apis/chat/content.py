@@ -1,4 +1,4 @@
-"""Converts content parts to parts of the conversation: text, images, audio and files."""
+"""Converts content parts (text, images, audio, files) to parts of the conversation."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -66,16 +66,16 @@ def _file(file: wire.File, path: str) -> Media:
     return document(media_type, data, size, file.filename, head)
 
 
-def _image(given: str | wire.Url, path: str) -> Media:
-    url, place = (given, path) if isinstance(given, str) else (given.url, f"{path}.url")
+def _image(image: str | wire.Url, path: str) -> Media:
+    url, place = (image, path) if isinstance(image, str) else (image.url, f"{path}.url")
     inline = data_url(url)
     if inline is None:
         return Media("image", url=url)
     return Media("image", media_type=inline[0], size_bytes=image_size(*inline, place))
 
 
-def _located(kind: Literal["document", "audio"], given: str | wire.Url, media_type: str = "") -> Media:
-    url = given if isinstance(given, str) else given.url
+def _located(kind: Literal["document", "audio"], location: str | wire.Url, media_type: str = "") -> Media:
+    url = location if isinstance(location, str) else location.url
     inline = data_url(url)
     if inline is None:
         return Media(kind, media_type=media_type, url=url)

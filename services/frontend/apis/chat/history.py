@@ -1,10 +1,10 @@
-"""Converts `messages` to turns: order kept, instructions in their place, reasoning before what followed it.
+"""Converts `messages` of a request to those of the conversation, in their order.
 
-Ids are checked only where the prompt would be wrong: a result without its call, and two calls of one id in one message.
-Calls without results are accepted, since an interrupted agent sends them. Within an assistant's message the API has no
-order; it is reasoning, text, calls, unless the reasoning itself names its place.
+Ids are checked only where the prompt would be wrong: a result without its call, and two calls with one id in one
+message. Calls without results are accepted, since an interrupted agent sends them. The API defines no order within an
+assistant's message. It becomes reasoning, text, calls, unless the reasoning names its place.
 
-Reasoning of earlier turns is taken from the first of these fields that holds something; the others repeat it:
+Reasoning is taken from the first of these fields that has any; the others repeat it:
 
     reasoning_details[]   OpenRouter's; ours (`format` of `DETAILS`) hold seals and the call that follows each
     thinking_blocks[]     LiteLLM's: Messages' blocks with their signatures
@@ -29,12 +29,13 @@ from services.frontend.apis.shared.decode import objects
 from services.frontend.apis.shared.openai.wording import missing_parameter
 
 DETAILS = "turnwire-v1"
-"""`format` of details that this server made."""
+"""`format` of details that this server makes."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9]")
 
 
 class Thought(Struct, frozen=True):
-    """Reasoning, and the index of the message's call that it precedes; None: it follows the last one."""
+    """Reasoning, and the index of the call that follows it in the message; None: the reasoning follows the last
+    call."""
 
     reasoning: Reasoning
     call: int | None = 0
@@ -60,16 +61,16 @@ class MessageReader(CallHistory):
         if message.role == "assistant":
             parts = self._assistant(message, path)
             if parts:
-                self.turns.append(Message("assistant", parts, message.name))
+                self.messages.append(Message("assistant", parts, message.name))
             return
         if message.content is None:
             raise missing_parameter(f"{path}.content")
         parts = [*content_parts(message.content, f"{path}.content")]
         if message.role == "user":
-            self.turns.append(Message("user", parts, message.name))
+            self.messages.append(Message("user", parts, message.name))
         elif parts:
             role: Role = "developer" if message.role == "developer" else "system"
-            self.turns.append(Message(role, parts, message.name))
+            self.messages.append(Message(role, parts, message.name))
 
     def _assistant(self, message: wire.Message, path: str) -> list[Part]:
         calls = self._calls_of(message, path)
@@ -80,14 +81,14 @@ class MessageReader(CallHistory):
 
     def _calls_of(self, message: wire.Message, path: str) -> list[Call]:
         calls: list[Call] = []
-        for index, given in enumerate(message.tool_calls or []):
+        for index, tool_call in enumerate(message.tool_calls or []):
             place = f"{path}.tool_calls[{index}]"
-            if self._pairing and any(call.call_id == given.id for call in calls):
-                raise Invalid(f"Duplicate value for '{place}.id': '{given.id}'.", param=f"{place}.id")
-            calls.append(_call(given, place))
+            if self._pairing and any(call.call_id == tool_call.id for call in calls):
+                raise Invalid(f"Duplicate value for '{place}.id': '{tool_call.id}'.", param=f"{place}.id")
+            calls.append(_call(tool_call, place))
         if message.function_call is not None and not calls:
             # Such a call has no id, and a message has only one: the position serves as id.
-            call_id = f"function_call_{len(self.turns)}"
+            call_id = f"function_call_{len(self.messages)}"
             self._legacy_ids[message.function_call.name] = call_id
             arguments = _arguments(message.function_call.arguments, f"{path}.function_call")
             calls.append(Call(call_id, message.function_call.name, arguments))
@@ -115,17 +116,17 @@ class MessageReader(CallHistory):
         return Result(call_id or "", [*parts], name=name or message.name)
 
 
-def _call(given: wire.ToolCall, path: str) -> Call:
-    if given.custom is not None:
-        wrapped = msgspec.json.encode({"input": given.custom.input}).decode()
-        return Call(given.id, given.custom.name, wrapped, kind="custom")
-    if given.function is None:
-        raise missing_parameter(f"{path}.{given.type or 'function'}")
-    return Call(given.id, given.function.name, _arguments(given.function.arguments, f"{path}.function"))
+def _call(tool_call: wire.ToolCall, path: str) -> Call:
+    if tool_call.custom is not None:
+        wrapped = msgspec.json.encode({"input": tool_call.custom.input}).decode()
+        return Call(tool_call.id, tool_call.custom.name, wrapped, kind="custom")
+    if tool_call.function is None:
+        raise missing_parameter(f"{path}.{tool_call.type or 'function'}")
+    return Call(tool_call.id, tool_call.function.name, _arguments(tool_call.function.arguments, f"{path}.function"))
 
 
 def _arguments(raw: Raw, path: str) -> str:
-    """The JSON text in the string, or of the value that is there instead of a string."""
+    """The JSON text of the arguments: the content of a string, or any other value as it is."""
     text = bytes(raw)
     if text == b"null":
         return ""
@@ -148,10 +149,10 @@ def _ordered(thought: Sequence[Thought], content: list[Part], calls: list[Call])
 
 
 def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:
-    """The reasoning of an assistant's message, in order. Values of unknown form are left out."""
+    """The reasoning of an assistant's message, in order. Values in unknown forms are left out."""
     details = [*objects(message.reasoning_details)]
-    found = _own_details(details, call_ids) or _details(details) or _blocks(message.thinking_blocks)
-    return found or _text(message, len(call_ids))
+    result = _own_details(details, call_ids) or _details(details) or _blocks(message.thinking_blocks)
+    return result or _text(message, len(call_ids))
 
 
 def _own_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list[Thought]:
@@ -165,22 +166,22 @@ def _own_details(details: list[dict[str, Any]], call_ids: Sequence[str]) -> list
 
 
 def _details(details: list[dict[str, Any]]) -> list[Thought]:
-    found = []
+    result = []
     for detail in details:
         text, seal = _text_of(detail, "text"), _text_of(detail, "signature") or _text_of(detail, "data")
         summary = _text_of(detail, "summary")
         if detail.get("format") != DETAILS and (text or summary):
-            found.append(Thought(Reasoning(text, seal, [summary] if summary else [])))
-    return found if any(thought.reasoning.text for thought in found) else []
+            result.append(Thought(Reasoning(text, seal, [summary] if summary else [])))
+    return result if any(thought.reasoning.text for thought in result) else []
 
 
 def _blocks(blocks: Any) -> list[Thought]:
-    found = []
+    result = []
     for block in objects(blocks):
         text, seal = _text_of(block, "thinking"), _text_of(block, "signature") or _text_of(block, "data")
         if text or seal:
-            found.append(Thought(Reasoning(text, seal)))
-    return found
+            result.append(Thought(Reasoning(text, seal)))
+    return result
 
 
 def _text(message: wire.Message, calls: int) -> list[Thought]:
@@ -192,8 +193,8 @@ def _text(message: wire.Message, calls: int) -> list[Thought]:
             for segment, place in zip(segments, places, strict=True)
             if isinstance(segment, str) and segment
         ]
-    for given in (segments, message.reasoning, message.reasoning_text, message.reasoning_details):
-        text = thinking_text(given)
+    for value in (segments, message.reasoning, message.reasoning_text, message.reasoning_details):
+        text = thinking_text(value)
         if text:
             return [Thought(Reasoning(text))]
     return []

@@ -1,4 +1,4 @@
-"""Renders a turn, or several side by side, as chunks of Chat Completions, or folds the chunks to one document.
+"""Renders turns, one for each choice, as chunks of Chat Completions, and folds the chunks to one document.
 
     start                                           role chunk of every choice
     Delta "Let me look." of reasoning               delta.reasoning_content
@@ -51,9 +51,9 @@ ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning", "both"]
 ReasoningPlace: TypeAlias = Literal["reasoning_content", "reasoning", "both", "inline", "omitted"]
 
 _THINK = ("<think>\n", "\n</think>\n\n")
-"""Around reasoning that is part of the content."""
+"""The tags around reasoning in the content."""
 _UNKNOWN: dict[str, Any] = {"token": "", "logprob": None, "bytes": None, "top_logprobs": []}
-"""In place of a token whose log probability the engine did not report."""
+"""Stands for a token without a log probability from the engine."""
 
 
 class Settings(Struct, frozen=True):
@@ -70,7 +70,8 @@ class Settings(Struct, frozen=True):
 
 
 class Shape(ChunkShape, frozen=True, kw_only=True):
-    """The form of one answer. `logprobs`: of the content; those of all tokens come with the ids that are requested."""
+    """The form of one answer. `logprobs`: with the content; requested token ids come with log probabilities of their
+    own."""
 
     reasoning: ReasoningPlace = "reasoning_content"
     """`inline`: in the content, in <think> tags (SGLang's `separate_reasoning: false`)."""
@@ -96,18 +97,19 @@ class ChatCollector(ChunkCollector[wire.AnswerChoice]):
     """Collects one answer."""
 
     def _add(self, choice: wire.ChunkChoice, chunk: Chunk) -> None:
-        held = self._choices.get(choice.index)
-        if held is None:
-            held = self._choices[choice.index] = wire.AnswerChoice(choice.index, wire.AnswerMessage())
+        answer = self._choices.get(choice.index)
+        if answer is None:
+            message = wire.AnswerMessage(role="assistant", content="", refusal=None)
+            answer = self._choices[choice.index] = wire.AnswerChoice(choice.index, message, None, "stop")
         if chunk.prompt_token_ids is not UNSET:
-            held.token_ids = []
-        _add_message(held.message, choice.delta)
-        held.logprobs = add_logprobs(held.logprobs, choice.logprobs)
-        held.finish_reason = choice.finish_reason or held.finish_reason
+            answer.token_ids = []
+        _add_message(answer.message, choice.delta)
+        answer.logprobs = add_logprobs(answer.logprobs, choice.logprobs)
+        answer.finish_reason = choice.finish_reason or answer.finish_reason
         if choice.token_ids is not UNSET:
-            held.token_ids = (held.token_ids or []) + choice.token_ids
+            answer.token_ids = (answer.token_ids or []) + choice.token_ids
         if choice.stop_reason is not UNSET:
-            held.stop_reason = choice.stop_reason
+            answer.stop_reason = choice.stop_reason
 
     def _document(self, choices: list[wire.AnswerChoice], usage: UsageAnswer) -> wire.Answer:
         for choice in choices:
@@ -127,12 +129,12 @@ class ChatCollector(ChunkCollector[wire.AnswerChoice]):
         )
 
 
-def _add_message(into: wire.AnswerMessage, piece: wire.AnswerMessage) -> None:
+def _add_message(into: wire.AnswerMessage, piece: wire.MessageDelta) -> None:
     """Adds a delta to the message so far, as the SDKs do."""
-    for name in ("role", "content", "refusal", "reasoning_content", "reasoning"):
+    for name in ("content", "refusal", "reasoning_content", "reasoning"):
         if (text := getattr(piece, name)) is not UNSET:
-            held = getattr(into, name)
-            setattr(into, name, held + text if held else text)
+            before = getattr(into, name)
+            setattr(into, name, before + text if before else text)
     if piece.function_call:
         if into.function_call:
             into.function_call.arguments += piece.function_call.arguments
@@ -142,13 +144,13 @@ def _add_message(into: wire.AnswerMessage, piece: wire.AnswerMessage) -> None:
         into.reasoning_details = [*(into.reasoning_details or []), *piece.reasoning_details]
     for call in piece.tool_calls or ():
         into.tool_calls = into.tool_calls or []
-        held = into.tool_calls[call.index] if call.index is not UNSET and call.index < len(into.tool_calls) else None
-        if held is None:
+        target = into.tool_calls[call.index] if call.index is not UNSET and call.index < len(into.tool_calls) else None
+        if target is None:
             into.tool_calls.append(replace(call, index=UNSET))
-        elif held.function and call.function:
-            held.function.arguments += call.function.arguments
-        elif held.custom and call.custom:
-            held.custom.input += call.custom.input
+        elif target.function and call.function:
+            target.function.arguments += call.function.arguments
+        elif target.custom and call.custom:
+            target.custom.input += call.custom.input
 
 
 class _Choice(ChoiceRenderer):
@@ -169,19 +171,19 @@ class _Choice(ChoiceRenderer):
         self._complete = 0
         self._thought: list[str] = []
         self._thinking = False
-        """The open block has sent reasoning."""
+        """Whether the open block has sent reasoning."""
         self._seals: list[str] = []
         """Seals of reasoning since the last call."""
         self._seals_sent = 0
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
         """The role chunk."""
-        chunk = self._chunk(wire.AnswerMessage(role="assistant", content="", refusal=None), usage=usage)
+        chunk = self._chunk(wire.MessageDelta(role="assistant", content="", refusal=None), usage=usage)
         if prepared.prompt_ids:
             chunk.prompt_token_ids = unpack_ids(prepared.prompt_ids)
         return [chunk]
 
-    def _chunk(self, delta: wire.AnswerMessage, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
+    def _chunk(self, delta: wire.MessageDelta, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
         """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`, `token_ids`."""
         choices = [wire.ChunkChoice(self._index, delta, **fields)]
         if usage is None:
@@ -189,7 +191,7 @@ class _Choice(ChoiceRenderer):
         return replace(self._head, choices=choices, usage=usage)
 
     def _spliced(self, before: bytes, after: bytes = b"}") -> tuple[bytes, bytes]:
-        """The bytes of a chunk before and after a text of its delta."""
+        """The bytes of a chunk before and after the text in its delta."""
         return self._frame[0] + before, after + self._frame[1]
 
     def _start(self, event: BlockStart, out: list[Chunk | ErrorChunk]) -> None:
@@ -217,9 +219,9 @@ class _Choice(ChoiceRenderer):
             return
         if block.kind == "text":
             if tokens and self._shape.logprobs:
-                out.append(self._chunk(wire.AnswerMessage(content=text), logprobs=_logprobs(tokens)))
+                out.append(self._chunk(wire.MessageDelta(content=text), logprobs=_logprobs(tokens)))
             elif text:
-                out.append(self._chunk(wire.AnswerMessage(content=text)))
+                out.append(self._chunk(wire.MessageDelta(content=text)))
                 self.plain = None if self._shape.logprobs else self._spliced(b'{"content":')
         elif block.kind == "tool_use":
             if self._call is not None:
@@ -244,7 +246,7 @@ class _Choice(ChoiceRenderer):
 
     def _tokens(self, event: OutputTokens, out: list[Chunk | ErrorChunk]) -> None:
         logprobs = None if event.logprobs is None else _logprobs(event.logprobs)
-        out.append(self._chunk(wire.AnswerMessage(), token_ids=event.ids, logprobs=logprobs))
+        out.append(self._chunk(wire.MessageDelta(), token_ids=event.ids, logprobs=logprobs))
 
     def _finish(self, event: Finish, out: list[Chunk | ErrorChunk]) -> None:
         if self._block is not None:
@@ -252,7 +254,7 @@ class _Choice(ChoiceRenderer):
         self._send_seals(None, out)
         calls = ("function_call" if self._shape.legacy else "tool_calls") if self._complete else None
         usage = usage_of([event.usage]) if self._shape.continuous_usage else None
-        out.append(self._chunk(wire.AnswerMessage(), usage=usage, **reason_of(event, calls)))
+        out.append(self._chunk(wire.MessageDelta(), usage=usage, **reason_of(event, calls)))
 
     def _reasoning(self, text: str, out: list[Chunk | ErrorChunk]) -> None:
         place = self._shape.reasoning
@@ -262,15 +264,15 @@ class _Choice(ChoiceRenderer):
         if place == "omitted":
             return
         if place == "both":
-            out.append(self._chunk(wire.AnswerMessage(reasoning_content=text, reasoning=text)))
+            out.append(self._chunk(wire.MessageDelta(reasoning_content=text, reasoning=text)))
             return
         if place == "inline":
             text = _THINK[0] + text if opening else text
-            field, delta = b"content", wire.AnswerMessage(content=text)
+            field, delta = b"content", wire.MessageDelta(content=text)
         elif place == "reasoning":
-            field, delta = b"reasoning", wire.AnswerMessage(reasoning=text)
+            field, delta = b"reasoning", wire.MessageDelta(reasoning=text)
         else:
-            field, delta = b"reasoning_content", wire.AnswerMessage(reasoning_content=text)
+            field, delta = b"reasoning_content", wire.MessageDelta(reasoning_content=text)
         if not self._reply.dispatch_reasoning:
             self.plain = self._spliced(b'{"%b":' % field)
         out.append(self._chunk(delta))
@@ -279,7 +281,7 @@ class _Choice(ChoiceRenderer):
         if self._shape.reasoning == "omitted":
             return
         if self._shape.reasoning == "inline":
-            out.append(self._chunk(wire.AnswerMessage(content=_THINK[1])))
+            out.append(self._chunk(wire.MessageDelta(content=_THINK[1])))
         if self._shape.details and event.seal:
             self._seals.append(event.seal)
         if self._reply.dispatch_reasoning:
@@ -303,9 +305,8 @@ class _Choice(ChoiceRenderer):
     def _send_seals(self, call_id: str | None, out: list[Chunk | ErrorChunk]) -> None:
         """Sends the seals since the last call in `reasoning_details`. `call_id` None: the turn is over.
 
-        A client that sends them back restores the reasoning and its place: the id of an entry is that of the call that
-        follows it, and clients keep such entries with their calls. The SDKs join entries by `index`, so each is sent
-        once, whole.
+        A client that returns them restores the reasoning and its place: an entry has the id of the call that follows
+        it, and clients keep it with that call. The SDKs join entries by `index`, so each is sent once, whole.
         """
         if not self._seals:
             return
@@ -315,9 +316,9 @@ class _Choice(ChoiceRenderer):
             details.append(wire.ReasoningDetail("reasoning.encrypted", seal, id, DETAILS, index))
         self._seals_sent += len(details)
         self._seals.clear()
-        out.append(self._chunk(wire.AnswerMessage(reasoning_details=details)))
+        out.append(self._chunk(wire.MessageDelta(reasoning_details=details)))
 
-    def _add(self, delta: wire.AnswerMessage | None, out: list[Chunk | ErrorChunk]) -> None:
+    def _add(self, delta: wire.MessageDelta | None, out: list[Chunk | ErrorChunk]) -> None:
         if delta is not None:
             out.append(self._chunk(delta))
 

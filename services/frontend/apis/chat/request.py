@@ -1,6 +1,6 @@
 """Parses a Chat Completions request into a `Conversation`; the `Dialect` of the API.
 
-`docs/chat.md` lists what each field does. Refused are fields that would silently change the meaning of the answer
+`docs/chat.md` lists what each field does. Fields that would silently change the meaning of the answer are refused
 (audio output, unsupported output formats, files); unknown fields are ignored.
 """
 
@@ -22,13 +22,13 @@ from services.frontend.apis.chat.render import (
     Settings,
     Shape,
 )
-from services.frontend.apis.shared.decode import BodyDecoder, ToolList, given, tags_of
+from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
-from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo, share_texts
 
 REASONING_FIELD_HEADER = "x-turnwire-reasoning-field"
@@ -69,15 +69,15 @@ class ChatAsk(Struct, frozen=True):
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """One for each choice, each with its own seed if one is given."""
+        """One conversation for each choice; a `seed` is varied by choice."""
         return [for_choice(self.conversation, choice) for choice in range(self.choices)]
 
     def renderer(self, reply: Reply) -> Renderer:
-        """The streamed answer."""
+        """Returns the renderer of a streamed answer."""
         return ChatStream(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
-        """The answer in one piece."""
+        """Returns the collector of an answer in one document."""
         reply = replace(reply, dispatch=False, dispatch_reasoning=False)
         return ChatCollector(ChatStream(reply, self.shape.whole(), self.choices))
 
@@ -96,8 +96,8 @@ def parse(
 ) -> ChatAsk:
     """Parses a request. Raises Invalid in the native wording.
 
-    `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default one that remembers
-    no tools.
+    `counting`: only the prompt is needed; calls and results may be unmatched. `decoder`: by default one without a memo
+    of tools.
     """
     request, given_tools = decoder.decode(body)
     if not request.messages:
@@ -111,7 +111,7 @@ def parse(
     missing: list[Text] = []
     if (searching := tools.web_search(request, specs, settings.served)) is not None:
         specs = [*specs, searching]
-    elif given(request.web_search_options):
+    elif is_set(request.web_search_options):
         notes.append("web_search_options")
         missing = missing_tools(["web_search"])
     reader = MessageReader(pairing=not counting)
@@ -122,7 +122,7 @@ def parse(
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
-        reader.turns,
+        reader.messages,
         system=missing,
         tools=specs,
         tool_choice=tools.choice(request, specs),
@@ -149,14 +149,14 @@ def _logprobs(request: wire.Body) -> int | None:
 
 
 def _format(request: wire.Body) -> OutputFormat | None:
-    given = request.response_format
-    if given is None or given.type == "text":
+    response_format = request.response_format
+    if response_format is None or response_format.type == "text":
         return None
-    if given.type == "json_object":
+    if response_format.type == "json_object":
         return OutputFormat("json_object")
-    if given.json_schema is None:
+    if response_format.json_schema is None:
         raise missing_parameter("response_format.json_schema")
-    schema = given.json_schema
+    schema = response_format.json_schema
     if schema.schema is None:
         return OutputFormat("json_object", name=schema.name, strict=schema.strict)
     return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
@@ -182,8 +182,8 @@ def _reasoning(request: wire.Body, headers: Mapping[str, str], settings: Setting
         return "omitted"
     if request.separate_reasoning is False:
         return "inline"
-    given = headers.get(REASONING_FIELD_HEADER)
-    return next((field for field in get_args(ReasoningField) if field == given), settings.reasoning_field)
+    name = headers.get(REASONING_FIELD_HEADER)
+    return next((field for field in get_args(ReasoningField) if field == name), settings.reasoning_field)
 
 
 def thinking(body: wire.Body) -> Thinking:
@@ -211,21 +211,21 @@ def thinking(body: wire.Body) -> Thinking:
 
 
 def _mode(body: wire.Body, options: wire.ReasoningOptions) -> Mode | None:
-    given = body.thinking
-    if isinstance(given, wire.Thinking):
-        return "adaptive" if given.type == "auto" else given.type
-    for switch in (given, options.enabled, body.enable_thinking):
+    setting = body.thinking
+    if isinstance(setting, wire.Thinking):
+        return "adaptive" if setting.type == "auto" else setting.type
+    for switch in (setting, options.enabled, body.enable_thinking):
         if switch is not None:
             return "enabled" if switch else "disabled"
     return None
 
 
-def _effort(given: str | None, place: str) -> str | None:
-    if given is None or given in _UNSPECIFIED:
+def _effort(effort: str | None, place: str) -> str | None:
+    if effort is None or effort in _UNSPECIFIED:
         return None
-    if given not in EFFORTS:
-        raise invalid_value(given, place, EFFORTS)
-    return given
+    if effort not in EFFORTS:
+        raise invalid_value(effort, place, EFFORTS)
+    return effort
 
 
 def _tier(requested: object) -> str | None:
@@ -235,8 +235,8 @@ def _tier(requested: object) -> str | None:
     return requested if requested in _TIERS else "default"
 
 
-class Chat:
-    """Pure, except for its cache of tools and instructions. One instance serves every request."""
+class Chat(Dialect):
+    """The dialect of Chat Completions. Pure, except for its memo of tools. One instance serves every request."""
 
     name = "chat"
     keepalive = PING

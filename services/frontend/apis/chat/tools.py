@@ -1,4 +1,4 @@
-"""Converts the tools of a Chat request to those that the model sees, and the choice among them."""
+"""Converts the tools and the `tool_choice` of a Chat request to those of the conversation."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Literal
@@ -9,7 +9,7 @@ from msgspec import Struct
 from schemas.conversation import HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-from services.frontend.apis.shared.decode import ToolList, given
+from services.frontend.apis.shared.decode import ToolList, is_set
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter
 from services.frontend.apis.shared.tools import checked_grammar
 from services.frontend.turns.hosted.tools import hosted_spec
@@ -30,21 +30,22 @@ _MODES: dict[str, Literal["none", "auto", "any"]] = {"none": "none", "auto": "au
 
 
 def read_tools(data: bytes) -> ToolList:
-    """The tools of a request body from their JSON. Raises msgspec.ValidationError and Invalid."""
+    """Decodes the tools of a request body. Raises msgspec.ValidationError and Invalid."""
     tools = _tools.decode(data)
     return ToolList(tools, _first_of_each([_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or [])]))
 
 
 def specs(body: wire.Body, tools: ToolList) -> list[ToolSpec]:
-    """The tools, then the legacy functions. Of several with one name the first counts. Raises Invalid."""
+    """The tools, then the legacy functions; the first of each name. Raises Invalid."""
     if not body.functions:
         return tools.specs
     return _first_of_each([*tools.specs, *(_function(function) for function in body.functions)])
 
 
 def web_search(body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str]) -> ToolSpec | None:
-    """The tool of `web_search_options`, where it is requested and served and the client has none of its name."""
-    if not given(body.web_search_options) or _WEB_SEARCH not in served:
+    """The tool of `web_search_options`; None if it is not requested or not served, or the client has one with its
+    name."""
+    if not is_set(body.web_search_options) or _WEB_SEARCH not in served:
         return None
     if any(tool.name == _WEB_SEARCH for tool in tools):
         return None
@@ -59,22 +60,22 @@ def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid if it cannot be met."""
     if legacy(body):
         return _legacy_choice(body.function_call, tools)
-    given, parallel = body.tool_choice, body.parallel_tool_calls is not False
-    if given is None:
+    choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    if choice is None:
         return ToolChoice(parallel=parallel)
-    if isinstance(given, str):
-        if given not in _MODES:
-            raise invalid_value(given, "tool_choice", list(_MODES))
-        if given == "required":
+    if isinstance(choice, str):
+        if choice not in _MODES:
+            raise invalid_value(choice, "tool_choice", list(_MODES))
+        if choice == "required":
             _needs_tools(tools, "tool_choice")
-        return ToolChoice(_MODES[given], parallel=parallel)
-    if given.type == "allowed_tools":
-        return _allowed(given, tools, parallel)
-    return ToolChoice("tool", _known(_name(given, "tool_choice"), tools, "tool_choice"), parallel)
+        return ToolChoice(_MODES[choice], parallel=parallel)
+    if choice.type == "allowed_tools":
+        return _allowed(choice, tools, parallel)
+    return ToolChoice("tool", _known_tool(_name(choice, "tool_choice"), tools, "tool_choice"), parallel)
 
 
 def legacy(body: wire.Body) -> bool:
-    """Whether the answer's call is in `function_call`: only `functions` are given."""
+    """Whether the answer's call is in `function_call`: the request has `functions` and no `tools`."""
     return bool(body.functions) and not body.tools
 
 
@@ -103,12 +104,12 @@ def _function(function: wire.Function) -> ToolSpec:
     return ToolSpec(function.name, function.description or "", function.parameters or {}, strict=function.strict)
 
 
-def _allowed(given: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool) -> ToolChoice:
-    allowed = given.allowed_tools
+def _allowed(choice: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool) -> ToolChoice:
+    allowed = choice.allowed_tools
     if allowed is None:
         raise missing_parameter("tool_choice.allowed_tools")
     names = [
-        _known(_name(tool, place), tools, place)
+        _known_tool(_name(tool, place), tools, place)
         for index, tool in enumerate(allowed.tools)
         for place in [f"tool_choice.allowed_tools.tools[{index}]"]
     ]
@@ -117,24 +118,24 @@ def _allowed(given: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool) 
     return ToolChoice(parallel=parallel, allowed=names) if names else ToolChoice("none", parallel=parallel)
 
 
-def _legacy_choice(given: str | wire.Named | None, tools: Sequence[ToolSpec]) -> ToolChoice:
-    if given is None:
+def _legacy_choice(choice: str | wire.Named | None, tools: Sequence[ToolSpec]) -> ToolChoice:
+    if choice is None:
         return ToolChoice(parallel=False)
-    if isinstance(given, str):
-        if given not in ("none", "auto"):
-            raise invalid_value(given, "function_call", ("none", "auto"))
-        return ToolChoice("none" if given == "none" else "auto", parallel=False)
-    return ToolChoice("tool", _known(given.name, tools, "function_call"), parallel=False)
+    if isinstance(choice, str):
+        if choice not in ("none", "auto"):
+            raise invalid_value(choice, "function_call", ("none", "auto"))
+        return ToolChoice("none" if choice == "none" else "auto", parallel=False)
+    return ToolChoice("tool", _known_tool(choice.name, tools, "function_call"), parallel=False)
 
 
-def _name(given: wire.ToolChoice | wire.ChosenTool, place: str) -> str:
-    named = given.custom if given.type == "custom" else given.function
+def _name(choice: wire.ToolChoice | wire.ChosenTool, place: str) -> str:
+    named = choice.custom if choice.type == "custom" else choice.function
     if named is None:
-        raise missing_parameter(f"{place}.{given.type}")
+        raise missing_parameter(f"{place}.{choice.type}")
     return named.name
 
 
-def _known(name: str, tools: Sequence[ToolSpec], place: str) -> str:
+def _known_tool(name: str, tools: Sequence[ToolSpec], place: str) -> str:
     _needs_tools(tools, place)
     if all(tool.name != name for tool in tools):
         raise Invalid(f"Tool '{name}' in '{place}' not found in 'tools'.", param=place, code="invalid_value")

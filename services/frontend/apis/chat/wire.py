@@ -1,7 +1,8 @@
 """The JSON of Chat Completions as typed Structs: requests, answers, and the choices of chunks.
 
 Fields of requests that decide neither prompt nor answer are left out and skipped (`prediction`, `moderation`,
-`safety_identifier`, …). Reasoning is no part of the API and has the type Any: no form of it makes a request invalid.
+`safety_identifier`, …). Reasoning is not part of the API and has the type Any, so that none of its forms makes a
+request invalid.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.shared.decode import NULL, Limit, Name
-from services.frontend.apis.shared.openai.chunks import UsageAnswer
+from services.frontend.apis.shared.openai.chunks import Fingerprint, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 
@@ -282,21 +283,21 @@ class Body(OpenAIFields, kw_only=True):
 
 
 class CalledFunction(Struct):
-    """The function of a call, whole or in a chunk: then a piece of its arguments, with the name in the first one."""
+    """The function of a call. In a chunk: a piece of the arguments; the first piece has the name."""
 
     name: str | UnsetType = UNSET
     arguments: str = ""
 
 
 class CalledTool(Struct):
-    """The freeform tool of a call; pieces as of a function."""
+    """The freeform tool of a call. In a chunk: a piece of the input; the first piece has the name."""
 
     name: str | UnsetType = UNSET
     input: str = ""
 
 
 class AnswerCall(Struct, kw_only=True):
-    """A call, whole or in a chunk: then with its index, and with id and type in the first piece."""
+    """A call. In a chunk: a piece with the call's index; the first piece has id and type."""
 
     index: int | UnsetType = UNSET
     id: str | UnsetType = UNSET
@@ -306,7 +307,7 @@ class AnswerCall(Struct, kw_only=True):
 
 
 class ReasoningDetail(Struct):
-    """The seal of a thought in OpenRouter's form. `id`: of the call that follows it."""
+    """The seal of a thought in OpenRouter's form. `id`: the id of the call that follows the thought."""
 
     type: str
     data: str
@@ -315,8 +316,8 @@ class ReasoningDetail(Struct):
     index: int
 
 
-class AnswerMessage(Struct, kw_only=True):
-    """The assistant's message, or a piece of it. Reasoning is in the field that the server is configured for."""
+class MessageDelta(Struct, kw_only=True):
+    """A piece of the assistant's message. Reasoning is in the field that the server is configured for."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
@@ -328,13 +329,24 @@ class AnswerMessage(Struct, kw_only=True):
     reasoning_details: list[ReasoningDetail] | UnsetType = UNSET
 
 
+class AnswerMessage(MessageDelta, kw_only=True):
+    """The assistant's message."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "function_call"]
+
+
 class ChunkChoice(Struct):
     """A piece of one of the answers."""
 
     index: int
-    delta: AnswerMessage
+    delta: MessageDelta
     logprobs: dict[str, Any] | None = None
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET
 
@@ -344,8 +356,8 @@ class AnswerChoice(Struct):
 
     index: int
     message: AnswerMessage
-    logprobs: dict[str, Any] | None = None
-    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET
 
@@ -357,7 +369,7 @@ class Answer(Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
-    system_fingerprint: str | None
+    system_fingerprint: Fingerprint
     service_tier: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     choices: list[AnswerChoice]

@@ -1,1 +1,1 @@
-"""OpenAI legacy Completions (docs/chat.md)."""
+"""Serves OpenAI's legacy Completions (docs/chat.md)."""

@@ -1,4 +1,4 @@
-"""Renders turns side by side as chunks of Completions, or as one document: text and a finish_reason for each choice."""
+"""Renders turns, one for each choice, as chunks of Completions, and folds the chunks to one document."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,14 +26,14 @@ from services.frontend.apis.shared.openai.chunks import (
 from services.frontend.turns.interfaces import Reply
 
 _UNKNOWN = TokenLogprob("", 0.0, 0)
-"""In place of a token whose log probability the engine did not report."""
+"""Stands for a token without a log probability from the engine."""
 
 
 class Shape(ChunkShape, frozen=True):
     """The form of one answer."""
 
     echoes: list[str]
-    """The text before each choice; there are as many as choices."""
+    """The text before each choice, one for each."""
     prompts: int = 1
 
 
@@ -49,19 +49,19 @@ class CompletionsStream(ChunkStream):
 class CompletionsCollector(ChunkCollector[wire.Choice]):
     """Collects one answer."""
 
-    def _add(self, choice: wire.Choice, chunk: Chunk) -> None:
-        held = self._choices.get(choice.index)
-        if held is None:
-            held = self._choices[choice.index] = wire.Choice(choice.index, "")
+    def _add(self, choice: wire.ChunkChoice, chunk: Chunk) -> None:
+        answer = self._choices.get(choice.index)
+        if answer is None:
+            answer = self._choices[choice.index] = wire.Choice(choice.index, "", None, "stop")
             if choice.prompt_token_ids is not UNSET:
-                held.prompt_token_ids, held.token_ids = choice.prompt_token_ids, []
-        held.text += choice.text
-        held.logprobs = add_logprobs(held.logprobs, choice.logprobs)
-        held.finish_reason = choice.finish_reason or held.finish_reason
+                answer.prompt_token_ids, answer.token_ids = choice.prompt_token_ids, []
+        answer.text += choice.text
+        answer.logprobs = add_logprobs(answer.logprobs, choice.logprobs)
+        answer.finish_reason = choice.finish_reason or answer.finish_reason
         if choice.token_ids is not UNSET:
-            held.token_ids = (held.token_ids or []) + choice.token_ids
+            answer.token_ids = (answer.token_ids or []) + choice.token_ids
         if choice.stop_reason is not UNSET:
-            held.stop_reason = choice.stop_reason
+            answer.stop_reason = choice.stop_reason
 
     def _document(self, choices: list[wire.Choice], usage: UsageAnswer) -> wire.Answer:
         head = self._head
@@ -79,8 +79,8 @@ class _Choice(ChoiceRenderer):
         self._echo = shape.echoes[index]
         self._continuous_usage = shape.continuous_usage
         self._length = self._base = len(self._echo)
-        """Characters of the choice's text, and of that before its open block; counted for log probabilities only, by
-        the tokens' own texts where these come with their ids."""
+        """The length in characters of the choice's text, and of the text before its open block. Counted only for log
+        probabilities; with token ids, from the tokens' texts."""
         if not shape.logprobs:
             before, after = chunk_frame(head)
             self.plain = (
@@ -89,7 +89,7 @@ class _Choice(ChoiceRenderer):
             )
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
-        """The prompt, where it is echoed."""
+        """The chunk with the echoed prompt and the prompt's ids, if either is requested."""
         ids: dict[str, Any] = {}
         if prepared.prompt_ids:
             ids = {"prompt_token_ids": unpack_ids(prepared.prompt_ids)}
@@ -124,13 +124,13 @@ class _Choice(ChoiceRenderer):
         out.append(self._chunk("", usage=usage, **reason_of(event)))
 
     def _chunk(self, text: str, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
-        choices = [wire.Choice(self._index, text, **fields)]
+        choices = [wire.ChunkChoice(self._index, text, **fields)]
         if usage is None:
             return replace(self._head, choices=choices)
         return replace(self._head, choices=choices, usage=usage)
 
     def _token_logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """The chosen token is always in `top_logprobs`, so there may be one more than requested, as natively."""
+        """Adds the chosen token to `top_logprobs`, so there may be one more than requested, as in the native API."""
         return {
             "text_offset": [self._base + token.at for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],

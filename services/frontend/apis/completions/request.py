@@ -15,23 +15,23 @@ from services.frontend.apis.shared.decode import decode_body
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
-from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 
 MAX_TOKENS = 16
-"""The API's own default."""
+"""The default of the native API."""
 
 _decoder = msgspec.json.Decoder(wire.Body)
 _explain = explainer({})
 
 MAX_CHOICES = 1024
-"""In one request, over all its prompts; each is a turn of its own."""
+"""Choices of one request, over all its prompts; each choice is a turn."""
 
 
 class CompletionsAsk(Struct, frozen=True):
     """A parsed request."""
 
     conversation: Conversation
-    """Without its prompt."""
+    """The conversation without its prompt."""
     prompts: list[RawPrompt]
     each: int
     """Choices per prompt."""
@@ -41,7 +41,7 @@ class CompletionsAsk(Struct, frozen=True):
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """One for each choice, by prompt; each choice of a prompt has its own seed if one is given."""
+        """One conversation for each choice, by prompt; a `seed` is varied by choice."""
         return [
             replace(for_choice(self.conversation, choice), prompt=prompt)
             for prompt in self.prompts
@@ -49,11 +49,11 @@ class CompletionsAsk(Struct, frozen=True):
         ]
 
     def renderer(self, reply: Reply) -> Renderer:
-        """The streamed answer."""
+        """Returns the renderer of a streamed answer."""
         return CompletionsStream(reply, self.shape)
 
     def collector(self, reply: Reply) -> Collector:
-        """The answer in one piece."""
+        """Returns the collector of an answer in one document."""
         return CompletionsCollector(CompletionsStream(reply, self.shape.whole()))
 
 
@@ -77,12 +77,13 @@ def prompts(body: wire.Body) -> list[RawPrompt]:
     ]
 
 
-def echoed(found: Sequence[RawPrompt], body: wire.Body) -> list[str]:
-    """The text before each prompt's answer: the prompt with `echo`, else "". Raises Invalid if it is unknown."""
+def echoed(raw_prompts: Sequence[RawPrompt], body: wire.Body) -> list[str]:
+    """The text before each prompt's answer: with `echo` the prompt, else "". Raises Invalid for a prompt of token
+    ids."""
     if not body.echo:
-        return [""] * len(found)
-    texts = [prompt.text for prompt in found if prompt.text is not None]
-    if len(texts) < len(found):
+        return [""] * len(raw_prompts)
+    texts = [prompt.text for prompt in raw_prompts if prompt.text is not None]
+    if len(texts) < len(raw_prompts):
         raise Invalid("'echo' needs a prompt of text.", param="echo", code="unsupported_value")
     if body.logprobs:
         raise Invalid("'echo' with 'logprobs': those of a prompt are not known.", param="logprobs")
@@ -95,8 +96,8 @@ def _tokens(ids: list[int]) -> RawPrompt:
     return RawPrompt(token_ids=pack_ids(ids))
 
 
-class Completions:
-    """The `Dialect`. Pure; one instance serves every request."""
+class Completions(Dialect):
+    """The dialect of Completions. Pure; one instance serves every request."""
 
     name = "completions"
     keepalive = PING
@@ -107,9 +108,9 @@ class Completions:
     def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionsAsk:
         """Parses POST /v1/completions. Raises Invalid in the native wording."""
         request = decode_body(_decoder.decode, body, _explain)
-        found, each = prompts(request), request.n or 1
-        if len(found) * each > MAX_CHOICES:
-            message = f"Too many choices: {len(found) * each} of at most {MAX_CHOICES} in one request."
+        raw_prompts, each = prompts(request), request.n or 1
+        if len(raw_prompts) * each > MAX_CHOICES:
+            message = f"Too many choices: {len(raw_prompts) * each} of at most {MAX_CHOICES} in one request."
             raise Invalid(message, param="prompt")
         if request.best_of and request.best_of != each:
             message = "'best_of' other than 'n' is not supported by this server."
@@ -125,8 +126,8 @@ class Completions:
         )
         options = request.stream_options
         shape = Shape(
-            echoes=[text for text in echoed(found, request) for _ in range(each)],
-            prompts=len(found),
+            echoes=[text for text in echoed(raw_prompts, request) for _ in range(each)],
+            prompts=len(raw_prompts),
             logprobs=request.logprobs is not None and not request.return_token_ids,
             include_usage=bool(options and options.include_usage),
             continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
@@ -134,4 +135,4 @@ class Completions:
         )
         # Few models are trained to fill a gap, each in its own format, which a client can write into the prompt.
         notes = ["suffix"] if request.suffix else []
-        return CompletionsAsk(conversation, found, each, bool(request.stream), notes, shape)
+        return CompletionsAsk(conversation, raw_prompts, each, bool(request.stream), notes, shape)

@@ -4,14 +4,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from services.frontend.apis.shared.openai.chunks import UsageAnswer
+from services.frontend.apis.shared.openai.chunks import Fingerprint, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class Body(OpenAIFields, kw_only=True):
-    """The request. `prompt`: one text, one list of token ids, or a list of either."""
+    """The request. `prompt`: one text, one list of token ids, or a list of texts and of lists of token ids."""
 
     prompt: str | list[str | TokenId | list[TokenId]] | None = None
     suffix: str | None = None
@@ -21,16 +21,26 @@ class Body(OpenAIFields, kw_only=True):
     add_special_tokens: bool | None = None
 
 
-class Choice(Struct):
-    """One of the answers, whole or in a chunk: then a piece of it."""
+FinishReason: TypeAlias = Literal["stop", "length"]
+
+
+class ChunkChoice(Struct):
+    """A piece of one of the answers."""
 
     index: int
     text: str
     logprobs: dict[str, Any] | None = None
-    finish_reason: Literal["stop", "length"] | None = None
+    finish_reason: FinishReason | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
     stop_reason: str | UnsetType | None = UNSET
+
+
+class Choice(ChunkChoice):
+    """One of the answers."""
+
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason
 
 
 class Answer(Struct):
@@ -40,6 +50,6 @@ class Answer(Struct):
     object: Literal["text_completion"]
     created: int
     model: str
-    system_fingerprint: str | None
+    system_fingerprint: Fingerprint
     choices: list[Choice]
     usage: UsageAnswer

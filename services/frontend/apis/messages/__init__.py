@@ -1,1 +1,1 @@
-"""Anthropic Messages: its requests as conversations, turns as its streams and documents. Pure."""
+"""Serves the Anthropic Messages API: converts its requests to conversations, and turns to its streams and documents."""

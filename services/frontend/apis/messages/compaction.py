@@ -20,46 +20,46 @@ from services.frontend.turns.summary import request_summary
 COMPACT = "compact_20260112"
 DEFAULT_TRIGGER = 150_000
 WINDOW_SHARE = 0.8
-"""Of a context window that is smaller than what the default trigger needs."""
+"""The share of the context window that is the trigger where the default trigger is larger."""
 
 
 class CompactEdit(Struct, frozen=True):
     """The edit of a request."""
 
     trigger: int | None
-    """Tokens of the prompt beyond which it applies; None: the default."""
+    """The prompt size in tokens above which the edit applies; None: the default."""
     pause: bool
     instructions: str | None
     tools: list[ToolSpec]
-    """Those of the request, without what the conversation changed of them."""
+    """The tools of the request, without the changes that messages make to them."""
 
     def applies(self, tokens: int, window: int) -> bool:
-        """Whether a prompt is too large. `window`: of the model; 0: unknown."""
+        """Whether a prompt is too large. `window`: the model's context window; 0: unknown."""
         if self.trigger is not None:
             return tokens > self.trigger
         return tokens > min(DEFAULT_TRIGGER, window * WINDOW_SHARE if window else DEFAULT_TRIGGER)
 
     def conversation_after(self, conversation: Conversation, summary: str) -> Conversation:
-        """The conversation as it will be when the client sends the block back."""
+        """The conversation that the client's next request will have, with the block in place of the history."""
         return replace(conversation, messages=[Message("user", [Text(summary)])], tools=self.tools)
 
     def request(self, conversation: Conversation) -> Conversation:
-        """The conversation whose answer is the summary, as long as the model needs."""
+        """The conversation that asks for the summary, without a limit of its length."""
         asked = request_summary(conversation, self.instructions)
         return replace(asked, sampling=replace(asked.sampling, max_tokens=None))
 
 
 class Compaction(Struct, frozen=True):
-    """A compaction that an answer begins with."""
+    """The compaction at the beginning of an answer."""
 
     summary: str | None
-    """None: the model wrote none, and nothing was compacted."""
+    """None: the model wrote no summary, and nothing was compacted."""
     usage: Usage
 
 
-def read_compact_edit(given: wire.ContextManagement, tools: list[ToolSpec]) -> CompactEdit | None:
+def read_compact_edit(management: wire.ContextManagement, tools: list[ToolSpec]) -> CompactEdit | None:
     """The edit, if the request has one. Raises Invalid."""
-    edits = edits_of(given, COMPACT)
+    edits = edits_of(management, COMPACT)
     if not edits:
         return None
     edit, trigger = edits[0], edits[0].trigger
@@ -70,7 +70,7 @@ def read_compact_edit(given: wire.ContextManagement, tools: list[ToolSpec]) -> C
 
 
 def summary_of(events: Sequence[TurnEvent]) -> Compaction:
-    """The text of a whole turn, without its reasoning, and what the turn cost."""
+    """The text of a whole turn, without its reasoning, and the turn's usage."""
     text = "\n".join(block.text for block in blocks_of(events) if block.start.kind == "text")
     last = events[-1]
     return Compaction(text.strip() or None, last.usage if isinstance(last, Finish) else Usage())
@@ -79,7 +79,7 @@ def summary_of(events: Sequence[TurnEvent]) -> Compaction:
 def block_events(
     compaction: Compaction,
 ) -> Sequence[wire.ContentBlockStart | wire.ContentBlockDelta | wire.ContentBlockStop]:
-    """The events of the block. It comes whole, in one delta, as natively."""
+    """The events of the block. The summary is one delta, as in the native API."""
     return (
         wire.ContentBlockStart(0, wire.CompactionContent(None)),
         wire.ContentBlockDelta(0, wire.CompactionDelta(compaction.summary)),

@@ -1,4 +1,4 @@
-"""Converts content blocks to parts of the conversation: text, media, search results, and other servers' tools."""
+"""Converts content blocks (text, media, search results, other servers' tools) to parts of the conversation."""
 
 import base64
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ _OPAQUE = frozenset({"encrypted_content", "encrypted_index", "encrypted_stdout",
 
 
 def plain_parts(block: wire.Block | wire.ResultBlock, path: str) -> list[Text | Media] | None:
-    """The parts of a block that may stand in a message or in a tool result; None for a block of another kind.
+    """The parts of a block that may be in a message or in a tool result; None for a block of another kind.
 
     Empty text, which agents send, is left out. Raises Invalid for a file reference.
     """
@@ -155,10 +155,10 @@ def _no_files(path: str) -> Invalid:
 
 
 def hosted_text(block: wire.HostedBlock) -> str:
-    """A block of a tool that another server ran (web search, code execution, MCP, …), as text of the history.
+    """The text of a block of a tool that another server ran (web search, code execution, MCP, …).
 
-    Conversations that began elsewhere contain them and refer to their results. One line for a call; the readable
-    content of a result. Raises Invalid for content that is nested too deeply.
+    Conversations that began elsewhere contain such blocks and refer to their results. A call becomes one line, a result
+    its readable content. Raises Invalid for content that is nested too deeply.
     """
     if isinstance(block, wire.HostedUse):
         return f"[{block.name or 'tool'} {raw_text(block.input)}]"

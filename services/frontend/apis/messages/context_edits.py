@@ -1,7 +1,7 @@
-"""`context_management`: clears thinking or tool results of earlier turns before the model sees them. Pure.
+"""Clears thinking or tool results of earlier turns before the model sees them (`context_management`). Pure.
 
 `clear_thinking_20251015` is applied when the request is parsed. `clear_tool_uses_20250919` starts at a size of the
-prompt, and the answer has the tokens that each edit cleared: `apply_edits` counts them, and only where an edit has
+prompt, and the answer reports the tokens that each edit cleared: `apply_edits` counts them, but only where an edit has
 something to clear. `compact_20260112` is in `compaction`.
 """
 
@@ -18,7 +18,7 @@ from services.frontend.apis.messages import wire
 CLEAR_THINKING = "clear_thinking_20251015"
 CLEAR_TOOLS = "clear_tool_uses_20250919"
 CLEARED = "[Old tool result content cleared]"
-"""In place of a result."""
+"""Replaces a result."""
 _DEFAULT_TURNS = 1
 _DEFAULT_USES = 3
 _DEFAULT_TRIGGER = wire.Threshold("input_tokens", 100_000)
@@ -31,30 +31,30 @@ class Edits(Struct, frozen=True):
     """The edits of a request that may clear something, and what they cleared."""
 
     before: list[Message] | None = None
-    """The turns before thinking was cleared; None where none was."""
+    """The messages before thinking was cleared; None where none was cleared."""
     thinking_turns: int = 0
-    """How many turns lost their thinking."""
+    """The number of turns that lost their thinking."""
     tools: wire.ContextEdit | None = None
     applied: list[dict[str, Any]] = []
-    """Those that cleared something, as the answer reports them."""
+    """The edits that cleared something, as the answer reports them."""
     original_tokens: int | None = None
-    """The tokens of the prompt without the edits; None where nothing was to clear."""
+    """The tokens of the prompt without the edits; None where there was nothing to clear."""
 
 
-def edits_of(given: wire.ContextManagement | None, type: str) -> list[wire.ContextEdit]:
+def edits_of(management: wire.ContextManagement | None, type: str) -> list[wire.ContextEdit]:
     """The edits of a type in a request."""
-    return [edit for edit in (given.edits if given else None) or () if edit.type == type]
+    return [edit for edit in (management.edits if management else None) or () if edit.type == type]
 
 
-def thinking_turns(given: wire.ContextManagement | None) -> int | str | None:
+def thinking_turns(management: wire.ContextManagement | None) -> int | str | None:
     """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises Invalid."""
-    found = edits_of(given, CLEAR_THINKING)
+    found = edits_of(management, CLEAR_THINKING)
     return _kept(found[-1].keep) if found else None
 
 
-def tool_edit(given: wire.ContextManagement) -> wire.ContextEdit | None:
+def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
     """The edit that clears tool uses, if the request has one. Raises Invalid."""
-    found = edits_of(given, CLEAR_TOOLS)
+    found = edits_of(management, CLEAR_TOOLS)
     if not found:
         return None
     _kept_uses(found[0])
@@ -63,27 +63,28 @@ def tool_edit(given: wire.ContextManagement) -> wire.ContextEdit | None:
     return found[0]
 
 
-def forget_thinking(turns: list[Message], kept: int) -> tuple[list[Message], int]:
-    """The turns with thinking only in the last `kept` turns of the assistant that have any, and how many lost theirs.
+def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], int]:
+    """Drops thinking from all but the last `kept` turns that have any. Returns the messages and the number of turns
+    changed.
 
     A tool loop, from one message of the user to the next, counts as one turn.
     """
     out: list[Message] = []
     seen, thought = 0, False
-    for turn in reversed(turns):
-        if turn.role == "user":
+    for message in reversed(messages):
+        if message.role == "user":
             thought = False
-        if turn.role != "assistant" or not any(isinstance(part, Reasoning) for part in turn.parts):
-            out.append(turn)
+        if message.role != "assistant" or not any(isinstance(part, Reasoning) for part in message.parts):
+            out.append(message)
             continue
         if not thought:
             seen, thought = seen + 1, True
         if seen <= kept:
-            out.append(turn)
+            out.append(message)
             continue
-        parts = [part for part in turn.parts if not isinstance(part, Reasoning)]
+        parts = [part for part in message.parts if not isinstance(part, Reasoning)]
         if parts:
-            out.append(replace(turn, parts=parts))
+            out.append(replace(message, parts=parts))
     return out[::-1], max(seen - kept, 0)
 
 
@@ -99,7 +100,7 @@ async def apply_edits(conversation: Conversation, edits: Edits, count: Count) ->
     if edit is None:
         return conversation, edits
     trigger = edit.trigger or _DEFAULT_TRIGGER
-    turns, uses = _without_tools(conversation.messages, edit)
+    messages, uses = _without_tools(conversation.messages, edit)
     if not uses or (trigger.type == "tool_uses" and _tool_uses(conversation.messages) <= trigger.value):
         return conversation, edits
     if tokens is None:
@@ -107,7 +108,7 @@ async def apply_edits(conversation: Conversation, edits: Edits, count: Count) ->
         edits = replace(edits, original_tokens=tokens)
     if trigger.type == "input_tokens" and tokens <= trigger.value:
         return conversation, edits
-    edited = replace(conversation, messages=turns)
+    edited = replace(conversation, messages=messages)
     saved = tokens - await count(edited)
     if saved < (edit.clear_at_least.value if edit.clear_at_least is not None else 0):
         return conversation, edits
@@ -115,14 +116,14 @@ async def apply_edits(conversation: Conversation, edits: Edits, count: Count) ->
     return edited, replace(edits, applied=[*edits.applied, {"type": CLEAR_TOOLS, **cleared}])
 
 
-def _tool_uses(turns: list[Message]) -> int:
-    return sum(isinstance(part, Call) for turn in turns for part in turn.parts)
+def _tool_uses(messages: list[Message]) -> int:
+    return sum(isinstance(part, Call) for message in messages for part in message.parts)
 
 
-def _without_tools(turns: list[Message], edit: wire.ContextEdit) -> tuple[list[Message], int]:
-    """The turns with the older results replaced, and how many uses that clears."""
-    calls = [part for turn in turns for part in turn.parts if isinstance(part, Call)]
-    answered = {part.call_id for turn in turns for part in turn.parts if isinstance(part, Result)}
+def _without_tools(messages: list[Message], edit: wire.ContextEdit) -> tuple[list[Message], int]:
+    """The messages with the older results replaced, and the number of tool uses that this clears."""
+    calls = [part for message in messages for part in message.parts if isinstance(part, Call)]
+    answered = {part.call_id for message in messages for part in message.parts if isinstance(part, Result)}
     end = max(len(calls) - _kept_uses(edit), 0)
     excluded = set(edit.exclude_tools or ())
     old = {call.call_id for call in calls[:end]} - {call.call_id for call in calls[end:]}
@@ -137,8 +138,10 @@ def _without_tools(turns: list[Message], edit: wire.ContextEdit) -> tuple[list[M
         return part
 
     changed = [
-        replace(turn, parts=[edited(part) for part in turn.parts]) if turn.role in ("tool", "assistant") else turn
-        for turn in turns
+        replace(message, parts=[edited(part) for part in message.parts])
+        if message.role in ("tool", "assistant")
+        else message
+        for message in messages
     ]
     return changed, len(cleared)
 

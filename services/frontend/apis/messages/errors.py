@@ -1,4 +1,4 @@
-"""Formats errors of the Messages API, with failed validations in the words of the native API, which clients parse.
+"""Formats errors of the Messages API. Failed validations have the native API's wording, which clients parse.
 
 msgspec: "Object missing required field `text` - at `$.messages[0].content[1]`"
 native:  "messages.0.content.1.text.text: Field required"
@@ -55,7 +55,7 @@ def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
 
 
 def error_document(info: ErrorInfo, request_id: str) -> AnthropicError:
-    """The error, which may also be the last event of a stream."""
+    """The error as a document, which may also be the last event of a stream."""
     details = {**({"error_code": info.code} if info.code else {}), **(info.details or {})}
     return AnthropicError(
         "error", AnthropicErrorDetail(KINDS[info.kind][1], info.message, details or UNSET), request_id
@@ -80,7 +80,7 @@ _TYPES = {
 
 
 _BLOCKS = tags_of(wire.Block)
-_KNOWN = {
+_TAGS = {
     "thinking": get_args(wire.Thinking.__annotations__["type"]),
     "tool_choice": get_args(wire.ToolChoice.__annotations__["type"]),
     "system": ("text",),
@@ -89,8 +89,8 @@ _KNOWN = {
     "tool": tags_of(wire.ChangedTool),
     "tool_changes": ("tool_addition", "tool_removal"),
 }
-"""Values of `type`, by the field that holds the object."""
-_KNOWN_IN = {
+"""Values of `type`, by the field that has the object."""
+_TAGS_IN = {
     ("tool_result", "content"): tags_of(wire.ResultBlock),
     ("search_result", "content"): ("text",),
     ("content", "content"): ("text", "image"),
@@ -123,7 +123,7 @@ def explain(body: bytes, message: str) -> Invalid:
     if tag and steps and steps[-1] == "type":
         place = ".".join(steps[:-1])
         found = f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected tags"
-        tags = ", ".join(f"'{known}'" for known in _known(body, steps[:-1]))
+        tags = ", ".join(f"'{choice}'" for choice in _tags_at(body, steps[:-1]))
         return Invalid(f"{found}: {tags}" if tags else found, param=f"{place}.type")
     return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
 
@@ -142,12 +142,12 @@ def _reason(what: str, steps: Sequence[str]) -> str:
 
 
 def one_of(choices: Sequence[str]) -> str:
-    """The native reason for a value that is none of these."""
+    """The native reason for a value other than these."""
     quoted = [f"'{choice}'" for choice in choices]
     return f"Input should be {', '.join(quoted[:-1])} or {quoted[-1]}"
 
 
-def _known(body: bytes, steps: Sequence[str]) -> Sequence[str]:
+def _tags_at(body: bytes, steps: Sequence[str]) -> Sequence[str]:
     """The tags that the object at `steps` may have."""
     path = list(steps)
     while path and path[-1].isdigit():
@@ -156,8 +156,8 @@ def _known(body: bytes, steps: Sequence[str]) -> Sequence[str]:
         return ()
     node = values_along(body, path[:-1])[-1]
     around = node.get("type") if isinstance(node, dict) else None
-    inside = _KNOWN_IN.get((around, path[-1])) if isinstance(around, str) else None
-    return inside or _KNOWN.get(path[-1]) or (_BLOCKS if path[-1] == "content" else ())
+    inside = _TAGS_IN.get((around, path[-1])) if isinstance(around, str) else None
+    return inside or _TAGS.get(path[-1]) or (_BLOCKS if path[-1] == "content" else ())
 
 
 def _place(body: bytes, steps: Sequence[str]) -> str:

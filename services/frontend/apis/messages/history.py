@@ -1,8 +1,9 @@
-"""Converts `messages` to turns: order kept, results before the user's text of a message, instructions in their place.
+"""Converts `messages` of a request to those of the conversation, in their order; results come before the text beside
+them.
 
-Consecutive messages of one role stay separate turns; the template decides whether to join them. Ids are checked only
-where the prompt would be wrong: a result without its call, and two calls of one id in one message. All else that the
-native API refuses (calls without results, text before results) is accepted, since an interrupted agent sends it.
+Consecutive messages of one role stay separate; the template decides whether to join them. Ids are checked only where
+the prompt would be wrong: a result without its call, and two calls with one id in one message. Everything else that the
+native API refuses (calls without results, text before results) is accepted, since interrupted agents send it.
 """
 
 from collections.abc import Sequence
@@ -57,7 +58,7 @@ class MessageReader(CallHistory):
                 tag = block.__struct_config__.tag
                 raise Invalid(f"{path}.content.{index}: `{tag}` blocks are not allowed in `system` messages")
         if parts:
-            self.turns.append(Message("system", parts))
+            self.messages.append(Message("system", parts))
 
     def _user(self, blocks: Sequence[wire.Block], path: str) -> None:
         results: list[Result] = []
@@ -74,7 +75,7 @@ class MessageReader(CallHistory):
         if results:
             self._add_results(results)
         if parts or not results:
-            self.turns.append(Message("user", parts))
+            self.messages.append(Message("user", parts))
 
     def _assistant(self, blocks: Sequence[wire.Block], path: str) -> None:
         parts: list[Part] = []
@@ -91,16 +92,16 @@ class MessageReader(CallHistory):
             elif isinstance(block, wire.ServerToolUseBlock) and self._runs(block):
                 parts.append(self._call(wire.ToolUseBlock(own_id(block.id), block.name, block.input), place))
             elif isinstance(block, _WEB_RESULTS) and (name := self._name_of(own_id(block.tool_use_id))) is not None:
-                self.turns += [Message("assistant", parts)] if parts else []
+                self.messages += [Message("assistant", parts)] if parts else []
                 parts = []
-                self.turns = add_results(self.turns, [result_part(result_of(block, name, place))])
+                self.messages = add_results(self.messages, [result_part(result_of(block, name, place))])
             elif isinstance(block, wire.CompactionBlock):
                 self._compact(block, place)
                 parts.clear()
             else:
                 parts += _assistant_parts(block, place)
         if parts:
-            self.turns.append(Message("assistant", parts))
+            self.messages.append(Message("assistant", parts))
 
     def _runs(self, block: wire.ServerToolUseBlock) -> bool:
         """Whether the tool is one that this server runs; the calls of others are text."""
@@ -129,7 +130,7 @@ class MessageReader(CallHistory):
     def _compact(self, block: wire.CompactionBlock, path: str) -> None:
         if not block.content:
             return
-        self.turns = [Message("user", [Text(block.content)])]
+        self.messages = [Message("user", [Text(block.content)])]
         self.tools.compact(block.tool_changes or [], path)
 
 

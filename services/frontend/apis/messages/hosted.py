@@ -1,4 +1,4 @@
-"""Converts web search and web fetch to and from this API's form: the tools, and blocks of calls and results."""
+"""Converts web search and web fetch (tools, calls, results) to and from the blocks of this API."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ from services.frontend.turns.hosted.tools import hosted_spec, pack, unpack
 
 _CHARS_PER_TOKEN = 4
 _PREFIX = "srv"
-"""Natively the ids of such calls begin with `srvtoolu_`, those of other calls with `toolu_`."""
+"""Ids of hosted calls begin with `srvtoolu_` in the native API, ids of other calls with `toolu_`."""
 
 
 DIRECT = {"type": "direct"}
-"""`caller` of every call: no program of the model's made it."""
+"""`caller` of every call: the model made it, not a program that the model wrote."""
 
 
 class _Page(Struct):
@@ -66,7 +66,7 @@ def tool_spec(tool: wire.Tool, served: frozenset[str], path: str) -> ToolSpec | 
 
 
 def shown_id(call_id: str) -> str:
-    """The id of a call as the client gets it."""
+    """The id of a call in this API."""
     return _PREFIX + call_id
 
 
@@ -101,7 +101,7 @@ def result_block(result: HostedResult) -> wire.WebSearchContent | wire.WebFetchC
 
 
 def result_of(block: wire.WebSearchResultBlock | wire.WebFetchResultBlock, name: str, path: str) -> HostedResult:
-    """The result in a block that a client sends back. Text that another server encrypted is missing. Raises Invalid."""
+    """The result in a block that a client returns, without text that another server encrypted. Raises Invalid."""
     try:
         content = _content.decode(block.content)
     except (msgspec.ValidationError, RecursionError):

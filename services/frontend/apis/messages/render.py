@@ -1,4 +1,4 @@
-"""Renders a turn as the event stream of the Messages API, or folds the same events to one Message.
+"""Renders a turn as the event stream of the Messages API, and folds the events to one document.
 
     BlockStart reasoning                            nothing yet
     Delta "Let me look."                            content_block_start thinking, ping (the first time), thinking_delta
@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Raw
 from msgspec.structs import asdict, replace
+from typing_extensions import override
 
 from schemas.errors import ErrorInfo
 from schemas.events import (
@@ -43,7 +44,7 @@ from services.frontend.apis.messages.hosted import DIRECT, result_block, shown_i
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.apis.shared.answer import TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -97,7 +98,7 @@ _NAMES: dict[type, bytes] = {
 }
 
 
-class MessagesStream(TurnRenderer[Event]):
+class MessagesStream(TurnRenderer[Event], Renderer):
     """Renders one turn."""
 
     def __init__(
@@ -108,8 +109,8 @@ class MessagesStream(TurnRenderer[Event]):
         applied_edits: list[dict[str, Any]] | None = None,
         compaction: Compaction | None = None,
     ) -> None:
-        """`applied_edits`: None where the request has no `context_management`. `compaction`: the answer begins with
-        it."""
+        """`applied_edits`: None where the request has no `context_management`. `compaction`: the compaction at the
+        beginning of the answer."""
         self._reply = reply
         self._compaction = compaction
         self._omit_thinking = omit_thinking
@@ -121,23 +122,23 @@ class MessagesStream(TurnRenderer[Event]):
         """The bytes of a delta of the open block before its text; `_END` follows it."""
         self._calls = 0
         self._pinged = False
-        self._begun = False
+        self._started = False
         self._text: list[str] = []
-        """The open reasoning, where it is sent again whole."""
+        """The text of open reasoning that will be sent again whole."""
         self._call: Dispatch | None = None
         """The open block as a complete call."""
         self._ids = TokenReport()
         self._hosted_uses: Counter[str] = Counter()
         """Searches and fetches that succeeded, by kind."""
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """See `Renderer.start`."""
         return self.encode(self.opening(prepared))
 
     def opening(self, prepared: Sequence[Prepared]) -> list[Event]:
-        """`message_start`, with the exact size of the prompt, and the part of it that is expected in the KV cache."""
+        """`message_start`, with the exact size of the prompt and the part expected in the KV cache."""
         self._ids.start(prepared[0])
-        message = wire.Answer(
+        message = wire.StartedAnswer(
             id=f"msg_{self._reply.turn}",
             model=self._reply.model,
             content=[],
@@ -150,8 +151,8 @@ class MessagesStream(TurnRenderer[Event]):
         """The `error` event; nothing follows it."""
         return self.encode([error_document(info, self._reply.request_id)])
 
+    @override
     def encode(self, events: Sequence[Event]) -> bytes:
-        """See `TurnRenderer.encode`."""
         return b"".join([b"event: %b\ndata: %b\n\n" % (_NAMES[type(event)], _encode(event)) for event in events])
 
     def _fail(self, info: ErrorInfo, out: list[Event]) -> None:
@@ -166,7 +167,7 @@ class MessagesStream(TurnRenderer[Event]):
 
     def _start(self, event: BlockStart, out: list[Event]) -> None:
         self._block = event
-        self._open = self._begun = False
+        self._open = self._started = False
         self.plain = None
         self._text.clear()
         self._call = None
@@ -184,7 +185,7 @@ class MessagesStream(TurnRenderer[Event]):
             out.append(wire.Ping())
 
     def _piece(self, text: str) -> wire.ContentBlockDelta:
-        """A delta of the open block; in the stream the same bytes as by `_head`."""
+        """A delta of the open block. Encoded, it equals `_head`, the text and `_END`."""
         kind = self._block.kind if self._block is not None else ""
         if kind == "text":
             return wire.ContentBlockDelta(self._index, wire.TextDelta(text))
@@ -205,7 +206,7 @@ class MessagesStream(TurnRenderer[Event]):
         if kept:
             self._text.append(text)
         self.plain = None if kept else (self._head, _END)
-        self._begun = True
+        self._started = True
         out.append(self._piece(text))
 
     def _stop(self, event: BlockStop, out: list[Event]) -> None:
@@ -216,8 +217,8 @@ class MessagesStream(TurnRenderer[Event]):
             return
         if block.kind == "reasoning":
             out.append(wire.ContentBlockDelta(self._index, wire.SignatureDelta(event.seal or UNSEALED)))
-        if block.kind == "tool_use" and not event.complete and not self._begun:
-            # No arguments at all would be read as {} and run; the beginning of an object never is.
+        if block.kind == "tool_use" and not event.complete and not self._started:
+            # Clients read empty arguments as {} and run the call; they never run the beginning of an object.
             out.append(self._piece("{"))
         out.append(wire.ContentBlockStop(self._index))
         self._block = None
@@ -242,7 +243,7 @@ class MessagesStream(TurnRenderer[Event]):
             out.append(wire.ContentBlockStop(self._index))
 
     def _send_whole(self, block: BlockStart, text: str, seal: str | None, out: list[Event]) -> None:
-        """An extra event on request: the whole block, as in a document."""
+        """Sends the whole block in an event of its own, which a client or an operator requested."""
         if block.kind == "reasoning":
             out.append(wire.ReasoningDispatch(self._indexed(wire.ThinkingContent(text, seal or UNSEALED))))
         elif is_json(text, dict[str, Raw]):
@@ -275,14 +276,15 @@ class MessagesStream(TurnRenderer[Event]):
 
 
 class CompactionStream(MessagesStream):
-    """Renders a turn that writes a summary as a message with the compaction alone: the client asked for a pause."""
+    """Renders a turn that writes a summary as a message with only the compaction, for `pause_after_compaction`."""
 
     def __init__(self, reply: Reply, **options: Any) -> None:
         super().__init__(reply, **options)
         self._events: list[TurnEvent] = []
 
+    @override
     def render(self, events: Sequence[TurnEvent]) -> list[Event]:
-        """See `TurnRenderer.render`. Nothing is sent before the end."""
+        """Returns no events before the end of the turn."""
         self._events += events
         last = events[-1]
         if (failure := failure_of(last)) is not None:
@@ -295,30 +297,30 @@ class CompactionStream(MessagesStream):
         return [*self._compaction_block(), *self._last(wire.MessageDelta(wire.Stop("compaction", None), usage))]
 
 
-class MessageCollector:
+class MessageCollector(Collector):
     """Collects one turn into a Message: folds the events of its stream.
 
-    The input of a call that was cut off has those of its members that are whole, as the SDKs make it of the stream; the
-    turn's `stop_reason` shows the cut.
+    The input of a call that was cut off has the members that are complete, as in the SDKs; `stop_reason` shows the cut.
     """
 
     def __init__(self, stream: MessagesStream) -> None:
         self._stream = stream
-        self._message: wire.Answer
+        self._message: wire.StartedAnswer
         self._pieces: list[str] = []
         """The text of the open block."""
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """See `Collector.start`."""
         self._fold(self._stream.opening(prepared))
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """See `Collector.events`."""
         self._fold(self._stream.render(events))
 
+    @override
     def body(self) -> bytes:
-        """See `Collector.body`. Raises RuntimeError where the turn has not finished."""
-        if self._message.stop_reason is None:
+        """Raises RuntimeError where the turn has not finished."""
+        if not isinstance(self._message, wire.Answer):
             raise RuntimeError("the turn has not finished")
         return _encode(self._message)
 
@@ -359,15 +361,15 @@ class MessageCollector:
             block.input = Raw(_input(text).encode())
 
     def _end(self, end: wire.MessageDelta) -> None:
-        message, first = self._message, self._message.usage
-        message.stop_reason, message.stop_sequence = end.delta.stop_reason, end.delta.stop_sequence
-        message.usage = replace(end.usage, cache_creation=first.cache_creation, service_tier=first.service_tier)
-        message.token_ids, message.token_logprobs = end.token_ids, end.token_logprobs
-        message.context_management = end.context_management
+        first = self._message.usage
+        usage = asdict(end.usage) | {"cache_creation": first.cache_creation, "service_tier": first.service_tier}
+        members = asdict(self._message) | asdict(end.delta) | asdict(end) | {"usage": wire.AnswerUsage(**usage)}
+        del members["delta"]
+        self._message = wire.Answer(**members)
 
 
 def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
-    """A turn cut off after a complete call has `max_tokens`, as natively."""
+    """The stop reason. A turn that was cut off after a complete call has `max_tokens`, as in the native API."""
     reason = _REASONS.get(finish.reason, "end_turn")
     if reason == "end_turn" and complete_calls:
         reason = "tool_use"
@@ -375,7 +377,7 @@ def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
 
 
 def _first_usage(prepared: Prepared) -> wire.Usage:
-    """Usage before decoding begins, with the cached part that the worker expects; the end of the stream is exact."""
+    """Usage before decoding begins. Its cached part is an estimate; the usage at the end of the stream is exact."""
     return wire.Usage(
         input_tokens=prepared.prompt_tokens - prepared.cached,
         cache_read_input_tokens=prepared.cached,
@@ -399,20 +401,22 @@ def _last_usage(usage: Usage) -> wire.Usage:
 
 
 def _iterations(**usages: Usage) -> list[dict[str, Any]]:
-    """Usage of each of several turns, by its kind."""
+    """Usage of several turns, by kind."""
     return [{"type": kind, **msgspec.to_builtins(_usage(usage))} for kind, usage in usages.items()]
 
 
 def _input(text: str) -> str:
-    """The arguments of a call as an object: unchanged if they are one, else without the member that was cut off."""
+    """The arguments of a call as a JSON object: unchanged if they are one, else without the member that was cut off."""
     depth, end = 0, 1
     for token in _JSON_TOKEN.finditer(text):
         depth += _DEPTHS.get(token[0], 0)
         if token[0] == "," and depth == 1:
             end = token.start()
-    # A value at the very end is whole if something closes it; a number may go on.
+    # A value at the end is complete if it has a closing character; a number may be cut.
     closed = [text + "}"] if text.endswith(('"', "]", "}")) else []
-    return next((known for known in (text, *closed, text[:end] + "}") if is_json(known, dict[str, Raw])), "{}")
+    return next(
+        (candidate for candidate in (text, *closed, text[:end] + "}") if is_json(candidate, dict[str, Raw])), "{}"
+    )
 
 
 def _tool_use(block: BlockStart, reply: Reply) -> wire.ToolUseContent:

@@ -1,7 +1,7 @@
 """Parses a Messages request into a `Conversation`; the `Dialect` of the API.
 
-`docs/messages.md` lists what each field does. Refused are only fields that would silently change the meaning of the
-answer (threads, containers, MCP servers, files); unknown fields are ignored.
+`docs/messages.md` lists what each field does. Fields that would silently change the meaning of the answer are refused
+(threads, containers, MCP servers, files); unknown fields are ignored.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,14 +19,14 @@ from services.frontend.apis.messages.compaction import CompactEdit, Compaction, 
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import MessageReader
 from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
-from services.frontend.apis.shared.decode import BodyDecoder, given
+from services.frontend.apis.shared.decode import BodyDecoder, is_set
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.http.headers import first_header
-from services.frontend.turns.interfaces import Collector, Renderer, Reply
+from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo, share_texts
 
 THREADS = "thread_unsupported_request"
-"""On this code the SDK's tool runner sends the whole history again."""
+"""An error code on which the SDK's tool runner sends the whole history again."""
 
 _MIN_BUDGET = 1024
 _INTERLEAVED = "interleaved-thinking-"
@@ -41,25 +41,25 @@ class MessagesAsk(Struct, frozen=True):
     stream: bool
     notes: list[str]
     edits: context_edits.Edits | None = None
-    """None where the request has no `context_management`: then the answer has none either."""
+    """None where the request has no `context_management`; the answer has none then."""
     compact: CompactEdit | None = None
-    """What `compact` still has to apply."""
+    """The edit that `compact` is to apply."""
     compaction: Compaction | None = None
-    """The compaction that the answer begins with."""
+    """The compaction at the beginning of the answer."""
     pausing: bool = False
-    """The answer is the compaction alone: the conversation requests a summary."""
+    """The answer is only the compaction: the conversation requests a summary."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """The one conversation: a Messages answer has one choice."""
+        """The conversation; an answer has one choice."""
         return (self.conversation,)
 
     def renderer(self, reply: Reply) -> Renderer:
-        """The streamed answer."""
+        """Returns the renderer of a streamed answer."""
         return self._stream(reply)
 
     def collector(self, reply: Reply) -> Collector:
-        """The answer in one piece."""
+        """Returns the collector of an answer in one document."""
         return MessageCollector(self._stream(replace(reply, dispatch=False, dispatch_reasoning=False)))
 
     def _stream(self, reply: Reply) -> MessagesStream:
@@ -81,24 +81,26 @@ def parse(
 ) -> MessagesAsk:
     """Parses a request. Raises Invalid in the native wording.
 
-    `counting`: for count_tokens, whose requests have no `max_tokens`, may be pieces of a conversation with unmatched
-    calls and results, and may use features that this server lacks. `decoder`: by default one that remembers no tools.
+    `counting`: for count_tokens. Its requests have no `max_tokens`, may have unmatched calls and results, and may use
+    features that this server lacks. `decoder`: by default one without a memo of tools.
     """
-    request, given_tools = decoder.decode(body)
+    request, declared = decoder.decode(body)
     if not request.messages:
         raise Invalid("messages: at least one message is required", param="messages")
     if not counting:
         _refuse(request)
         _check_turn(request, headers)
-    reader = MessageReader(given_tools.specs, pairing=not counting)
+    reader = MessageReader(declared.specs, pairing=not counting)
     reader.read(request.messages)
-    all_turns = reader.turns
+    all_messages = reader.messages
     kept = context_edits.thinking_turns(request.context_management)
-    turns, cleared = context_edits.forget_thinking(all_turns, kept) if isinstance(kept, int) else (all_turns, 0)
+    messages, cleared = (
+        context_edits.forget_thinking(all_messages, kept) if isinstance(kept, int) else (all_messages, 0)
+    )
     conversation = Conversation(
         request.model,
-        turns,
-        system=[*_system(request.system), *given_tools.missing],
+        messages,
+        system=[*_system(request.system), *declared.missing],
         tools=reader.tools.specs,
         tool_choice=tools.choice(request, reader.tools.offered),
         thinking=replace(_thinking(request, reader.effort), history="default" if kept is None else "keep"),
@@ -115,9 +117,9 @@ def parse(
     )
     edits, compact_edit = None, None
     if (management := request.context_management) is not None:
-        edits = context_edits.Edits(all_turns if cleared else None, cleared, context_edits.tool_edit(management))
-        compact_edit = read_compact_edit(management, given_tools.specs)
-    return MessagesAsk(conversation, bool(request.stream), given_tools.dropped, edits, compact_edit)
+        edits = context_edits.Edits(all_messages if cleared else None, cleared, context_edits.tool_edit(management))
+        compact_edit = read_compact_edit(management, declared.specs)
+    return MessagesAsk(conversation, bool(request.stream), declared.dropped, edits, compact_edit)
 
 
 async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> MessagesAsk:
@@ -129,12 +131,13 @@ async def apply_context_edits(ask: MessagesAsk, count: context_edits.Count) -> M
 
 
 async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, write: Write) -> MessagesAsk:
-    """The request after its compaction, if it needs one. `window`: see `CompactEdit`; `write`: for the summary.
+    """The request after compaction, if it needs one. `window`: the model's context window; `write`: runs the summary's
+    turn.
 
     Raises as `count` and `write`.
     """
     edit, conversation = ask.compact, ask.conversation
-    # A last message of the assistant is to be continued, and would be gone.
+    # The answer continues a last message of the assistant, which a compaction would remove.
     if edit is None or not conversation.messages or conversation.messages[-1].role == "assistant":
         return ask
     if not edit.applies(await count(conversation), window):
@@ -148,13 +151,13 @@ async def compact(ask: MessagesAsk, count: context_edits.Count, window: int, wri
 
 
 def _refuse(request: wire.Body) -> None:
-    if given(request.thread):
+    if is_set(request.thread):
         raise Invalid(
             "thread: message threads are not supported by this server", code=THREADS, details={"unsupported": []}
         )
     if request.mcp_servers:
         raise Invalid("mcp_servers: not supported by this server", param="mcp_servers")
-    if given(request.compaction):
+    if is_set(request.compaction):
         raise Invalid("compaction: not supported by this server", param="compaction")
     if _needs_container(request):
         raise Invalid("container: not supported by this server", param="container")
@@ -175,7 +178,7 @@ def _check_turn(request: wire.Body, headers: Mapping[str, str]) -> None:
     if any(not stop for stop in request.stop_sequences or []):
         raise Invalid("stop_sequences: each stop sequence must be non-empty", param="stop_sequences")
     budget = request.thinking.budget_tokens if request.thinking else None
-    # Natively an interleaved budget is one for all thoughts of a tool loop.
+    # In the native API an interleaved budget holds for all thoughts of a tool loop.
     interleaved = _INTERLEAVED in headers.get("anthropic-beta", "")
     if budget is not None and budget >= request.max_tokens > 0 and not interleaved:
         raise Invalid("`max_tokens` must be greater than `thinking.budget_tokens`.", param="thinking.budget_tokens")
@@ -196,32 +199,32 @@ def _system(system: str | list[wire.TextBlock] | None) -> list[Text]:
 
 def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
     effort = latest_effort or (request.output_config.effort if request.output_config else None)
-    given = request.thinking
-    if given is None:
+    thinking = request.thinking
+    if thinking is None:
         # Claude Code sends effort without `thinking` when thinking is off, and in its side jobs.
         return Thinking("disabled" if effort else "default", effort=effort)
-    if given.type == "disabled":
+    if thinking.type == "disabled":
         return Thinking("disabled", effort=effort)
-    display: Literal["full", "omitted"] = "omitted" if given.display == "omitted" else "full"
-    if given.type != "enabled":
+    display: Literal["full", "omitted"] = "omitted" if thinking.display == "omitted" else "full"
+    if thinking.type != "enabled":
         return Thinking("adaptive", effort=effort, display=display)
-    if given.budget_tokens is None:
+    if thinking.budget_tokens is None:
         raise Invalid("thinking.enabled.budget_tokens: Field required", param="thinking.budget_tokens")
-    if given.budget_tokens < _MIN_BUDGET:
+    if thinking.budget_tokens < _MIN_BUDGET:
         raise Invalid(
             f"thinking.enabled.budget_tokens: Input should be greater than or equal to {_MIN_BUDGET}",
             param="thinking.budget_tokens",
         )
-    return Thinking("enabled", given.budget_tokens, effort, display)
+    return Thinking("enabled", thinking.budget_tokens, effort, display)
 
 
 def _format(request: wire.Body) -> OutputFormat | None:
-    given = (request.output_config.format if request.output_config else None) or request.output_format
-    return None if given is None else OutputFormat("json_schema", schema=given.schema)
+    format = (request.output_config.format if request.output_config else None) or request.output_format
+    return None if format is None else OutputFormat("json_schema", schema=format.schema)
 
 
 def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
-    """The session id. Claude Code's helpers have the id of their session, and one of their own."""
+    """The session id. Claude Code's subagents send the id of their session and an id of their own."""
     session = first_header(headers, _SESSION_HEADERS) or _session_of_user(request)
     agent = headers.get(_AGENT_HEADER)
     return f"{session}/{agent}" if session and agent else session
@@ -243,8 +246,8 @@ class _UserId(Struct):
     session_id: str | None = None
 
 
-class Messages:
-    """Pure, except for its cache of tools and instructions. One instance serves every request."""
+class Messages(Dialect):
+    """The dialect of the Messages API. Pure, except for its memo of tools. One instance serves every request."""
 
     name = "messages"
     keepalive = PING

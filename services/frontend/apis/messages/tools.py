@@ -1,9 +1,9 @@
-"""Converts the tools of a Messages request to those that the model sees, and applies the changes of its messages.
+"""Converts the tools of a Messages request to those of the conversation, and applies the changes in its messages.
 
-Custom tools pass through. Tools whose schema the request leaves out because Anthropic's models know it (bash, text
-editor, memory) get one here; the client runs them like any other. Of the tools that Anthropic's servers run, those that
-an operator has a provider for are functions, too (`hosted.py`). The others are left out and named in the notes and to
-the model: Claude Code's WebSearch sends nothing else and accepts a plain answer, while a 400 fails its call.
+Custom tools pass through. Requests send bash, text editor and memory without a schema because Anthropic's models know
+it; they get one here, and the client runs them. Tools that Anthropic's servers run become functions if the operator has
+a provider for them (`hosted.py`). The others are left out, and named in the notes and to the model: Claude Code's
+WebSearch sends no other tool and accepts a plain answer, while a 400 fails its call.
 """
 
 import json
@@ -28,7 +28,7 @@ HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "
 _SEARCH = "tool_search_tool_"
 _NAME = re.compile("[a-zA-Z0-9_-]{1,128}")
 _NEEDLESS = ("tool_search_tool", "mcp_toolset")
-"""All tools are shown without the first; the second is of a server that is refused."""
+"""Tools that change nothing: all tools are listed without a search, and MCP servers are refused."""
 _STRING = {"type": "string"}
 _EDITOR = "Shows, creates and edits files."
 _EDITS: dict[str, Any] = {
@@ -79,13 +79,13 @@ class Tools(ToolList, frozen=True):
     """The tools of a request body, and those that were left out."""
 
     dropped: list[str]
-    """The types of those that this server cannot run."""
+    """The types of the tools that this server cannot run."""
     missing: list[Text]
-    """The instruction that names them to the model."""
+    """The instruction that names these tools to the model."""
 
 
 def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
-    """The tools of a request body from their JSON. Raises msgspec.ValidationError and Invalid.
+    """Decodes the tools of a request body. Raises msgspec.ValidationError and Invalid.
 
     `served`: the kinds of hosted tools that this server runs.
     """
@@ -96,9 +96,9 @@ def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
 
 
 def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple[list[ToolSpec], list[str]]:
-    """The tools that the model sees, and the types of those that were left out.
+    """The tools that the model sees, and the types of the others.
 
-    Raises Invalid for a type that neither the client nor this server can run, and for two tools of one name.
+    Raises Invalid for a type that neither the client nor this server can run, and for two tools with one name.
     """
     shown: list[ToolSpec] = []
     dropped: list[str] = []
@@ -114,7 +114,7 @@ def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple
     if len(set(names)) < len(names):
         raise Invalid("tools: Tool names must be unique.", code="tool_name_conflict")
     if any(kind.startswith(_SEARCH) for kind in dropped):
-        # Without the search nothing could load a deferred tool, so all are listed from the start.
+        # Without a search nothing could load a deferred tool, so all tools are listed from the start.
         shown = [replace(tool, deferred=False) for tool in shown]
     return shown, dropped
 
@@ -144,15 +144,15 @@ def spec(tool: wire.Tool, path: str) -> ToolSpec:
 
 def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid if it cannot be met."""
-    given = body.tool_choice
-    if given is None:
+    choice = body.tool_choice
+    if choice is None:
         return ToolChoice()
     if not body.tools and not tools:
         raise Invalid("tool_choice: may only be specified while providing tools.", param="tool_choice")
-    if given.type == "tool" and not given.name:
+    if choice.type == "tool" and not choice.name:
         raise Invalid("tool_choice.tool.name: Field required", param="tool_choice.name")
-    parallel = not given.disable_parallel_tool_use
-    forced = given.type in ("any", "tool")
+    parallel = not choice.disable_parallel_tool_use
+    forced = choice.type in ("any", "tool")
     if forced and body.thinking is not None and body.thinking.type == "enabled":
         raise Invalid("Thinking may not be enabled when tool_choice forces tool use.", param="tool_choice")
     hosted = [tool for tool in body.tools or [] if (tool.type or CUSTOM).startswith(HOSTED)]
@@ -160,13 +160,13 @@ def choice(body: wire.Body, tools: list[ToolSpec]) -> ToolChoice:
         raise _not_run(", ".join(tool.name or tool.type or "" for tool in hosted))
     if not tools:
         return ToolChoice(parallel=parallel)
-    if given.type != "tool":
-        return ToolChoice(given.type, parallel=parallel)
-    if any(tool.name == given.name for tool in tools):
-        return ToolChoice("tool", name=given.name, parallel=parallel)
-    if any(tool.name == given.name for tool in hosted):
-        raise _not_run(given.name or "")
-    raise Invalid(f"tool_choice.tool.name: Tool '{given.name}' not found in provided tools", param="tool_choice")
+    if choice.type != "tool":
+        return ToolChoice(choice.type, parallel=parallel)
+    if any(tool.name == choice.name for tool in tools):
+        return ToolChoice("tool", name=choice.name, parallel=parallel)
+    if any(tool.name == choice.name for tool in hosted):
+        raise _not_run(choice.name or "")
+    raise Invalid(f"tool_choice.tool.name: Tool '{choice.name}' not found in provided tools", param="tool_choice")
 
 
 def _not_run(names: str) -> Invalid:
@@ -196,25 +196,25 @@ def _built_in(kind: str, path: str) -> tuple[str, str, dict[str, Any]]:
 class ToolSet:
     """The tools of one request, as its messages add and withdraw them.
 
-    The model reads of a change where it happens. The list at the front of the prompt stays the same, and with it the
-    cached prompt of every turn so far.
+    A change is described where it happens. The list in the prompt's head stays the same, so the cached prompt stays
+    valid.
     """
 
     def __init__(self, specs: list[ToolSpec]) -> None:
         self._declared = specs
         self._withdrawn: set[str] = set()
         self.specs = specs
-        """All that the prompt describes, in the list at its front or further on."""
+        """All tools that the prompt describes, in the list in its head or later."""
 
     @property
     def offered(self) -> list[ToolSpec]:
-        """Those that may be called at the end of the conversation."""
+        """The tools that may be called at the end of the conversation."""
         return [spec for spec in self.specs if spec.name not in self._withdrawn]
 
     def change(self, block: Change, path: str) -> list[Text]:
-        """The text that describes a change, in its place. Raises Invalid for an invalid definition.
+        """Applies a change, and returns the text that describes it. Raises Invalid for an invalid definition.
 
-        Empty for an unknown tool: it may be one of an MCP server, or of a conversation that continues without it.
+        The text is empty for an unknown tool, which may be one of an MCP server, or of an earlier request.
         """
         spec = self._changed(block, path)
         if spec is None:
@@ -222,17 +222,17 @@ class ToolSet:
         if isinstance(block, wire.ToolRemovalBlock):
             self._withdrawn.add(spec.name)
             return [Text(f"From here on the tool `{spec.name}` is not available any more.")]
-        if not any(not known.deferred for known in self.specs):
-            # Without a list at the front the model has no instructions how to call tools.
+        if not any(not tool.deferred for tool in self.specs):
+            # Without a list in the prompt's head the model has no instructions how to call tools.
             self._put(replace(spec, deferred=False))
             return []
-        known = not spec.deferred and spec.name not in self._withdrawn
+        available = not spec.deferred and spec.name not in self._withdrawn
         self._withdrawn.discard(spec.name)
-        return [] if known else [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
+        return [] if available else [Text(f"From here on this tool is available, too:\n{_definition(spec)}")]
 
     def compact(self, changes: Sequence[Change], path: str) -> None:
-        """A compaction replaces all text before it, so the list at the front is made again: from the request's tools
-        and the changes that the compaction carries. Raises Invalid."""
+        """Makes the list again from the request's tools and the changes in a compaction, which replaces all text before
+        it. Raises Invalid."""
         self.specs = self._declared
         self._withdrawn.clear()
         for index, block in enumerate(changes):
@@ -240,7 +240,7 @@ class ToolSet:
             if spec is not None and isinstance(block, wire.ToolAdditionBlock):
                 self._put(replace(spec, deferred=False))
             elif spec is not None:
-                self.specs = [known for known in self.specs if known.name != spec.name]
+                self.specs = [tool for tool in self.specs if tool.name != spec.name]
 
     def _changed(self, block: Change, path: str) -> ToolSpec | None:
         changed = block.tool
@@ -255,9 +255,9 @@ class ToolSet:
         return None
 
     def _put(self, spec: ToolSpec) -> None:
-        names = [known.name for known in self.specs]
+        names = [tool.name for tool in self.specs]
         if spec.name in names:
-            self.specs = [spec if known.name == spec.name else known for known in self.specs]
+            self.specs = [spec if tool.name == spec.name else tool for tool in self.specs]
         else:
             self.specs = [*self.specs, spec]
 

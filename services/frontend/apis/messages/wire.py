@@ -1,7 +1,7 @@
 """The JSON of the Messages API as typed Structs: requests, answers, and the events of a stream.
 
 Fields that decide neither prompt nor answer are left out and skipped (`cache_control`, `citations`, `speed`,
-`service_tier`, future betas). Values that are large or whose spelling matters (tool input, base64 data) stay raw.
+`service_tier`, future betas). Values that are large or must keep their spelling (tool input, base64 data) stay raw.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -15,7 +15,7 @@ _Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 _Refused: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})]
 
 UNSEALED = "unsealed"
-"""Signature of reasoning without a seal: clients drop thinking whose signature is empty."""
+"""Signature of reasoning without a seal: clients drop thinking with an empty signature."""
 
 
 class TextBlock(Struct, tag="text"):
@@ -78,14 +78,14 @@ class SearchResultBlock(Struct, tag="search_result"):
 
 
 class ThinkingBlock(Struct, tag="thinking"):
-    """Replayed thinking. Agents also send an empty or no signature."""
+    """Thinking that the client returns. Agents also send an empty signature or none."""
 
     thinking: str
     signature: str | None = None
 
 
 class RedactedThinkingBlock(Struct, tag="redacted_thinking"):
-    """Replayed thinking whose text is only in the seal."""
+    """Thinking that the client returns, with its text only in the seal."""
 
     data: str
 
@@ -125,7 +125,7 @@ class ToolResultBlock(Struct, tag="tool_result"):
 
 
 class HostedUse(Struct):
-    """A call of a tool that this server ran, or another one in a history from there."""
+    """A call of a tool that this server ran, or that another server ran earlier in the conversation."""
 
     id: str = ""
     name: str = ""
@@ -473,6 +473,14 @@ class Usage(Struct, kw_only=True):
     iterations: list[dict[str, Any]] | UnsetType = UNSET
 
 
+class AnswerUsage(Usage, kw_only=True):
+    """Token counts of a whole turn."""
+
+    cache_creation: dict[str, int]
+    service_tier: str
+    output_tokens_details: dict[str, int]
+
+
 StopReason: TypeAlias = Literal[
     "end_turn",
     "tool_use",
@@ -490,8 +498,8 @@ class AppliedEdits(Struct):
     applied_edits: list[dict[str, Any]]
 
 
-class Answer(Struct, kw_only=True):
-    """A turn of the assistant."""
+class StartedAnswer(Struct, kw_only=True):
+    """The answer of a turn that has started."""
 
     id: str
     type: Literal["message"] = "message"
@@ -505,6 +513,13 @@ class Answer(Struct, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
     token_logprobs: list[float | None] | UnsetType = UNSET
     context_management: AppliedEdits | UnsetType = UNSET
+
+
+class Answer(StartedAnswer, kw_only=True):
+    """The answer of a whole turn."""
+
+    stop_reason: StopReason
+    usage: AnswerUsage
 
 
 class OriginalTokens(Struct):
@@ -526,7 +541,7 @@ class Tokens(Struct):
 class MessageStart(Struct, tag="message_start"):
     """The answer begins; it has no content yet."""
 
-    message: Answer
+    message: StartedAnswer
 
 
 class ContentBlockStart(Struct, tag="content_block_start"):
@@ -591,7 +606,7 @@ class Stop(Struct):
 
 
 class MessageDelta(Struct, tag="message_delta"):
-    """The end of the answer: the members of the message that are known only now."""
+    """The end of the answer: the members of the message that are known only at the end."""
 
     delta: Stop
     usage: Usage
@@ -605,7 +620,7 @@ class MessageStop(Struct, tag="message_stop"):
 
 
 class Ping(Struct, tag="ping"):
-    """A sign of life."""
+    """A keep-alive event."""
 
 
 class ToolCallDispatch(Struct, tag="ping"):

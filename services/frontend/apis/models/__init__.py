@@ -1,1 +1,1 @@
-"""Lists of served models, for the SDKs of every API and for Codex."""
+"""Serves lists of the models, for the SDKs of every API and for Codex."""

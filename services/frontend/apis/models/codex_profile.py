@@ -1,11 +1,11 @@
 """Describes a served model as an entry of Codex' model catalogue.
 
 The entry decides Codex' behaviour: prompt, tools, how much of a tool's output the model sees, when it compacts. For a
-model without one it falls back to a poor profile: no apply_patch, no tool_search, 10,000 bytes of tool output instead
-of 10,000 tokens, and a context window of 272,000 tokens.
+model without an entry Codex uses a poor profile: no apply_patch, no tool_search, 10,000 bytes of tool output instead of
+10,000 tokens, and a context window of 272,000 tokens.
 
-One bad entry fails the whole catalogue; in old versions a missing field does, too. So entries have every field that any
-version requires, and no effort that only newer versions accept, unless the model has it.
+One bad entry fails the whole catalogue, and in old versions so does a missing field. So entries have every field that
+any version requires, and no effort that only newer versions accept, unless the model has it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ Profile: TypeAlias = Mapping[str, Any]
 """A catalogue entry of Codex itself, as `codex debug models --bundled` prints it."""
 
 OUTPUT_RESERVE = 20_000
-"""Tokens of the window that are kept free for an answer, whose size Codex does not limit; at most a quarter."""
+"""Tokens of the window that are kept free for an answer, at most a quarter: Codex does not limit an answer's size."""
 _LEVELS = {
     "minimal": "Answers at once, with hardly a thought",
     "low": "Thinks little; for plain tasks",
@@ -83,7 +83,7 @@ def catalogue(
 ) -> dict[str, Any]:
     """The document for `model_catalog_url` and `model_catalog_json`: an entry for each name, in order.
 
-    `profiles`: by name, entries of Codex itself to use instead of ours.
+    `profiles`: entries of Codex itself to use instead of ours, by name.
     """
     own = profiles or {}
     return {"models": [entry(card, name, place, own.get(name)) for place, (card, name) in enumerate(entries)]}
@@ -110,51 +110,52 @@ def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None
 
 def reprofiled(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
     """An entry of this server with another profile: one of Codex itself, or None for ours."""
-    kept = {name: served[name] for name in _SERVED if name in served}
+    model_fields = {name: served[name] for name in _SERVED if name in served}
     own: Profile = _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
-    summary = own["default_reasoning_summary"] if kept.get("supports_reasoning_summaries") else "none"
-    return {**own, **kept, "default_reasoning_summary": summary}
+    summary = own["default_reasoning_summary"] if model_fields.get("supports_reasoning_summaries") else "none"
+    return {**own, **model_fields, "default_reasoning_summary": summary}
 
 
 def levels(card: ModelCard) -> list[str]:
     """The efforts to choose from. A template that only turns thinking on and off has one."""
     if not card.reasoning and not card.efforts:
         return []
-    known = [level for level in card.efforts if level in _LEVELS]
-    if "max" in known and "xhigh" not in known:
+    chosen = [level for level in card.efforts if level in _LEVELS]
+    if "max" in chosen and "xhigh" not in chosen:
         # Every version of Codex accepts `xhigh`, and the preprocessor maps it to the nearest level: `max`.
-        known[known.index("max")] = "xhigh"
-    return known or ["medium"]
+        chosen[chosen.index("max")] = "xhigh"
+    return chosen or ["medium"]
 
 
 def default_level(efforts: list[str]) -> str:
-    """`medium`, else the middle one. Old versions require a level also for models without any."""
+    """`medium` if the model has it, else the middle one. Old versions require a level even for models without
+    levels."""
     if not efforts:
         return "none"
     return "medium" if "medium" in efforts else efforts[len(efforts) // 2]
 
 
 def compact_at(window: int) -> int:
-    """Tokens at which Codex compacts: its own 90 %, or less to leave room for one answer."""
+    """The tokens at which Codex compacts: 90 % of the window as in Codex, or less to leave room for one answer."""
     return min(window * 9 // 10, window - min(OUTPUT_RESERVE, window // 4))
 
 
 def profiles_of(document: object) -> dict[str, Profile]:
-    """The entries of a catalogue by slug. Raises ValueError if the document is none."""
+    """The entries of a catalogue by slug. Raises ValueError for a document that is not a catalogue."""
     models = document.get("models") if isinstance(document, dict) else None
     if not isinstance(models, list) or not models:
         raise ValueError('not a Codex catalogue: want {"models": [...]}, as `codex debug models --bundled` prints it')
-    found: dict[str, Profile] = {}
+    profiles: dict[str, Profile] = {}
     for model in models:
         if not isinstance(model, dict) or not isinstance(model.get("slug"), str):
             raise ValueError("not a Codex catalogue: each of its models has a slug")
-        found[model["slug"]] = model
-    return found
+        profiles[model["slug"]] = model
+    return profiles
 
 
 def assigned(profiles: Mapping[str, Profile], slugs: Mapping[str, str], names: Iterable[str]) -> dict[str, Profile]:
-    """The entries of Codex itself that these names use: the one configured for the name, else the one with that name,
-    else the one configured for `*`. Raises ValueError for a configured slug without entry."""
+    """The entries of Codex itself for these names: the entry configured for the name, else the entry with the name,
+    else the entry configured for `*`. Raises ValueError for a configured slug without an entry."""
     for slug in slugs.values():
         if slug not in profiles:
             raise ValueError(f"there is no profile {slug} in the Codex catalogue, which has: {', '.join(profiles)}")

@@ -65,8 +65,8 @@ def listing(
 ) -> dict[str, Any]:
     """The list, one entry for each name, cut to the requested page. Raises Invalid for a bad query.
 
-    Without `limit` it is complete: OpenAI's clients use no pages. `profiles`: see `codex_profile.catalogue`, `hosted`:
-    see `entry`.
+    Without `limit` the list is complete: OpenAI's clients use no pages. `profiles`: see `codex_profile.catalogue`,
+    `hosted`: see `entry`.
     """
     if lifecycles and "active" not in lifecycles:
         named = []
@@ -94,12 +94,12 @@ def _page(named: Sequence[Named], query: Mapping[str, str]) -> tuple[Sequence[Na
     return named[:limit], len(named) > limit
 
 
-def _limit(given: str | None) -> int:
-    if given is None:
+def _limit(text: str | None) -> int:
+    if text is None:
         return MAX_LIMIT
-    if not given.isdecimal() or not 1 <= int(given) <= MAX_LIMIT:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_LIMIT:
         raise Invalid(f"limit: Input should be a valid integer from 1 to {MAX_LIMIT}", param="limit")
-    return int(given)
+    return int(text)
 
 
 def _permission(card: ModelCard, name: str) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from services.runtime.config import FrontendConfig
 
 MAX_ETAGS = 256
 CODEX_PATH = "/codex/models.json"
-"""Codex' catalogue alone, for `model_catalog_url`, or to save for `model_catalog_json`."""
+"""Codex' catalogue without the list, for `model_catalog_url`, or to save for `model_catalog_json`."""
 MODELS_ETAG = "x-models-etag"
-"""On answers of the Responses API: Codex reads its catalogue again when this changes."""
+"""A header on answers of the Responses API: Codex reads its catalogue again when this changes."""
 
 _PAGED = frozenset({"limit", "after_id", "before_id", "lifecycle", "lifecycle[]"})
 
@@ -85,7 +85,7 @@ class ModelRoutes:
         self._etags: LRUCache[tuple[str, ...], tuple[Sequence[Named], str]] = LRUCache(MAX_ETAGS)
         try:
             self._profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
-            """Those entries by slug."""
+            """Codex' own entries by slug."""
             assigned(self._profiles, self._slugs, [])
         except ValueError as error:
             raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
@@ -120,7 +120,7 @@ class ModelRoutes:
         return assigned(self._profiles, self._slugs, [name for _, name in named])
 
     def _etag(self, named: Sequence[Named]) -> str:
-        """The ETag of the whole list and of the catalogue in it; computed again only when a model has changed."""
+        """The ETag of the whole list and of its catalogue; computed again only when a model has changed."""
         key = tuple(name for _, name in named)
         held, etag = self._etags.get(key, ((), ""))
         if not etag or held != named:
@@ -134,7 +134,7 @@ def _answer(request: web.Request, document: Mapping[str, Any], etag: str | None 
     body = msgspec.json.encode(document)
     etag = etag or _etag_of(body)
     headers = {"etag": f'"{etag}"', "cache-control": "private, no-cache"}
-    if any(held.value in ("*", etag) for held in request.if_none_match or ()):
+    if any(tag.value in ("*", etag) for tag in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     return web.Response(body=body, content_type="application/json", headers=headers)
 

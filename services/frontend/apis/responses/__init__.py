@@ -1,6 +1,6 @@
-"""The OpenAI Responses API.
+"""Serves OpenAI's Responses API.
 
-A request goes from `server` (HTTP) or `live.socket` (WebSocket) to `intake`, which fetches what the request names from
-`store`; `request` converts it to a conversation, the pipeline serves the turn, and `answer` renders it. `dialect` joins
-the pure parts (`wire`, `request`, `answer`, `sealing`).
+`dialect` is the pure part: `request` converts a request to a conversation, `render` makes the answer, and `wire` has
+the types of both. `state` is a layer around it: `server` (HTTP) and `socket` (WebSocket) pass requests to `intake`,
+which fetches from `store` what a request refers to, and `keep` stores the response.
 """

@@ -1,4 +1,5 @@
-"""The Responses API as a `Dialect`: from a request to the renderer of its answer. Pure but for a cache of tools."""
+"""Converts a request of the Responses API to a conversation and the renderer of its answer. Pure, except for a memo of
+tools."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -22,48 +23,48 @@ from services.frontend.apis.responses.request.body import (
 )
 from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Dialect, Reply
 from services.frontend.turns.summary import request_summary
 from services.runtime.memo import Memo
 
 
 class ResponsesAsk(Struct, frozen=True):
-    """A request that was converted to a conversation; it makes the renderer of its answer."""
+    """A request with its conversation; it makes the renderer of its answer."""
 
     request: ResponsesRequest
     conversation: Conversation
     notes: list[str]
     shape: Shape
     truncate: bool
-    """`truncation: auto`: drop the oldest turns where the context window is too small."""
+    """`truncation: auto`: drop the oldest messages if the conversation exceeds the context window."""
     sealer: TextSealer | None = None
-    """Set where the answer is a compaction item: the summary that the model writes, sealed."""
+    """Set where the answer is a compaction item: seals the model's summary."""
     user_messages: Sequence[Raw] | None = None
     """Set for POST /v1/responses/compact: the messages that its document repeats."""
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """See `Ask.conversations`. A Response has one choice."""
+        """The conversation; a Response has one choice."""
         return (self.conversation,)
 
     @property
     def stream(self) -> bool:
-        """See `Ask.stream`."""
+        """Whether the answer is streamed; a compaction by POST /v1/responses/compact never is."""
         return bool(self.request.body.stream) and self.user_messages is None
 
     def renderer(self, reply: Reply) -> ResponsesStream:
-        """See `Ask.renderer`."""
+        """Returns the renderer of a streamed answer, or of a compaction."""
         if self.sealer is not None:
             return CompactionStream(reply, self.shape, self.sealer)
         return ResponsesStream(reply, self.shape)
 
     def collector(self, reply: Reply) -> ResponsesCollector:
-        """See `Ask.collector`."""
+        """Returns the collector of an answer in one document."""
         return ResponsesCollector(self.renderer(reply), self.user_messages)
 
 
-class Responses:
-    """The `Dialect`. One instance serves all requests."""
+class Responses(Dialect):
+    """The dialect of the Responses API. One instance serves all requests."""
 
     name = "responses"
     keepalive = KEEPALIVE
@@ -75,7 +76,7 @@ class Responses:
         self._echoes: Memo[Raw] = Memo()
 
     def decode(self, data: bytes, *, counting: bool = False) -> ResponsesRequest:
-        """See `request.body.decode`."""
+        """Decodes a request and remembers the echo of its tools. Raises Invalid. `counting`: see `body.decode`."""
         return decode(data, counting=counting, memo=self._echoes)
 
     def understand(
@@ -87,8 +88,8 @@ class Responses:
         counting: bool = False,
         compacting: bool = False,
     ) -> ResponsesAsk:
-        """Converts a request with its whole input to a conversation. Raises Invalid; NotFound for a reference that is
-        left.
+        """Converts a request with its whole input to a conversation. Raises Invalid; NotFound for a reference that was
+        not resolved.
 
         Args:
             sealer: opens compaction items, and seals a new one where the input ends in a `compaction_trigger` or
@@ -123,7 +124,7 @@ class Responses:
         return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
-        """Converts a request where nothing is stored. Raises Invalid."""
+        """Converts a request without a store. Raises Invalid."""
         request = self.decode(body)
         if request.body.previous_response_id is not None:
             raise previous_not_found(request.body.previous_response_id)

@@ -1,4 +1,4 @@
-"""Errors of this API: failed validations in OpenAI's wording, and the `error` of a response that failed."""
+"""Formats errors of the Responses API: failed validations in OpenAI's wording, and the `error` of a failed response."""
 
 import math
 from types import UnionType
@@ -20,19 +20,19 @@ T = TypeVar("T")
 _FAILURE_CODES: dict[ErrorKind, str] = {
     ErrorKind.CONTEXT_OVERFLOW: "context_length_exceeded",
     ErrorKind.RATE_LIMITED: "rate_limit_exceeded",
-    # Not `server_is_overloaded`, on which Codex gives up: a turn that broke off is worth another try.
+    # Not `server_is_overloaded`, on which Codex gives up: a turn that broke off deserves a retry.
     ErrorKind.OVERLOADED: "server_error",
     ErrorKind.UNAVAILABLE: "server_error",
     ErrorKind.TIMED_OUT: "server_error",
     ErrorKind.ENGINE: "server_error",
 }
-"""Codes of a response that failed in mid-stream, chosen by what Codex does on them; otherwise `invalid_prompt`."""
+"""Codes of a response that failed in mid-stream, chosen for Codex' reaction to them; otherwise `invalid_prompt`."""
 _PARAMS = {"messages": "input", "format": "text.format"}
-"""Fields which the pipeline calls by their names in other APIs."""
+"""Names of fields in this API, by the name that the pipeline uses."""
 
 
 def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-    """An error before the first byte of the answer, with the name that its field has in this API."""
+    """The reply for an error before the first byte of the answer. Fields have their names in this API."""
     own = _PARAMS.get(info.param or "", info.param)
     return openai_reply(replace(info, param=own), request_id, status)
 
@@ -61,10 +61,10 @@ def previous_not_found(name: str) -> Invalid:
 
 
 def _literals(hint: Any) -> list[str]:
-    found: list[str] = []
+    literals: list[str] = []
     for argument in get_args(hint):
-        found += [argument] if isinstance(argument, str) else _literals(argument)
-    return found
+        literals += [argument] if isinstance(argument, str) else _literals(argument)
+    return literals
 
 
 _PARTS = tags_of(wire.Part)

@@ -1,8 +1,8 @@
 """The JSON of the Responses API as typed Structs: requests, and the documents of answers.
 
-Input items, and everything that the answer echoes, stay raw (`Raw`): they are stored, listed and sent back as the
-client spelled them, and decoded again where they decide a prompt. Unnamed fields are skipped (`moderation`,
-`access_programs`, `image`, `stream_options`, `client_metadata`, and whatever is added later).
+Input items and all members that the answer echoes stay raw (`Raw`): they are stored, listed and sent back as the client
+spelled them, and decoded where they affect the prompt. Other fields are skipped (`moderation`, `access_programs`,
+`image`, `stream_options`, `client_metadata`, future fields).
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -27,7 +27,7 @@ Includable: TypeAlias = Literal[
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
-"""What a client attaches to a response."""
+"""The client's data of a response."""
 
 
 class Body(SamplingFields, kw_only=True):
@@ -220,7 +220,7 @@ class InputFile(Struct, tag="input_file"):
 
 
 class InputAudio(Struct, tag="input_audio"):
-    """Audio, whose data is not decoded: the model gets a note that there is some."""
+    """Audio. Its data is not decoded; the model gets a note in its place."""
 
 
 class ReasoningText(PlainText, tag="reasoning_text"):
@@ -309,8 +309,8 @@ class SearchCall(Struct):
 
 
 class CallOutput(Struct):
-    """The result of a function, a freeform tool or `local_shell`. Of the last one `id` is natively the call's; older
-    Codex sends `call_id`."""
+    """The result of a function, a freeform tool or `local_shell`. A result of `local_shell` has the call's id as its
+    `id`; older Codex sends `call_id`."""
 
     output: str | list[Part]
     call_id: str | None = None
@@ -349,7 +349,7 @@ class ComputerOutput(Struct):
 
 
 class MoreTools(Struct):
-    """Tools that come with the input; with `call_id` and `execution` those that a search found."""
+    """Tools in the input; with `call_id` and `execution`, those that a search found."""
 
     tools: list[Raw]
     call_id: str | None = None
@@ -357,7 +357,7 @@ class MoreTools(Struct):
 
 
 class ConfigurationUpdate(Struct):
-    """A change of the settings in mid-conversation; the last one holds."""
+    """A change of the settings in mid-conversation; the last one applies."""
 
     reasoning: Raw = NULL
     text: Raw = NULL
@@ -398,14 +398,14 @@ class Answer(Struct, kw_only=True):
     incomplete_details: dict[str, str] | None
     model: str
     output: list[_Object]
-    instructions: Any = None
+    instructions: Annotated[Any, Meta(extra_json_schema={"type": ["string", "null"]})] = None
     previous_response_id: str | None = None
     tools: _Objects
-    tool_choice: Any
+    tool_choice: Annotated[Any, Meta(extra_json_schema={"type": ["string", "object"]})]
     parallel_tool_calls: bool
     reasoning: dict[str, str | None]
-    text: Any
-    truncation: str
+    text: Annotated[Any, Meta(extra_json_schema={"type": "object"})]
+    truncation: Literal["auto", "disabled"]
     temperature: float
     top_p: float
     top_logprobs: int
@@ -415,7 +415,7 @@ class Answer(Struct, kw_only=True):
     max_tool_calls: int | None
     store: bool
     background: bool
-    service_tier: str
+    service_tier: Literal["default"]
     metadata: dict[str, str]
     prompt_cache_key: str | None
     prompt_cache_retention: str | None
@@ -435,7 +435,7 @@ class Compaction(Struct, kw_only=True):
     object: Literal["response.compaction"] = "response.compaction"
     created_at: int
     output: list[_Object]
-    usage: Usage | None
+    usage: Usage
 
 
 class Deleted(Struct):

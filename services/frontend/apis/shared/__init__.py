@@ -1,1 +1,2 @@
-"""What several APIs share: decoding of requests, their tools and content, answers, errors, the OpenAPI document."""
+"""Code that several APIs share: decoding of requests, their tools and content, answers, errors, the OpenAPI
+document."""

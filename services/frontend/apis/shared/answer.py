@@ -1,6 +1,6 @@
-"""Renders the events of a turn as the events of an API's stream: the part that does not depend on the API. Pure.
+"""The API-independent part of rendering a turn's events as events of an API's stream. Pure.
 
-A renderer makes event Structs. The stream encodes them; a document folds the same ones, so both have the same content.
+A renderer makes event Structs. The stream encodes them and a document folds them, so both have the same content.
 """
 
 from abc import abstractmethod
@@ -30,13 +30,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TurnRenderer(Generic[E]):
-    """Renders one turn. A subclass adds its own events to `out`; an event that it does not override has no form."""
+    """Renders one turn. A subclass appends its own events to `out`. Events without an overridden method are skipped."""
 
     plain: tuple[bytes, bytes] | None = None
-    """Set where the next text delta is only spliced in between these and changes nothing else."""
+    """The bytes before and after the next text delta; None if the delta needs more than encoding its text."""
 
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """See `Renderer.events`. Deltas that came together are rendered together, as one."""
+        """Renders the next events of the turn. Consecutive deltas are rendered as one."""
         if self.plain is not None:
             if len(events) == 1 and type(first := events[0]) is Delta:  # most calls: a token at a time
                 text = first.text
@@ -49,7 +49,7 @@ class TurnRenderer(Generic[E]):
         return self.encode(self.render(events))
 
     def render(self, events: Sequence[TurnEvent]) -> list[E]:
-        """The API's events for these."""
+        """The API's events for events of the turn."""
         out: list[E] = []
         texts: list[str] = []
         tokens: list[TokenLogprob] = []
@@ -88,7 +88,7 @@ class TurnRenderer(Generic[E]):
         """A block begins."""
 
     def _delta(self, text: str, tokens: list[TokenLogprob], out: list[E]) -> None:
-        """Text of the open block. `tokens`: see `Delta.logprobs`."""
+        """Text of the open block. `tokens`: as in `Delta.logprobs`."""
 
     def _dispatch(self, event: Dispatch) -> None:
         """The open block is a complete call."""
@@ -111,9 +111,9 @@ class TurnRenderer(Generic[E]):
 
 
 class TokenReport:
-    """The ids of one turn so far, and log probabilities where these were requested. Empty where no ids were.
+    """The token ids of one turn, and log probabilities if requested; empty unless the request asked for ids.
 
-    For the APIs that have no place of their own for them.
+    For APIs without fields of their own for these.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,8 @@ class TokenReport:
         return {"prompt_token_ids": unpack_ids(self._prompt)} if self._prompt else {}
 
     def output(self) -> dict[str, Any]:
-        """The answer's members `token_ids` and `token_logprobs`: one each, null where the engine reported none."""
+        """The answer's members `token_ids` and `token_logprobs`, one entry per token, null where the engine reported
+        none."""
         if not self._prompt:
             return {}
         logprobs = {"token_logprobs": self._logprobs} if self._logprobs else {}

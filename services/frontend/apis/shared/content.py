@@ -1,6 +1,6 @@
-"""The content of requests, for several APIs: matches results with their calls, and checks data in base64. Pure.
+"""Matches tool results with their calls, and checks base64 data, for several APIs. Pure.
 
-Data is not decoded: that takes ten times as long.
+Checks do not decode the data, which would take ten times as long.
 """
 
 import string
@@ -10,19 +10,19 @@ from schemas.conversation import Call, Message, Result
 from schemas.errors import Invalid
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-"""The images that both vendors' models read."""
+"""Image types that both vendors' models read."""
 _ALPHABET = (string.ascii_letters + string.digits + "+/").encode()
 
 
 class CallHistory:
-    """The turns that were read so far, and their calls."""
+    """The messages that were read, and their calls."""
 
     def __init__(self, *, pairing: bool) -> None:
-        """`pairing`: a result needs its call, and the calls of a message have different ids."""
-        self.turns: list[Message] = []
+        """`pairing`: a result needs its call, and the calls of a message need different ids."""
+        self.messages: list[Message] = []
         self._pairing = pairing
         self._calls: dict[str, tuple[str, int]] = {}
-        """By call id: name, and position among all calls of the conversation; of equal ids the last."""
+        """Name, and position among all calls of the conversation, by call id; the last call with an id counts."""
         self._made = 0
 
     def _add_call(self, call: Call) -> None:
@@ -34,9 +34,9 @@ class CallHistory:
         return self._calls[call_id][0] if call_id in self._calls else None
 
     def _add_results(self, results: Iterable[Result]) -> None:
-        """Adds results in the order of their calls, since many templates tell them apart by nothing else."""
+        """Adds results in the order of their calls, since many templates match them only by position."""
         ordered = sorted(results, key=lambda result: self._calls.get(result.call_id, ("", self._made))[1])
-        self.turns.append(Message("tool", [*ordered]))
+        self.messages.append(Message("tool", [*ordered]))
 
 
 def data_url(url: str) -> tuple[str, str] | None:
@@ -48,7 +48,7 @@ def data_url(url: str) -> tuple[str, str] | None:
 
 
 def base64_size(data: str | bytes) -> int | None:
-    """The size of the data in bytes once decoded; None where it is no base64."""
+    """The size of the decoded data in bytes; None for data that is not base64."""
     if isinstance(data, str):
         if not data.isascii():
             return None
@@ -60,7 +60,7 @@ def base64_size(data: str | bytes) -> int | None:
 
 
 def image_size(media_type: str, data: str, place: str) -> int:
-    """The size in bytes of a data URL's image. Raises Invalid in the words of OpenAI's APIs."""
+    """The size in bytes of a data URL's image. Raises Invalid in OpenAI's wording."""
     size = base64_size(data)
     if not media_type.startswith("image/"):
         got = f"unsupported MIME type '{media_type}'"
@@ -74,7 +74,7 @@ def image_size(media_type: str, data: str, place: str) -> int:
 
 
 def file_size(data: str, place: str) -> int:
-    """The size in bytes of a file's data. Raises Invalid in the words of OpenAI's APIs."""
+    """The size in bytes of a file's data. Raises Invalid in OpenAI's wording."""
     size = base64_size(data)
     if size:
         return size

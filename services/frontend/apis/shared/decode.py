@@ -13,7 +13,7 @@ from services.runtime.memo import Memo
 
 MAX_INTEGER = 2**63 - 1
 Integer = Annotated[int, Meta(ge=-(2**63), le=MAX_INTEGER)]
-"""An integer that fits the bus; every engine's own limits are narrower."""
+"""An integer of the bus's format; the limits of every engine are narrower."""
 Limit = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 """A number of tokens."""
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -22,10 +22,10 @@ Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+
 
 
 class ToolList(Struct, frozen=True):
-    """The tools of a request body. Requests share them: not to be changed."""
+    """The tools of a request body. Several requests share one instance, so it must not be changed."""
 
-    read: Any
-    """As the body's type has them."""
+    wire_tools: Any
+    """The tools in the type of the body."""
     specs: list[ToolSpec]
 
 
@@ -34,22 +34,22 @@ B = TypeVar("B")
 L = TypeVar("L", bound=ToolList)
 
 NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
-"""Default of a raw member. A factory, since msgspec's schema generator cannot write a default that is `Raw`."""
+"""Default of a raw member. A factory, since msgspec's schema generator cannot write a `Raw` default."""
 
 MISSING = re.compile(r"Object missing required field `(.*)`")
-"""What msgspec reports of a missing field."""
+"""msgspec's message for a missing field."""
 _AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
 
 
-def given(raw: Raw) -> bool:
-    """Whether a raw member is there and not null."""
+def is_set(raw: Raw) -> bool:
+    """Whether a raw member is present and not null."""
     return bytes(raw) != b"null"
 
 
 def is_json(text: str, shape: Any) -> bool:
-    """Whether the text is one whole JSON value of this type."""
+    """Whether the text is one complete JSON value of this type."""
     try:
         msgspec.json.decode(text, type=shape)
     except (msgspec.DecodeError, RecursionError):
@@ -58,7 +58,7 @@ def is_json(text: str, shape: Any) -> bool:
 
 
 def objects(value: Any) -> Iterator[dict[str, Any]]:
-    """The objects in a list; none where the value is no list."""
+    """The objects in a list; empty if the value is not a list."""
     return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
 
 
@@ -88,7 +88,7 @@ def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        # Only now: msgspec refuses half a pair wherever it is, and searching 240 KB takes 290 us, longer than decoding.
+        # Only after a failure: searching 240 KB takes 290 us, more than decoding, and msgspec refuses every lone half.
         whole = mend_surrogates(body)
         if whole is body:
             raise
@@ -96,7 +96,7 @@ def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:
 
 
 class BodyDecoder(Generic[B, L]):
-    """Decodes request bodies with `tools`, which a session repeats in every request: they are read once."""
+    """Decodes request bodies. `tools`, which a session repeats in every request, are read once."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class BodyDecoder(Generic[B, L]):
         explain: Callable[[bytes, str], Invalid],
         tools: Memo[L] | None = None,
     ) -> None:
-        """`explain`: see `decode_body`. `tools`: remembers those of earlier requests; None: remembers none."""
+        """`explain`: see `decode_body`. `tools`: the memo of tools from earlier requests; None: no memo."""
         with_raw_tools: Any = msgspec.defstruct(body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True)
         self._body = msgspec.json.Decoder(body)
         self._body_with_raw_tools = msgspec.json.Decoder(with_raw_tools)
@@ -122,17 +122,17 @@ class BodyDecoder(Generic[B, L]):
             body: Any = self._body_with_raw_tools.decode(data)
             tools = self._tools.get(bytes(body.tools), self._read_tools)
         except msgspec.ValidationError:
-            self._body.decode(data)  # for the place of the mistake in the whole body
+            self._body.decode(data)  # reports the place of the mistake in the whole body
             raise
-        body.tools = tools.read
+        body.tools = tools.wire_tools
         return body, tools
 
 
 def mend_surrogates(body: bytes) -> bytes:
-    r"""The same JSON with every half of a `\ud83d\ude00` pair that stands alone replaced by U+FFFD.
+    r"""Replaces every lone half of a surrogate pair such as `\ud83d\ude00` by U+FFFD.
 
-    Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then contains half a pair for
-    ever, and a server that refuses it ends that conversation.
+    Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then keeps half a pair, and a
+    server that refuses it ends the conversation.
     """
     return _ESCAPE.sub(_mended, body) if b"\\ud" in body or b"\\uD" in body else body
 
@@ -149,7 +149,7 @@ def _mended(match: re.Match[bytes]) -> bytes:
 
 
 def located(message: str) -> tuple[str, str]:
-    """What is wrong, and the path of its place (`.messages[0].role`), in the message of a failed validation."""
+    """The reason and the path (`.messages[0].role`) in the message of a failed validation."""
     match = _AT.match(message)
     return (match["what"], match["path"] or "") if match else (message, "")
 
@@ -160,7 +160,7 @@ def steps_of(path: str) -> list[str]:
 
 
 def values_along(body: bytes, steps: Iterable[str]) -> list[Any]:
-    """The body's value, and that after each step. None where there is none, or the body breaks off or is too deep."""
+    """The body's value, and the value after each step; None where there is none, or the body is cut off or too deep."""
     try:
         values: list[Any] = [msgspec.json.decode(body)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -32,9 +32,9 @@ class Operation(Struct, frozen=True):
     summary: str
     method: Literal["get", "post", "delete"] = "post"
     answer: object = None
-    """Type of the JSON answer."""
+    """The type of the JSON answer."""
     body: object = None
-    """Type of the request's body."""
+    """The type of the request's body."""
     required: tuple[str, ...] = ()
     """Members of the body that are optional in its type and required by this operation."""
     example: object = None
@@ -47,7 +47,7 @@ class Operation(Struct, frozen=True):
     id: str = ""
     """Description of `{id}` in the path."""
     unavailable: bool = False
-    """The same answer is sent with status 503 while the server cannot work."""
+    """The answer may also have status 503, while the server cannot serve turns."""
     cached: bool = False
     """The answer has an ETag and may be 304."""
     upgrade: bool = False
@@ -65,7 +65,7 @@ class Api(Struct, frozen=True, kw_only=True):
     """Its group in the OpenAPI document."""
     errors: ErrorFormat
     paths: tuple[str, ...] = ()
-    """Errors under these paths have its format, even where nothing is served; errors elsewhere are `shared`."""
+    """Errors under these paths have its format, even on unknown paths; errors elsewhere have the shared format."""
     operations: tuple[Operation, ...]
     mount: "Callable[[Mount], None]"
     """Adds the handlers of its operations."""
@@ -74,7 +74,7 @@ class Api(Struct, frozen=True, kw_only=True):
 
 A = TypeVar("A", bound=Ask)
 Prepare: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
-"""Returns the request to serve in place of a parsed one. Raises TurnwireError."""
+"""Returns the request that replaces a parsed one. Raises TurnwireError."""
 
 
 def json_response(body: bytes | Raw, status: int = 200) -> web.Response:
@@ -89,17 +89,17 @@ class Mount:
     app: web.Application
     config: FrontendConfig
     gateway: TurnGateway
-    """For the state of the pipeline; requests go through `server.admission`."""
+    """The pipeline, for its state; requests go through `server.admission`."""
     server: TurnServer
     registry: CollectorRegistry
     log: FilteringBoundLogger
     apis: tuple[Api, ...]
-    """All that are mounted."""
+    """All mounted APIs."""
     sharing: object = None
     """Access to the store that frontends share, for the API that stores its answers."""
 
     def add_turns(self, path: str, dialect: Dialect, prepare: Prepare | None = None) -> None:
-        """POST `path` creates turns. `prepare` changes a parsed request, by what only the pipeline can measure."""
+        """Adds a POST route that creates turns. `prepare` changes a parsed request with the help of the pipeline."""
 
         async def create(request: web.Request) -> web.StreamResponse:
             async def read() -> Any:
@@ -118,7 +118,7 @@ class Mount:
         answer: Callable[[A, int], bytes],
         prepare: Prepare | None = None,
     ) -> None:
-        """POST `path` returns the exact size of a request's prompt."""
+        """Adds a POST route that returns the exact size of a request's prompt."""
 
         async def count(request: web.Request) -> web.Response:
             body = await read_body(request, self.config.max_body_bytes)

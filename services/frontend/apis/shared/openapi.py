@@ -1,4 +1,5 @@
-"""Makes the OpenAPI 3.1 document of a set of APIs. Schemas are msgspec's; this module adds paths, answers, errors."""
+"""Makes the OpenAPI 3.1 document of a set of APIs. Schemas come from msgspec; this module adds paths, answers,
+errors."""
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
@@ -42,12 +43,21 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
     components: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for api in apis:
-        kinds = list(dict.fromkeys(kind for one in api.operations for kind in (one.body, one.answer) if kind))
-        schemas = dict(zip(kinds, _schemas(kinds, api.name, components), strict=True))
+<<<<<<< HEAD
+        bodies = _schemas([one.body for one in api.operations], api.name, components)
+        contents = _schemas([one.answer for one in api.operations], api.name, components, answers=True)
+        errors = {_JSON: {"schema": _schemas([api.errors.schema], "", components, answers=True)[api.errors.schema]}}
+=======
+        bodies = list(dict.fromkeys(one.body for one in api.operations if one.body))
+        written = list(dict.fromkeys(one.answer for one in api.operations if one.answer and one.answer not in bodies))
+        schemas = dict(zip([*bodies, *written], _schemas([*bodies, *written], api.name, components), strict=True))
+        for name in _names(written) - _names(bodies):
+            _require_defaults(components[api.name + name])
         errors = {_JSON: {"schema": _schemas([api.errors.schema], "", components)[0]}}
+>>>>>>> wt-review
         for one in api.operations:
-            answers = _answers(one, schemas.get(one.answer), api.errors, errors)
-            paths.setdefault(one.path, {})[one.method] = _operation(one, api, schemas.get(one.body), answers)
+            answers = _answers(one, contents.get(one.answer), api.errors, errors)
+            paths.setdefault(one.path, {})[one.method] = _operation(one, api, bodies.get(one.body), answers)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -66,13 +76,38 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
     }
 
 
-def _schemas(kinds: Iterable[Any], prefix: str, components: dict[str, Any]) -> Sequence[dict[str, Any]]:
-    """Schemas of these types; those of Structs are added to `components` as `prefix` and the type's name."""
-    schemas, found = msgspec.json.schema_components(kinds, ref_template=f"{_REF}{prefix}{{name}}")
-    for name, schema in found.items():
+def _schemas(
+    types: Iterable[Any], prefix: str, components: dict[str, Any], *, answers: bool = False
+) -> dict[Any, dict[str, Any]]:
+    """Returns the schema of each type, and adds those of Structs to `components`, under `prefix` and the type's name.
+
+    `answers`: the types are of answers, in which members with a default are always present.
+    """
+    kinds = list(dict.fromkeys(kind for kind in types if kind))
+    schemas, structs = msgspec.json.schema_components(kinds, ref_template=f"{_REF}{prefix}{{name}}")
+    for name, schema in structs.items():
         schema["description"] = " ".join(schema["description"].split())
+        if answers and "properties" in schema:
+            required = schema["required"]
+            schema["required"] = [
+                key for key, one in schema["properties"].items() if key in required or "default" in one
+            ]
         components[prefix + name] = schema
-    return schemas
+    return dict(zip(kinds, schemas, strict=True))
+
+
+def _names(kinds: Iterable[Any]) -> set[str]:
+    return set(msgspec.json.schema_components(kinds)[1])
+
+
+def _require_defaults(schema: dict[str, Any]) -> None:
+    """Requires the members of an answer's Struct that have a default: they are always written."""
+    properties = schema.get("properties", {})
+    required = [*schema.get("required", []), *(name for name, one in properties.items() if "default" in one)]
+    for one in properties.values():
+        one.pop("default", None)
+    if required:
+        schema["required"] = required
 
 
 def _operation(
@@ -114,17 +149,17 @@ def _answers(
         content = {_JSON: {"schema": answer}}
     if one.events:
         content["text/event-stream"] = {"schema": _event(one.events)}
-    found = {200: _answer("Success", content)}
+    answers = {200: _answer("Success", content)}
     if one.upgrade:
-        found = {101: _answer("The events of responses follow, one a frame"), 426: _answer(REASONS[426], errors)}
+        answers = {101: _answer("The events of responses follow, one a frame"), 426: _answer(REASONS[426], errors)}
     if one.cached:
-        found[304] = _answer(REASONS[304])
+        answers[304] = _answer(REASONS[304])
     if one.unavailable:
-        found[503] = _answer("Failure", content)
+        answers[503] = _answer("Failure", content)
     if not one.public:
         for status in format.statuses:
-            found[status] = _answer(REASONS.get(status) or HTTPStatus(status).phrase, errors)
-    return found
+            answers[status] = _answer(REASONS.get(status) or HTTPStatus(status).phrase, errors)
+    return answers
 
 
 def _event(names: str) -> dict[str, Any]:

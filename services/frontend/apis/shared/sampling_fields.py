@@ -1,9 +1,9 @@
-"""Request fields that decide how tokens are chosen.
+"""Reads the request fields that control how tokens are chosen.
 
-`SamplingFields` is the one table of all APIs: each of its fields is copied to the field of `Sampling` with that name.
-To add a sampling parameter, add it to both; the worker's admission and its engines are the rest. `OpenAIFields` are
-the further fields of Chat Completions and Completions: OpenAI's, and those that vLLM and SGLang add. `Nvext` are the
-scheduling hints of Dynamo's clients, which every API takes.
+`SamplingFields` is the table of all APIs: each field is copied to the field of `Sampling` with its name. To add a
+sampling parameter, add it to both, to the worker's admission and to its engines. `OpenAIFields` are further fields of
+Chat Completions and Completions, from OpenAI, vLLM and SGLang. `Nvext` are the scheduling hints of Dynamo's clients,
+which every API takes.
 """
 
 from typing import Annotated, Any
@@ -54,7 +54,7 @@ def hints(nvext: Nvext | None, *, priority: int | None, cache_salt: str | None) 
 
 
 class SamplingFields(Struct, kw_only=True):
-    """Sampling parameters that every API takes, under vLLM's names, with the bounds of OpenAI's API."""
+    """Sampling parameters of every API, with vLLM's names and the bounds of OpenAI's API."""
 
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
     top_p: Share | None = None
@@ -70,7 +70,7 @@ class SamplingFields(Struct, kw_only=True):
 
 
 def sampling_of(body: SamplingFields, **computed: Any) -> Sampling:
-    """The sampling of a request: its fields by name, then `computed`. None is the default of a field."""
+    """The sampling of a request: its fields by name, then `computed`. None means the default of a field."""
     named = {name: getattr(body, name) for name in SamplingFields.__struct_fields__} | computed
     if body.seed is not None:
         named["seed"] = _int64(body.seed)
@@ -78,14 +78,14 @@ def sampling_of(body: SamplingFields, **computed: Any) -> Sampling:
 
 
 class StreamOptions(Struct):
-    """Extra content of a stream."""
+    """Optional content of a stream."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
 class OpenAIFields(SamplingFields, kw_only=True):
-    """Fields of both requests. `stop` also takes token ids, as Dynamo does.
+    """Fields of both requests. `stop` also takes token ids, as in Dynamo.
 
     Structured output is also taken in vLLM's (`guided_*`, `structured_outputs`) and SGLang's spelling (`json_schema`).
     """
@@ -141,7 +141,7 @@ def openai_sampling(body: OpenAIFields, *, max_tokens: int | None, logprobs: int
 
 
 def for_choice(conversation: Conversation, choice: int) -> Conversation:
-    """The conversation with a seed of its own for this choice, if it has a seed."""
+    """The conversation of one choice: a seed is varied by choice."""
     sampling = conversation.sampling
     if sampling.seed is None or not choice:
         return conversation
@@ -149,14 +149,14 @@ def for_choice(conversation: Conversation, choice: int) -> Conversation:
 
 
 def _int64(seed: int) -> int:
-    """The seed within the signed 64 bits that every engine takes."""
+    """Wraps the seed to the signed 64 bits that every engine takes."""
     return (seed + _INT64) % (2 * _INT64) - _INT64
 
 
 def guided_format(body: OpenAIFields) -> OutputFormat | None:
     """The output format in vLLM's or SGLang's fields; None if there is none.
 
-    Raises Invalid for an invalid schema, and for formats other than JSON, which cannot be guaranteed here.
+    Raises Invalid for an invalid schema, and for formats other than JSON, which this server cannot guarantee.
     """
     outputs = body.structured_outputs or {}
     for name in _FORMLESS:
@@ -175,12 +175,12 @@ def guided_format(body: OpenAIFields) -> OutputFormat | None:
     return OutputFormat("json_object") if outputs.get("json_object") else None
 
 
-def _schema(given: Any, place: str) -> dict[str, Any]:
-    if isinstance(given, str):
+def _schema(schema: Any, place: str) -> dict[str, Any]:
+    if isinstance(schema, str):
         try:
-            given = msgspec.json.decode(given)
+            schema = msgspec.json.decode(schema)
         except (msgspec.DecodeError, RecursionError) as error:
             raise Invalid(f"Invalid schema for '{place}': {error}", param=place, code="invalid_value") from None
-    if not isinstance(given, dict):
+    if not isinstance(schema, dict):
         raise Invalid(f"Invalid schema for '{place}': expected an object.", param=place, code="invalid_value")
-    return given
+    return schema

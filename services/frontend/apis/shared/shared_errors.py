@@ -1,4 +1,4 @@
-"""Error formats that several APIs share: OpenAI's, and one that the clients of every API can read."""
+"""Formats errors for several APIs: in OpenAI's format, and in a format that clients of every API can read."""
 
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ class SharedError(Struct):
 
 
 _PARAMS = {"stop_sequences": "stop", "format": "response_format"}
-"""Fields that the pipeline names as Messages does."""
+"""Names of fields in OpenAI's APIs, by the name that the pipeline uses."""
 _MODEL = "model: "
 _REQUIRED = ": Field required"
 
@@ -71,12 +71,12 @@ def openai_error(info: ErrorInfo) -> dict[str, Any]:
 
 
 def openai_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-    """The error of the OpenAI APIs."""
+    """The reply for an error of the OpenAI APIs."""
     return json_error(info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info)})
 
 
 def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-    """The error for clients of any API: Anthropic's format with the members that OpenAI's clients read."""
+    """The reply for clients of any API: Anthropic's format with the members that OpenAI's clients read."""
     own_status, kind = messages.KINDS[info.kind]
     code = info.code or OPENAI_KINDS[info.kind][2]
     error = {"type": kind, "message": info.message, "param": info.param, "code": code}
@@ -84,7 +84,7 @@ def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> 
 
 
 def _openai_wording(info: ErrorInfo) -> ErrorInfo:
-    """The error with the texts that clients of OpenAI's APIs parse, in place of Anthropic's."""
+    """The error with texts that clients of OpenAI's APIs parse, in place of Anthropic's."""
     if info.kind is ErrorKind.CONTEXT_OVERFLOW and info.details is not None:
         return _overflow(info, info.details)
     if info.kind is ErrorKind.NOT_FOUND and info.message.startswith(_MODEL):

@@ -1,7 +1,7 @@
-"""Freeform tools: checks the grammars of their inputs, and extracts an input from the JSON that the model writes.
+"""Checks the grammars of freeform tools, and extracts a tool's input from the JSON that the model writes.
 
-A grammar is checked as OpenAI does: with llguidance where it is installed, else roughly. The model sees a freeform tool
-as a function with one string, `input`; the client receives the string itself, streamed.
+Grammars are checked as by OpenAI: with llguidance where it is installed, else roughly. The model sees a freeform tool
+as a function with one string, `input`; the client receives that string, streamed.
 
     {"input": "*** Begin Patch\\n…"}      →      *** Begin Patch
                                                 …
@@ -38,7 +38,7 @@ _LONE_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 def checked_grammar(syntax: str, definition: str, place: str) -> Grammar:
-    """The grammar. `place` is the field of its definition. Raises Invalid for one that is not valid."""
+    """Checks a grammar. `place`: the field of its definition. Raises Invalid."""
     find = _problem if len(definition) <= _KEPT_CHARS else _problem.__wrapped__
     if problem := find(syntax, definition):
         raise Invalid(f"Invalid value for '{place}': {problem}", param=place, code="invalid_value")
@@ -47,7 +47,7 @@ def checked_grammar(syntax: str, definition: str, place: str) -> Grammar:
 
 @lru_cache(_KEPT)
 def _problem(syntax: str, definition: str) -> str:
-    """What is wrong with a grammar; "" if nothing is. Agents send the same one with every request."""
+    """The defect of a grammar; "" for a valid one. Cached, since agents send the same grammar with every request."""
     if find_spec("llguidance") is None:
         return _rough_problem(syntax, definition)
     matcher = import_module("llguidance").LLMatcher
@@ -74,7 +74,7 @@ class _Wrapped(Struct):
 class FreeformInput:
     """Reads the arguments of one call piece by piece.
 
-    The concatenation of all that `feed` and `end` return does not depend on how the text is cut. `end` returns text of
+    The concatenation of the results of `feed` and `end` does not depend on how the text is split. `end` returns text in
     another form unchanged.
     """
 
@@ -84,7 +84,7 @@ class FreeformInput:
         self._over = False
 
     def feed(self, text: str) -> str:
-        """The part of the input that this text makes certain."""
+        """Returns the next part of the input."""
         if self._over:
             return ""
         self._held += text
@@ -97,7 +97,7 @@ class FreeformInput:
         return self._read()
 
     def end(self) -> str:
-        """The rest, at the end of the call. Empty for a call that was cut off within the input."""
+        """Returns the rest at the end of the call; "" for a call that was cut off within the input."""
         if self._in_string or self._over:
             return ""
         try:

@@ -1,11 +1,11 @@
-"""The transformers engine: continuous batching with prefix sharing for any causal LM with full attention, CPU or GPU.
+"""The transformers engine: continuous batching with prefix sharing for causal LMs with full attention, on CPU or GPU.
 
-The library runs the model on a thread of its own and calls back on the event loop, once per token and turn. It was
-built for batches, and lacks much of what a server needs; comments name what would happen without the code here. Two
-limits remain: each callback carries a copy of all tokens so far (at 4,000 tokens a stream's speed has dropped by a
-third), and the library refuses hybrid models (Qwen3-Next, Nemotron-H) at the start.
+The library runs the model on its own thread and calls back on the event loop, once per token and turn. It was built for
+batches and lacks much that a server needs; comments name what would happen without the code here. Two limits remain:
+each callback carries a copy of all tokens so far (at 4,000 tokens a stream's speed has dropped by a third), and the
+library refuses hybrid models (Qwen3-Next, Nemotron-H) at the start.
 
-On a shared CPU, OpenMP threads that spin while they wait slow decoding down 10 to 30 times. They sleep instead, unless
+On a shared CPU, OpenMP threads that spin while they wait make decoding 10 to 30 times slower. They sleep here, unless
 the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
 """
 
@@ -16,12 +16,14 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from typing_extensions import override
+
 from schemas.control import Load
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import EngineInfo, EngineRequest, Sink
+from services.worker.engine import Engine, EngineInfo, EngineRequest, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns, decode_one, in_daemon_thread, run_for
 from services.worker.engines.transformers.adapter import MAX_SEED, Progress, parse_args, row_arguments
 from services.worker.engines.transformers.loader import Loaded, explain, load_model
@@ -29,8 +31,8 @@ from services.worker.engines.transformers.loader import Loaded, explain, load_mo
 THREAD_ENDED = "the generation thread has ended"
 
 
-class TransformersEngine:
-    """`Engine` over `ContinuousBatchingManager`."""
+class TransformersEngine(Engine):
+    """An engine over `ContinuousBatchingManager`."""
 
     explain = staticmethod(explain)
 
@@ -40,8 +42,8 @@ class TransformersEngine:
         self._turns = OpenTurns("transformers")
         self._keys = count()
         self._cached: dict[str, tuple[int, float]] = {}
-        """By the library's request id, until its first output: the prompt tokens that were found in the cache, and when
-        they were searched, as the prefill began. Written on the library's thread."""
+        """The library's request id → the prompt tokens that were found in the cache, and the time of the search, at the
+        start of the prefill. Kept until the first output. Written on the library's thread."""
         self._held = 0
         self._stopping = False
         self._batches = -1
@@ -52,13 +54,14 @@ class TransformersEngine:
         """The model's defaults."""
         self._info: EngineInfo
 
+    @override
     async def start(self) -> EngineInfo:
         """Loads the model, starts the library's thread and decodes one token.
 
         Raises EngineFailed, with the library's message, if any of it fails.
         """
-        # The library's thread is not a daemon by itself: an exception anywhere would leave a process that never ends.
-        # Threads inherit that from the thread that starts them.
+        # The library's thread would not be a daemon, and would keep a process with an exception running forever.
+        # Threads inherit this from the thread that starts them.
         try:
             loaded = await in_daemon_thread(self._load, "transformers-load")
         except Invalid:
@@ -75,8 +78,8 @@ class TransformersEngine:
             raise
         return self._info
 
+    @override
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
-        """See `Engine.open`."""
         progress = Progress(request)
         # A new id for each request: the library hangs on a duplicate, and a late cancellation would hit the successor.
         key = f"{request.id}#{next(self._keys)}"
@@ -90,28 +93,28 @@ class TransformersEngine:
             raise
         return turn
 
+    @override
     def load(self) -> Load:
-        """See `Engine.load`."""
         capacity = self._info.kv_tokens or 0
         used = min(1.0, self._held / capacity) if capacity else None
         return self._turns.load(self._config.slots, self._config.queue_limit, used)
 
+    @override
     def healthy(self) -> bool:
-        """See `Engine.healthy`."""
         # Not `fatal_error`: it stays None after some of the library's deaths.
         return self._turns.death is None and (self._stopping or self._manager is None or self._manager.is_running())
 
+    @override
     async def stop(self, grace_s: float) -> None:
-        """See `Engine.stop`."""
         self._stopping = True
         self._turns.stop()
         if (manager := self._manager) is not None:
-            # Hard: a soft stop decodes every open turn to its end first.
+            # A soft stop would first decode every open turn to its end.
             stop = partial(manager.stop, block=True, timeout=grace_s, hard_stop=True)
             await run_for(grace_s, stop, "transformers-stop")
 
     def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> None:
-        """Submits the request. Raises EngineDied if the library takes nothing any more."""
+        """Submits the request. Raises EngineDied if the library no longer accepts requests."""
         arguments: dict[str, Any] = {}
         if self._args.mode == "sampling":
             sampling = with_defaults(request.sampling, self._own)
@@ -126,12 +129,12 @@ class TransformersEngine:
             request_id=key,
             max_new_tokens=max(1, request.sampling.max_tokens or 0),  # with 0 it would decode a token and log a warning
             streaming=True,
-            # -1 is no token; an empty list would mean the model's own end tokens.
+            # -1 is not a token; an empty list would mean the model's own end tokens.
             eos_token_id=sorted(set(request.stop_ids)) or [-1],
             **arguments,
         )
         if added is None:
-            turn.close()  # the exception reports the death to this one
+            turn.close()  # the exception reports the death to this turn
             self._turns.die(THREAD_ENDED)
             raise self._turns.died()
 
@@ -139,16 +142,16 @@ class TransformersEngine:
         opened = time.monotonic()
 
         def deliver(output: Any) -> None:
-            # Nothing may be raised here: all outputs of a step are delivered in one go, and the others would be lost.
+            # An exception here would lose the other outputs of the step, which are delivered in the same call.
             try:
                 progress.finished = output.is_finished()
                 if output.error is not None:
                     self._failed(turn, output.error)
                 elif not turn.ended:
                     before = progress.taken
-                    cached, begun = (None, None) if before else self._cached.pop(key, (0, None))
+                    cached, searched_at = (None, None) if before else self._cached.pop(key, (0, None))
                     delta = progress.take(output.generated_tokens, output.logprobs, cached)
-                    delta.waited_s = None if begun is None else begun - opened
+                    delta.waited_s = None if searched_at is None else searched_at - opened
                     self._held += progress.taken - before
                     turn.put(delta)
             except Exception as error:
@@ -157,7 +160,8 @@ class TransformersEngine:
         return deliver
 
     def _failed(self, turn: OpenTurn, error: str) -> None:
-        """One request was refused, or the whole thread is ending: it fails its requests one by one first."""
+        """Handles the error of a request: a refusal, or the end of the thread, which first fails each of its
+        requests."""
         status = getattr(self._manager, "background_thread_status", None)
         stopping = status is not None and status.local_status >= status.HARD_STOP
         if stopping or not self._manager.is_running() or getattr(self._manager, "fatal_error", None) is not None:
@@ -166,7 +170,7 @@ class TransformersEngine:
             turn.fail(EngineFailed(f"transformers: {error}"))
 
     def _release(self, key: str, prompt_tokens: int, progress: Progress) -> None:
-        """The turn has ended. A cancelled request gets no last output, so that its handler would stay for ever."""
+        """Releases an ended turn. A cancelled request gets no last output, so that its handler would stay forever."""
         self._held -= prompt_tokens + progress.taken
         self._cached.pop(key, None)
         if self._rows is not None:
@@ -178,22 +182,22 @@ class TransformersEngine:
                 router.result_handlers.pop(key, None)
 
     def _check(self) -> str | None:
-        """Notes steps, which the library does not report, and a thread that has ended without a report."""
+        """Notes steps, which the library does not report. Returns a reason if its thread has ended without a report."""
         if self._batches != self._manager.current_batch:
             self._batches = self._manager.current_batch
             self._turns.stepped()
         return None if self._manager.is_running() else THREAD_ENDED
 
     def _load(self) -> Loaded:
-        """On a thread of its own: up to the running generation thread."""
+        """Loads the model and starts the generation thread. Runs on a thread of its own."""
         loaded = load_model(self._config, self._args)
         manager, cache = loaded.manager, loaded.manager.batch_processor.cache
         search = cache.search_prefix_match
 
         def observed(request_id: str, prompt_ids: list[int]) -> int:
-            found: int = search(request_id, prompt_ids)
-            self._cached[request_id] = found, time.monotonic()
-            return found
+            tokens: int = search(request_id, prompt_ids)
+            self._cached[request_id] = tokens, time.monotonic()
+            return tokens
 
         cache.search_prefix_match = observed  # only the search reports how much of a prompt is in the cache
         manager.current_batch = 0

@@ -1,4 +1,4 @@
-"""Guided decoding for the transformers engine, with llguidance where it is installed (extra `guided`)."""
+"""Guides the decoding of the transformers engine, with llguidance if it is installed (extra `guided`)."""
 
 import contextlib
 import importlib
@@ -22,14 +22,14 @@ class Guide:
         self._matcher = matcher
 
     def take(self, tokens: Sequence[int]) -> None:
-        """Advances over decoded tokens. What does not fit (an end token, or unguided text of an earlier attempt) ends
-        the guidance."""
+        """Advances over decoded tokens. A token that does not fit (an end token, or unguided text of an earlier
+        attempt) ends the guidance."""
         if tokens and not self._matcher.is_stopped():
             self._matcher.try_consume_tokens(list(tokens))
 
     def mask(self, scores: torch.Tensor, stop_ids: Sequence[int]) -> None:
-        """Leaves of one row only what the grammar allows next. Where the output is complete the turn may end; where
-        nothing can follow, it must."""
+        """Masks all tokens of one row that the grammar does not allow next. The stop ids are allowed if the output is
+        complete, and alone if nothing can follow."""
         matcher = self._matcher
         if matcher.is_error():
             return
@@ -47,7 +47,7 @@ class Guide:
 
 
 class Guides:
-    """Makes guides for one tokenizer. Its tables take a second, once."""
+    """Makes guides for one tokenizer. The construction takes a second."""
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:
         """Raises ImportError where llguidance is not installed, ValueError for a tokenizer that it cannot read."""
@@ -55,8 +55,8 @@ class Guides:
         self._tokenizer = importlib.import_module("llguidance.hf").from_tokenizer(tokenizer, n_vocab=vocabulary)
 
     def open(self, request: EngineRequest) -> Guide | None:
-        """The guide of a request, None if its output is free. Raises Invalid, with the library's message, for a schema
-        that it does not support."""
+        """Makes the guide of a request; None if its output is free. Raises Invalid, with the library's message, for a
+        schema that it does not support."""
         if request.grammar:
             return self._open(self._library.LLMatcher.grammar_from_lark(request.grammar), "tools", "tools")
         return None if request.guided is None else self._open_form(request.guided)
@@ -71,15 +71,15 @@ class Guides:
         return self._open(grammar, "schema", "response_format")
 
     def _open(self, grammar: Any, what: str, param: str) -> Guide:
-        made = self._library.LLMatcher(self._tokenizer, grammar)
-        if problem := made.get_error():
-            reason = problem.splitlines()[0]  # what follows quotes the grammar
+        matcher = self._library.LLMatcher(self._tokenizer, grammar)
+        if problem := matcher.get_error():
+            reason = problem.splitlines()[0]  # the other lines quote the grammar
             raise Invalid(f"the {what} cannot be kept to: {reason}", param=param)
-        return Guide(made)
+        return Guide(matcher)
 
 
 def load_guides(model: str, vocabulary: int, *, trust_remote_code: bool) -> Guides | None:
-    """For a model directory or hub id; None where there is no llguidance, or no tokenizer that it can read."""
+    """Makes the guides of a model directory or hub id; None without llguidance or a tokenizer that it can read."""
     with contextlib.suppress(ImportError, OSError, ValueError, TypeError, AttributeError):
         importlib.import_module("llguidance")
         from transformers import AutoTokenizer

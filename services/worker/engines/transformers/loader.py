@@ -20,18 +20,18 @@ DEFAULT_WINDOW = 4096
 
 
 class Loaded(Struct, frozen=True):
-    """A model that is ready to decode; its generation thread is not started yet."""
+    """A model that is ready to decode, with a generation thread that was not started yet."""
 
     manager: Any
     """`ContinuousBatchingManager`, its cache allocated and its CUDA graphs captured."""
     facts: ModelFacts
     info: EngineInfo
     rows: Any = None
-    """`rows.Rows`, where tokens are sampled and steps run without CUDA graphs."""
+    """`rows.Rows`, if tokens are sampled and steps run without CUDA graphs."""
 
 
 def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
-    """Blocks until the model is loaded. Propagates errors of torch and transformers."""
+    """Loads the model; blocks until it is loaded. Propagates errors of torch and transformers."""
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when OpenMP is loaded
     import torch
@@ -51,7 +51,7 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
         free_memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         kv_tokens = adapter.cpu_kv_tokens(_kv_bytes_per_token(model), free_memory, window)
     manager, rows = _manager(model, config, args, kv_tokens)
-    # Makes the cache and captures CUDA graphs here, where an exception reaches the caller.
+    # Allocates the cache and captures CUDA graphs here, where an exception reaches the caller.
     manager.warmup()
     if rows is not None:
         from services.worker.engines.transformers.guide import load_guides
@@ -62,7 +62,7 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
 
 
 def explain(config: WorkerConfig) -> EngineSupport:
-    """See `Explainable.explain`. Does not load the model."""
+    """Explains the engine (`Explainable`) without loading the model."""
     args = adapter.parse_args(config.engine_args)
     if find_spec("torch") is None:
         raise Invalid("torch is not installed: in a clone, pip install -e '.[torch]'", param="engine")
@@ -97,15 +97,15 @@ def _model(torch: Any, transformers: Any, config: WorkerConfig, args: adapter.En
 
 
 def _manager(model: Any, config: WorkerConfig, args: adapter.EngineArgs, kv_tokens: int | None) -> tuple[Any, Any]:
-    """The library's manager, and the rows of its requests where steps run without CUDA graphs."""
+    """Makes the library's manager, and the rows of its requests if steps run without CUDA graphs."""
     from transformers import GenerationConfig
     from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
     on_cpu = model.device.type == "cpu"
-    known = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
-    options = adapter.batching_options(args, slots=config.slots, kv_tokens=kv_tokens, on_cpu=on_cpu, known=known)
+    fields = {field.name for field in dataclasses.fields(ContinuousBatchingConfig)}
+    options = adapter.batching_options(args, slots=config.slots, kv_tokens=kv_tokens, on_cpu=on_cpu, fields=fields)
     sampling = args.mode == "sampling"
-    # Neutral, so that the library makes no processors of its own; end tokens come with each request.
+    # Neutral values, so that the library adds no processors; each request has its end tokens.
     neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sampling else {}
     generation = GenerationConfig(do_sample=sampling, eos_token_id=-1, **neutral)  # type: ignore[no-untyped-call]
     manager = model.init_continuous_batching(
@@ -154,14 +154,14 @@ def _vocabulary(manager: Any) -> int:
 
 
 def _refuse_recurrent(model: str) -> None:
-    """Raises Invalid for a model with layers that the library cannot batch, with the engines that can."""
+    """Raises Invalid, which names other engines, for a model with layers that the library cannot batch."""
     if kind := adapter.recurrent_layers(read_json(model, "config.json") or {}):
         able = " or ".join(f"--engine {name}" for name in ("trtllm", "vllm") if name in installed_engines())
         raise Invalid(f"transformers cannot batch the {kind} layers of {model}: use {able}", param="engine")
 
 
 def _find_device(torch: Any, name: str) -> Any:
-    """The device of this name; `auto`: the best that there is."""
+    """Returns the device of this name; `auto`: the best available."""
     if name != "auto":
         return torch.device(name)
     if torch.cuda.is_available():
@@ -170,9 +170,9 @@ def _find_device(torch: Any, name: str) -> Any:
 
 
 def _cpu_threads() -> int:
-    """OMP_NUM_THREADS if set; else all cores but one, which the event loop and everything else needs."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() else max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) - 1))
+    """Returns OMP_NUM_THREADS if set; else all cores but one, which the event loop and the rest need."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdecimal() else max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) - 1))
 
 
 def _kv_bytes_per_token(model: Any) -> int:

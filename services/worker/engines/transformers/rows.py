@@ -1,5 +1,5 @@
-"""Does on the host what a captured CUDA graph cannot: penalties, biases, a least length, guided decoding, and log
-probabilities. Only where steps run without CUDA graphs: on a CPU, or with graphs switched off.
+"""Computes on the host what a captured CUDA graph cannot: penalties, biases, a minimum length, guided decoding and log
+probabilities. Used only if steps run without CUDA graphs: on a CPU, or with graphs switched off.
 
 The scores are changed row by row, and only for requests that need it.
 """
@@ -18,12 +18,12 @@ from services.worker.engines.transformers.sampler import Column
 
 
 class Row:
-    """One request. Made on the event loop, used on the library's thread; `logprobs` is read on the loop again, only up
-    to tokens that have come out."""
+    """One request. Made on the event loop and used on the library's thread; the loop reads `logprobs` of tokens that
+    the library has returned."""
 
     def __init__(self, request: EngineRequest, sampling: Sampling, guide: Guide | None) -> None:
         self.logprobs: dict[int, list[tuple[int, float]]] = {}
-        """By output index: the chosen token and the likeliest others, with the model's own log probabilities."""
+        """Output index → the chosen token and the likeliest others, with the model's own log probabilities."""
         self.top = sampling.logprobs
         self._sampling = sampling
         self._guide = guide
@@ -37,8 +37,8 @@ class Row:
             guide.take(resumed)
 
     def follow(self, state: Any) -> None:
-        """Takes in the tokens that the library has decoded since the last step. A request that it puts back to be
-        decoded later has them at the end of its prompt."""
+        """Notes the tokens that the library has decoded since the last step. A request that it has preempted has
+        earlier ones at the end of its prompt."""
         fresh = list(state.generated_tokens[self._taken - (len(state.initial_tokens) - self._prompt) :])
         self._taken += len(fresh)
         self._counts.update(fresh)
@@ -48,7 +48,7 @@ class Row:
             self._guide.take(fresh)
 
     def shape(self, scores: torch.Tensor) -> None:
-        """Changes the scores of the next token, one row, in place."""
+        """Changes one row, the scores of the next token, in place."""
         sampling = self._sampling
         if self._seen:
             ids, penalty = torch.tensor(self._seen, device=scores.device), float(sampling.repetition_penalty or 1.0)
@@ -66,25 +66,26 @@ class Row:
             self._guide.mask(scores, self._stops)
 
     def record(self, logprobs: torch.Tensor, chosen: int) -> None:
-        """Records a step's log probabilities: of the model's own distribution, and of the token chosen from it."""
+        """Records a step's log probabilities in the model's own distribution, for the chosen token and the
+        likeliest."""
         values, ids = logprobs.topk(min((self.top or 0) + 1, logprobs.size(-1)))
         others = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if int(i) != chosen][: self.top or 0]
         self.logprobs[self._taken] = [(chosen, float(logprobs[chosen])), *others]
 
 
 class Rows:
-    """The rows of all open requests, and those of the present step."""
+    """The rows of all open requests, and those of the current step."""
 
     def __init__(self) -> None:
         self._open: dict[str, Row] = {}
         self.guides: Guides | None = None
         self.step: list[tuple[int, Row]] = []
-        """Place in the batch and row, of the requests that have one."""
+        """(place in the batch, row) of the requests that have a row."""
         self.raw: dict[int, torch.Tensor] = {}
-        """Log probabilities before anything was changed, for rows that report them."""
+        """Place → log probabilities before any change, for rows that report them."""
 
     def open(self, key: str, request: EngineRequest, sampling: Sampling) -> dict[int, list[tuple[int, float]]] | None:
-        """Adds a row for a request that needs one; returns where its log probabilities will be. Raises Invalid."""
+        """Adds a row for a request that needs one; returns the dict that gets its log probabilities. Raises Invalid."""
         guide = None if self.guides is None else self.guides.open(request)
         if guide is None and not any(feature in HOST_FEATURES for _, feature in required_features(sampling)):
             return None
@@ -92,7 +93,7 @@ class Rows:
         return row.logprobs
 
     def close(self, key: str) -> None:
-        """The request has ended."""
+        """Removes the row of an ended request."""
         self._open.pop(key, None)
 
     def begin(self, requests: Sequence[Any]) -> None:
@@ -106,7 +107,7 @@ class Rows:
 
 
 class HostProcessor(Column):
-    """A processor without arguments of its own in requests."""
+    """A processor for which requests have no arguments."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__("pick")
@@ -118,12 +119,12 @@ class Shaper(HostProcessor):
     """The first processor: changes the scores of the rows that need it."""
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
-        """Nothing is kept in the library's own tensors."""
+        """Begins the step. The library's tensors hold nothing for it."""
         self._rows.begin(requests_with_new_token)
         return super().prepare_tensor_args(requests_with_new_token)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """The scores from which to choose."""
+        """Returns the scores from which to choose."""
         rows = self._rows
         rows.raw = {}
         if not rows.step:
@@ -137,11 +138,11 @@ class Shaper(HostProcessor):
 
 
 class LogprobCollector(HostProcessor):
-    """The last processor: records which token each row has chosen. Rows that report log probabilities have chosen by
-    now (`pick`), so that one score is left."""
+    """The last processor: records the token that each row has chosen. Rows that report log probabilities have one score
+    left by now (`pick`)."""
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """`scores`, untouched."""
+        """Returns `scores` unchanged."""
         for place, row in self._rows.step:
             raw = self._rows.raw.get(place)
             if raw is not None:

@@ -1,12 +1,12 @@
-"""The TensorRT-LLM engine, over its LLM API (`tensorrt_llm.LLM`, PyTorch backend), 1.2 and newer.
+"""The TensorRT-LLM engine, over the LLM API (`tensorrt_llm.LLM`, PyTorch backend) of 1.2 and newer.
 
 The process must guard its entry point with `if __name__ == "__main__"`: the constructor starts MPI workers, which
-import the main module again. One engine per process, one event loop: `generate_async` binds each result to the running
-loop.
+import the main module again. A process has one engine and one event loop: `generate_async` binds each result to the
+running loop.
 
-An error of one request ends that request: a `RequestError`, and what the library raises in this process while it reads
-the response. The engine is dead when the library reports it (`EngineDeadError`, an executor that is shut down) or
-raises anything else. Older releases report nothing when their worker is killed; the watchdog detects it.
+A `RequestError`, or an error that the library raises in this process while it reads a response, ends only its request.
+The engine is dead when the library reports it (`EngineDeadError`, an executor that is shut down) or raises any other
+error. Older releases report nothing when their worker is killed; the watchdog detects it.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from schemas.control import Load
 from schemas.errors import ContextOverflow, EngineFailed, Invalid, TurnwireError
@@ -27,7 +28,16 @@ from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.admission import check_room
-from services.worker.engine import FEATURES, EngineInfo, EngineRequest, EngineSupport, KvEvent, Sink
+from services.worker.engine import (
+    FEATURES,
+    Engine,
+    EngineInfo,
+    EngineRequest,
+    EngineSupport,
+    KvEvent,
+    KvEventSource,
+    Sink,
+)
 from services.worker.engines.support import OpenTurn, OpenTurns, guided_arguments, in_daemon_thread, run_for
 from services.worker.engines.trtllm import requests
 from services.worker.engines.trtllm.events import KvTranslator, kv_used
@@ -41,20 +51,20 @@ STATS_INTERVAL_S = 0.5
 KV_INTERVAL_S = 0.02
 POLL_TIMEOUT_S = 0.5
 FOLLOW_TIMEOUT_S = 600.0
-"""Longer than any prefill: after a timeout nothing comes until the next request."""
+"""Longer than any prefill: after a timeout the iterator yields nothing until the next request."""
 FOLLOW_INTERVAL_S = 0.1
 ABORT_SHARE = 0.25
-"""Of the time to stop: for aborted requests to come back before the engine is shut down under them."""
+"""Share of the time to stop in which aborted requests may end, before the engine is shut down."""
 REFUSAL_TIMEOUT_S = 30.0
 GUARD_S = 60.0
 REQUEST_ERRORS = (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
-"""Raised in this process for one request: a finish reason that is unknown, log probabilities of another number."""
+"""Errors that the library raises in this process for one request, for example for an unknown finish reason."""
 _WORKER_WINDOW = re.compile(r"max_seq_len`? \((\d+)\)")
-"""In the worker's refusal of a prompt that does not fit."""
+"""The window in the worker's refusal of a prompt that does not fit."""
 
 
-class TrtllmEngine:
-    """`Engine` over `tensorrt_llm.LLM`."""
+class TrtllmEngine(Engine, KvEventSource):
+    """An engine over `tensorrt_llm.LLM`."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -72,14 +82,14 @@ class TrtllmEngine:
         self._request_error: type[Exception]
         self._dead_error: type[Exception] | None = None
         self._window = 0
-        """The worker's, as far as it has shown."""
+        """The worker's window, as far as this process has found it out."""
         self._library: Release
         self._facts: ModelFacts
         self._info: EngineInfo
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
-        """See `Explainable.explain`. By the package's version: importing it takes seconds and starts MPI."""
+        """Explains the engine (`Explainable`) by the package's version: its import takes seconds and starts MPI."""
         try:
             release = known_release(version("tensorrt-llm"))
         except PackageNotFoundError:
@@ -89,13 +99,13 @@ class TrtllmEngine:
         lacks = requests.lacking(requests.llm_arguments(config, release), release, vocabulary)
         return EngineSupport(release.version, FEATURES - set(lacks), lacks)
 
+    @override
     async def start(self) -> EngineInfo:
-        """Builds the engine, which takes minutes (it loads, tunes and captures), on a thread: Ctrl-C works.
+        """Builds the engine on a thread, so that Ctrl-C works: it loads, tunes and captures for minutes.
 
         Raises EngineFailed, with TensorRT-LLM's message, if it cannot be built; ImportError if it is not installed.
         """
-        # Here, on the main thread: the import initialises MPI, which is bound to the thread that did it. Nowhere else:
-        # the import alone takes seconds.
+        # On the main thread, because the import binds MPI to its thread; and only here, because it takes seconds.
         self._trtllm = importlib.import_module("tensorrt_llm")
         self._llmapi = importlib.import_module("tensorrt_llm.llmapi")
         self._request_error = self._llmapi.RequestError
@@ -110,8 +120,8 @@ class TrtllmEngine:
         self._turns.watch(self._config.watchdog_s, self._late_health_check, WATCH_INTERVAL_S)
         return self._info
 
+    @override
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
-        """See `Engine.open`."""
         check_room(len(request.token_ids), request.sampling.max_tokens or 0, self._window)
         turn = self._turns.open(request.id, sink, lambda: self._release(request.id))
         try:
@@ -127,21 +137,22 @@ class TrtllmEngine:
         if (handle := self._handles.pop(turn_id, None)) is not None:
             _abort(handle)
 
+    @override
     def load(self) -> Load:
-        """See `Engine.load`."""
         return self._turns.load(self._config.slots, self._config.queue_limit, self._kv_used)
 
+    @override
     def healthy(self) -> bool:
-        """See `Engine.healthy`."""
         return self._turns.death is None
 
+    @override
     def kv_events(self) -> AsyncGenerator[KvEvent, None]:
-        """See `KvEventSource.kv_events`."""
         return self._kv_queue.read()
 
+    @override
     async def stop(self, grace_s: float) -> None:
-        """See `Engine.stop`. A shutdown that takes longer continues on a daemon thread; the process should then leave
-        with `os._exit`, for TensorRT-LLM's own exit handlers wait for it without end."""
+        """Stops as `Engine.stop`. A shutdown that takes longer continues on a daemon thread; the process should then
+        end with `os._exit`, because TensorRT-LLM's exit handlers wait for it without a limit."""
         deadline = time.monotonic() + grace_s
         for reader in self._readers:
             reader.stop()
@@ -149,7 +160,7 @@ class TrtllmEngine:
             self._guard.stop()
         for handle in self._handles.values():
             _abort(handle)
-        # Engines answer an abort with a last response, and only then drop the request.
+        # The engine answers an abort with a last response, and only then drops the request.
         if (tasks := self._turns.tasks()) and self.healthy():
             await asyncio.wait(tasks, timeout=grace_s * ABORT_SHARE)
         self._turns.stop()
@@ -158,7 +169,7 @@ class TrtllmEngine:
             await run_for(max(0.0, deadline - time.monotonic()), lambda: self._shutdown(deadline), "trtllm-shutdown")
 
     def _submit(self, turn: OpenTurn, request: EngineRequest) -> Any:
-        """Submits the request; TensorRT-LLM checks it at once, and may raise half a dozen kinds of errors."""
+        """Submits the request. TensorRT-LLM checks it at once, and may raise several kinds of errors."""
         arguments = requests.sampling_arguments(request, self._facts.sampling, self._facts.eos_ids, self._library)
         try:
             if (form := guided_arguments(request)) is not None:
@@ -171,7 +182,7 @@ class TrtllmEngine:
             return self._llm.generate_async(ids, sampling, **requests.generate_arguments(request, self._library))
         except Exception as error:
             if self._is_death(error):
-                turn.close()  # the exception reports the death of this one
+                turn.close()  # the exception reports the death to this turn
                 self._turns.die(str(error))
                 raise self._turns.died() from error
             if isinstance(error, (self._request_error, *REQUEST_ERRORS)):
@@ -179,11 +190,11 @@ class TrtllmEngine:
             raise EngineFailed(f"TensorRT-LLM: {error}") from error
 
     async def _pump(self, turn: OpenTurn, handle: Any, request: EngineRequest) -> None:
-        """Passes the iterator's outputs to the turn. A task of its own, so that a silent engine can be given up."""
+        """Passes the iterator's outputs to the turn. Runs in a task, so that a silent engine can be given up."""
         progress = requests.Progress(request, self._facts.eos_ids)
         try:
             async for output in handle:
-                # The same object each time, changed in place: it must be read before the next await.
+                # The library changes the same object in place: it must be read before the next await.
                 self._note_output()
                 delta = progress.take(output)
                 if delta.finish is FinishReason.LENGTH and progress.cut_at is not None:
@@ -201,17 +212,18 @@ class TrtllmEngine:
                 turn.fail(self._request_failure(request, error))
 
     def _is_death(self, error: Exception) -> bool:
-        """Whether the library has given the engine up. It shuts its executor down when a worker or thread failed."""
+        """Returns whether the library has given up the engine: it shuts down its executor if a worker or thread
+        fails."""
         if self._dead_error is not None and isinstance(error, self._dead_error):
             return True
         is_shutdown = getattr(getattr(self._llm, "_executor", None), "is_shutdown", None)
         return "LLM is shutting down" in str(error) or (is_shutdown is not None and bool(is_shutdown()))
 
     def _request_failure(self, request: EngineRequest, error: Exception) -> TurnwireError:
-        if found := _WORKER_WINDOW.search(str(error)):
-            self._window = min(self._window, int(found[1]))
+        if match := _WORKER_WINDOW.search(str(error)):
+            self._window = min(self._window, int(match[1]))
             try:
-                # The one token of a prefill without output needs a place, too.
+                # The one token of a prefill without output needs room, too.
                 check_room(len(request.token_ids), request.sampling.max_tokens or 1, self._window)
             except ContextOverflow as overflow:
                 return overflow
@@ -227,7 +239,7 @@ class TrtllmEngine:
         if "kv_events" in self._info.features:
             translate = KvTranslator(self._info.block_tokens or requests.BLOCK_TOKENS).translate
             self._readers.append(self._reader("get_kv_cache_events", translate, self._kv_queue.put, KV_INTERVAL_S))
-        # Not public, and not in early 1.2.
+        # Not public, and missing in early 1.2.
         if (check := getattr(self._llm, "_check_health", None)) is not None:
             self._healthy_at = time.monotonic()
             self._readers.append(Poller("trtllm-health", lambda: (bool(check()),), self._checked, HEALTH_INTERVAL_S))
@@ -239,10 +251,10 @@ class TrtllmEngine:
         deliver: Callable[[list[Any]], None],
         interval_s: float,
     ) -> Follower | Poller:
-        """Reads a list again and again by one of the library's methods, in the way that suits the release."""
+        """Starts to read lists with one of the library's methods, in the way that suits the release."""
         if self._library.statistics == "iterator":
             follow = partial(getattr(self._llm, f"{method}_async"), FOLLOW_TIMEOUT_S)
-            return Follower(follow, lambda found: deliver(translate(found)), FOLLOW_INTERVAL_S)
+            return Follower(follow, lambda items: deliver(translate(items)), FOLLOW_INTERVAL_S)
         poll = partial(getattr(self._llm, method), timeout=POLL_TIMEOUT_S)
         return Poller(f"trtllm-{method}", lambda: translate(poll() or []), deliver, interval_s)
 
@@ -252,7 +264,7 @@ class TrtllmEngine:
             return
         used = kv_used(last)
         self._kv_used = self._kv_used if used is None else used
-        if last.get("iter") != self._iteration:  # in a long prefill there are no outputs, but iterations
+        if last.get("iter") != self._iteration:  # a long prefill has iterations without outputs
             self._iteration = last.get("iter")
             self._turns.stepped()
 
@@ -272,7 +284,7 @@ class TrtllmEngine:
 
     async def _probe_window(self) -> None:
         """Submits a prompt that cannot fit. The worker refuses it at once, and its error has the worker's window, which
-        may be smaller than the one in this process's configuration: the cache may not hold more."""
+        is smaller than this process's if the cache cannot hold more."""
         self._window = self._info.max_model_len
         if not self._library.refuses_long_prompts:
             return
@@ -285,13 +297,13 @@ class TrtllmEngine:
         except (TimeoutError, StopAsyncIteration):
             pass
         except self._request_error as refusal:
-            if found := _WORKER_WINDOW.search(str(refusal)):
-                self._window = min(self._window, int(found[1]))
+            if match := _WORKER_WINDOW.search(str(refusal)):
+                self._window = min(self._window, int(match[1]))
                 self._info = msgspec.structs.replace(self._info, max_model_len=self._window)
         finally:
             _abort(handle)
 
-    # On threads of their own.
+    # Run on threads of their own:
 
     def _build(self) -> EngineInfo:
         config = self._config
@@ -319,7 +331,7 @@ class TrtllmEngine:
         )
 
     def _capacity(self) -> int | None:
-        """The cache's size in tokens, as newer releases report it; else the configured one."""
+        """Returns the cache's size in tokens, which newer releases report, else the configured one."""
         if hasattr(self._llm, "get_kv_cache_capacity"):
             with contextlib.suppress(Exception):
                 return int(self._llm.get_kv_cache_capacity()["maxNumTokens"])
@@ -332,7 +344,7 @@ class TrtllmEngine:
 
 
 def _abort(handle: Any) -> None:
-    """Stops the engine's work on a request, which leaving the iterator does not. Returns at once."""
+    """Stops the engine's work on a request; leaving the iterator would not. Returns at once."""
     if not handle.finished and not handle.aborted():
         with contextlib.suppress(Exception):
             handle.abort()

@@ -1,7 +1,7 @@
 """Translates TensorRT-LLM's KV-cache events and iteration statistics. Pure.
 
-The shapes are those of `get_kv_cache_events` and `get_stats` in 1.2 and in 2026's main; fields that only newer releases
-have are optional.
+Written for the results of `get_kv_cache_events` and `get_stats` in 1.2 and in 2026's main; fields that only newer
+releases have are optional.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,9 @@ from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, Cache
 class KvTranslator:
     """Turns the engine's event dicts into `KvEvent`s, in order.
 
-    The engine also announces blocks that are not full; they are left out, and their removal with them. Ids count up per
-    rank: a gap means that the engine's ring buffer ran over, and that what is known of that rank is void. With
-    sliding-window layers every event comes once per window; only the largest window, which holds the whole prompt,
+    The engine also announces blocks that are not full; they and their removal are left out. Event ids increase by one
+    for each rank: a gap means that the engine's ring buffer overflowed, and the content of that rank is unknown. With
+    sliding-window layers every event comes once for each window; only the largest window, which holds the whole prompt,
     counts.
     """
 
@@ -26,7 +26,7 @@ class KvTranslator:
         self._window: dict[int, int] = {}
 
     def translate(self, events: Iterable[Mapping[str, Any]]) -> list[KvEvent]:
-        """The events of one poll. Those of unknown type, or malformed, are skipped."""
+        """Translates the events of one poll. Skips those that are malformed or of unknown type."""
         translated: list[KvEvent] = []
         for event in events:
             rank = int(event.get("attention_dp_rank") or 0)
@@ -62,9 +62,9 @@ class KvTranslator:
             tokens = [token.get("token_id") for token in block.get("tokens") or []]
             block_hash = block.get("block_hash")
             if len(tokens) != self._block_tokens or not all(type(token) is int for token in tokens):
-                self._partial.add((rank, block_hash))  # partly filled, or an image's place
-                break  # what follows has no known parent
-            # A block that was announced half full comes again, under the same hash, when it is whole.
+                self._partial.add((rank, block_hash))  # partly filled, or for an image
+                break  # the following blocks have an unknown parent
+            # A block that was announced half full is announced again when it is full, with the same hash.
             self._partial.discard((rank, block_hash))
             salt = block.get("cache_salt") or salt
             whole.append((block_hash, tokens))
@@ -75,13 +75,13 @@ class KvTranslator:
 
     def _removed(self, rank: int, data: Mapping[str, Any]) -> list[KvEvent]:
         hashes = data.get("block_hashes") or []
-        known = [block for block in hashes if (rank, block) not in self._partial]
+        whole = [block for block in hashes if (rank, block) not in self._partial]
         self._partial.difference_update((rank, block) for block in hashes)
-        return [BlocksRemoved(known, rank)] if known else []
+        return [BlocksRemoved(whole, rank)] if whole else []
 
 
 def kv_used(stats: Mapping[str, Any]) -> float | None:
-    """Share of the KV cache in use by one iteration's statistics, 0 to 1; None where they lack it."""
+    """Returns the share of the KV cache in use, 0 to 1, from an iteration's statistics; None if they lack it."""
     cache = stats.get("kvCacheStats") or {}
     used, most = cache.get("usedNumBlocks"), cache.get("maxNumBlocks")
     return min(1.0, used / most) if isinstance(used, int) and isinstance(most, int) and most > 0 else None

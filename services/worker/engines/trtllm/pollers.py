@@ -1,6 +1,6 @@
-"""Reads statistics, KV events and health from TensorRT-LLM, and notices an event loop that it blocks.
+"""Reads statistics, KV events and health from TensorRT-LLM, and detects an event loop that it blocks.
 
-Its calls block, for seconds or, with a dead engine, for ever. Releases whose statistics come through queues have
+Its calls block for seconds, or forever if the engine is dead. Releases that send statistics through queues have
 asynchronous iterators, which end at the first timeout; see `releases.toml`.
 """
 
@@ -16,7 +16,7 @@ from services.worker.engine import CacheCleared, KvEvent
 MAX_EVENTS = 65_536
 GUARD_INTERVAL_S = 1.0
 MAX_ERRORS = 10
-"""In a row, after which polling ends: there is nothing to read from this engine."""
+"""Consecutive errors after which reading ends."""
 
 
 class Follower:
@@ -31,11 +31,11 @@ class Follower:
         self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Ends reading."""
+        """Stops reading."""
         self._task.cancel()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for nothing: no call is under way."""
+        """Returns at once: no call is under way."""
 
     async def _run(self) -> None:
         errors = 0
@@ -50,10 +50,10 @@ class Follower:
 
 
 class LoopGuard:
-    """Leaves the process when the event loop has not run for `limit_s`.
+    """Ends the process when the event loop has not run for `limit_s`.
 
-    Up to 1.3.0rc23 an iterator that finds the worker dead shuts the library down within the call, which may never
-    return (#16312): nothing on the loop could report that.
+    Up to 1.3.0rc23 an iterator that finds the worker dead shuts down the library within the call, which may never
+    return (#16312). Nothing on the loop could report that.
     """
 
     def __init__(self, limit_s: float, leave: Callable[[int], Any] = os._exit) -> None:
@@ -65,7 +65,7 @@ class LoopGuard:
         threading.Thread(target=self._run, name="trtllm-guard", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends watching."""
+        """Stops watching."""
         self._stop.set()
         self._ran.set()
 
@@ -77,7 +77,7 @@ class LoopGuard:
                 self._loop.call_soon_threadsafe(self._ran.set)
             except RuntimeError:
                 return  # the loop is closed
-            # Short waits, so that time in which the whole process was stopped counts once.
+            # Short waits, so that a suspension of the whole process counts as one of them.
             silent_s = 0.0 if self._ran.wait(GUARD_INTERVAL_S) else silent_s + GUARD_INTERVAL_S
             if silent_s >= self._limit_s:
                 print(f"TensorRT-LLM has blocked the worker for {silent_s:.0f} s: it is dead", file=sys.stderr)
@@ -99,7 +99,7 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends reading; a call that is under way may still return."""
+        """Stops reading; a call that is under way may still return."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> None:
@@ -124,7 +124,7 @@ class Poller:
 
 
 class KvEventQueue:
-    """KV events on their way to one reader. One that is too slow gets a `CacheCleared` in place of lost events."""
+    """A queue of KV events for one reader. A reader that is too slow gets a `CacheCleared` in place of lost events."""
 
     def __init__(self) -> None:
         self._events: asyncio.Queue[KvEvent | None] = asyncio.Queue()
@@ -139,10 +139,10 @@ class KvEventQueue:
             self._events.put_nowait(event)
 
     def close(self) -> None:
-        """No more events will come."""
+        """Ends `read`."""
         self._events.put_nowait(None)
 
     async def read(self) -> AsyncGenerator[KvEvent, None]:
-        """The events, until `close`."""
+        """Yields the events until `close`."""
         while (event := await self._events.get()) is not None:
             yield event

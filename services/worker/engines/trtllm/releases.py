@@ -1,7 +1,8 @@
-"""Describes what a release of TensorRT-LLM takes, ignores and refuses, from `releases.toml` and the installed library.
+"""Describes what a release of TensorRT-LLM accepts, ignores and refuses, from `releases.toml` and the installed
+library.
 
-Argument names, the scheduler's policies and the way statistics are read can be seen in the installed library, which
-then decides. Fields that a release accepts and ignores cannot; for them the version counts.
+Argument names, the scheduler's policies and the way to read statistics are found in the installed library. Fields that
+a release accepts and ignores cannot be found there; the version decides.
 """
 
 import functools
@@ -17,39 +18,39 @@ from packaging.version import InvalidVersion, Version
 
 
 class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version": "since"}):
-    """One release; in the table, what changed with it. Sets hold argument names."""
+    """One release; in `releases.toml`, what changed with it. Sets hold argument names."""
 
     version: str
     source: str = ""
     llm: frozenset[str] = frozenset()
-    """Of the constructor."""
+    """Arguments of the constructor."""
     scheduler: frozenset[str] = frozenset()
-    """In `scheduler_config`."""
+    """Names in `scheduler_config`."""
     kv_cache: frozenset[str] = frozenset()
-    """In `kv_cache_config`."""
+    """Names in `kv_cache_config`."""
     generate: frozenset[str] = frozenset()
-    """Of `generate_async`."""
+    """Arguments of `generate_async`."""
     sampling: frozenset[str] = frozenset()
-    """Of `SamplingParams`."""
+    """Arguments of `SamplingParams`."""
     ignored: dict[str, str] = {}
-    """Names in `sampling` that change nothing, and the source of that."""
+    """Names in `sampling` that have no effect, and the source of this information."""
     honoured: frozenset[str] = frozenset()
-    """Names that are not in `ignored` any more."""
+    """Names that are no longer in `ignored`."""
     refused: dict[str, frozenset[str]] = {}
     """Values that the constructor refuses."""
     waiting_queue_policy: frozenset[str] = frozenset()
     """Values of the scheduler's field."""
     sampler_type: frozenset[str] = frozenset()
     statistics: Literal["iterator", "call"] | None = None
-    """How statistics and KV events are read: by asynchronous iterators on the event loop, or by calls on a thread. The
+    """How to read statistics and KV events: with asynchronous iterators on the event loop, or calls on a thread. The
     other way blocks."""
     reports_death: bool | None = None
-    """Open requests get an error when the worker has died."""
+    """Whether open requests get an error when the worker has died."""
     refuses_long_prompts: bool | None = None
-    """The error of a prompt that does not fit has the worker's window."""
+    """Whether the error of a prompt that does not fit has the worker's window."""
 
     def after(self, change: "Release") -> "Release":
-        """This release with a later one's changes."""
+        """Returns this release with the changes of a later one."""
         fields: dict[str, Any] = {}
         for name in self.__struct_fields__:
             old, new = getattr(self, name), getattr(change, name)
@@ -59,8 +60,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
 
 
 def known_release(version: str) -> Release:
-    """The release of this version in `releases.toml`. A version that cannot be read counts as the oldest, which ignores
-    most.
+    """Returns the release of this version from `releases.toml`. A version that cannot be parsed counts as the oldest,
+    which ignores most.
 
     Raises ValueError for a release that is too old.
     """
@@ -73,21 +74,22 @@ def known_release(version: str) -> Release:
         installed = oldest
     if installed < oldest:
         raise ValueError(f"TensorRT-LLM {version} is too old: Turnwire needs 1.2 or newer")
-    known = functools.reduce(Release.after, (change for change in changes if Version(change.version) <= installed))
-    return msgspec.structs.replace(known, version=version)
+    release = functools.reduce(Release.after, (change for change in changes if Version(change.version) <= installed))
+    return msgspec.structs.replace(release, version=version)
 
 
 def installed_release(tensorrt_llm: Any, llmapi: Any) -> Release:
-    """The imported package `tensorrt_llm`, with its `tensorrt_llm.llmapi`. Raises ValueError if it is too old."""
-    known = known_release(str(getattr(tensorrt_llm, "__version__", "")))
+    """Describes the imported packages `tensorrt_llm` and `tensorrt_llm.llmapi`. Raises ValueError if they are too
+    old."""
+    release = known_release(str(getattr(tensorrt_llm, "__version__", "")))
     scheduler = getattr(llmapi, "SchedulerConfig", None)
     return msgspec.structs.replace(
-        known,
-        llm=_fields(getattr(llmapi, "TorchLlmArgs", None)) or known.llm,
+        release,
+        llm=_fields(getattr(llmapi, "TorchLlmArgs", None)) or release.llm,
         generate=_parameters(tensorrt_llm.LLM.generate_async),
         sampling=_parameters(tensorrt_llm.SamplingParams),
-        waiting_queue_policy=known.waiting_queue_policy if scheduler is None else _policies(scheduler),
-        statistics=_statistics() or known.statistics,
+        waiting_queue_policy=release.waiting_queue_policy if scheduler is None else _policies(scheduler),
+        statistics=_statistics() or release.statistics,
     )
 
 
@@ -96,24 +98,24 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def _fields(model: Any) -> frozenset[str]:
-    """Names of a pydantic model's fields."""
+    """Returns the names of a pydantic model's fields."""
     return frozenset(getattr(model, "model_fields", None) or ())
 
 
 def _policies(scheduler: Any) -> frozenset[str]:
-    """The field may be there without the value."""
-    found: set[str] = set()
+    """Returns the policies that the scheduler accepts: its field may exist without a value."""
+    accepted: set[str] = set()
     for policy in ("fcfs", "priority") if "waiting_queue_policy" in _fields(scheduler) else ():
         try:
             scheduler(waiting_queue_policy=policy)
         except (TypeError, ValueError):
             continue
-        found.add(policy)
-    return frozenset(found)
+        accepted.add(policy)
+    return frozenset(accepted)
 
 
 def _statistics() -> Literal["iterator", "call"] | None:
-    """None: this release has its proxy elsewhere."""
+    """Returns how statistics are read; None if this release has its proxy elsewhere."""
     try:
         proxy = importlib.import_module("tensorrt_llm.executor.proxy").GenerationExecutorProxy
     except (ImportError, AttributeError):

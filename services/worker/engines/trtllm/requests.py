@@ -1,4 +1,4 @@
-"""Makes arguments for TensorRT-LLM, and deltas of its outputs. Pure: nothing here imports it."""
+"""Makes arguments for TensorRT-LLM, and deltas from its outputs. Pure: does not import TensorRT-LLM."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,20 +13,20 @@ from services.worker.engines.support import chosen_first
 from services.worker.engines.trtllm.releases import Release
 
 BLOCK_TOKENS = 32
-"""TensorRT-LLM's own default for `tokens_per_block`."""
+"""TensorRT-LLM's default for `tokens_per_block`."""
 EVENT_BUFFER = 65_536
 _LARK_BACKEND = "llguidance"
 """The guided decoding backend that reads Lark."""
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED}
 _NAMES = {"logit_bias": "embedding_bias"}
-"""Arguments of `SamplingParams` that have another name than the field of `Sampling`."""
+"""Field of `Sampling` → argument of `SamplingParams`, if their names differ."""
 
 
 def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
-    """Keyword arguments for `LLM`; the worker's `engine_args` override ours, also inside nested configs.
+    """Makes the keyword arguments for `LLM`; the worker's `engine_args` override ours, also inside nested configs.
 
-    The tokenizer stays (no `skip_tokenizer_init`): guided decoding needs its vocabulary; requests set
-    `detokenize=False`, so that it costs nothing.
+    The tokenizer stays (no `skip_tokenizer_init`): guided decoding needs its vocabulary. It costs nothing, because
+    requests set `detokenize=False`.
     """
     own: dict[str, Any] = {
         "model": config.model,
@@ -47,59 +47,58 @@ def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
         own["dtype"] = config.dtype
     if config.kv_tokens is not None:
         own["kv_cache_config"]["max_tokens"] = config.kv_tokens
-    known = {name: value for name, value in own.items() if name in release.llm and value != {}}
-    return _merged({"model": config.model} | known, config.engine_args or {})
+    accepted = {name: value for name, value in own.items() if name in release.llm and value != {}}
+    return _merged({"model": config.model} | accepted, config.engine_args or {})
 
 
 def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | None = None) -> dict[str, str]:
-    """The features that an engine built with `arguments` lacks for a model with so many tokens, and why."""
+    """Returns the features that an engine built with `arguments` lacks, and why. `vocab_size`: None if unknown."""
     name = f"TensorRT-LLM {release.version}"
     cache = arguments.get("kv_cache_config") or {}
     scheduler = arguments.get("scheduler_config") or {}
-    found: dict[str, str] = {}
+    lacks: dict[str, str] = {}
     for field, required in SAMPLING_FIELDS.items():
         own = _NAMES.get(field, field)
         if own not in release.sampling:
-            found[required.feature] = f"{name} has no {own}"
+            lacks[required.feature] = f"{name} has no {own}"
         elif own in release.ignored:
-            found[required.feature] = f"{name} accepts and ignores {own}"
+            lacks[required.feature] = f"{name} accepts and ignores {own}"
     if not vocab_size:
-        found["logit_bias"] = "the size of the vocabulary is not known"
+        lacks["logit_bias"] = "the size of the vocabulary is not known"
     if not arguments.get("guided_decoding_backend"):
-        found |= dict.fromkeys(("guided", "grammar"), "guided_decoding_backend is not set")
+        lacks |= dict.fromkeys(("guided", "grammar"), "guided_decoding_backend is not set")
     elif arguments.get("skip_tokenizer_init"):
-        found |= dict.fromkeys(("guided", "grammar"), "skip_tokenizer_init leaves it without a vocabulary")
+        lacks |= dict.fromkeys(("guided", "grammar"), "skip_tokenizer_init leaves it without a vocabulary")
     elif arguments["guided_decoding_backend"] != _LARK_BACKEND:
-        found["grammar"] = f'needs engine_args {{"guided_decoding_backend": "{_LARK_BACKEND}"}}'
+        lacks["grammar"] = f'needs engine_args {{"guided_decoding_backend": "{_LARK_BACKEND}"}}'
     if not cache.get("enable_block_reuse", True):
-        found["prefix_cache"] = found["kv_events"] = "enable_block_reuse is off"
+        lacks["prefix_cache"] = lacks["kv_events"] = "enable_block_reuse is off"
     elif not cache.get("event_buffer_max_size"):
-        found["kv_events"] = "event_buffer_max_size is 0"
+        lacks["kv_events"] = "event_buffer_max_size is 0"
     elif cache.get("kv_events_config"):
-        found["kv_events"] = "with kv_events_config they are published elsewhere"
+        lacks["kv_events"] = "with kv_events_config they are published elsewhere"
     if "cache_salt" not in release.generate:
-        found["salt"] = f"{name} has no cache_salt"
+        lacks["salt"] = f"{name} has no cache_salt"
     if "priority" not in release.generate or "priority" not in release.waiting_queue_policy:
-        found["priority"] = f"{name} has no scheduling by priority"
+        lacks["priority"] = f"{name} has no scheduling by priority"
     elif scheduler.get("waiting_queue_policy") != "priority":
-        found["priority"] = "waiting_queue_policy is not priority"
-    return found
+        lacks["priority"] = "waiting_queue_policy is not priority"
+    return lacks
 
 
 def sampling_arguments(
     request: EngineRequest, own: Sampling, eos_ids: Sequence[int], release: Release
 ) -> dict[str, Any]:
-    """Keyword arguments for a `SamplingParams` of this request alone: `generate_async` changes the one that it gets.
+    """Makes keyword arguments for a `SamplingParams` of this request alone: `generate_async` changes its argument.
 
-    `own`: the model's defaults. Fields of `Sampling` go by their own names. The caller adds `logit_bias` and guided
-    decoding, for which classes are needed.
+    `own`: the model's defaults. Fields of `Sampling` keep their names. The caller adds `logit_bias` and guided
+    decoding, which need classes of the library.
 
     Raises Invalid for `min_tokens` with several stop ids.
     """
     sampling = with_defaults(request.sampling, own)
     end = end_token(request, eos_ids)
-    # Without stop ids nothing ends the turn but its limit. An end id must be given all the same, or SamplingParams
-    # takes the tokenizer's.
+    # Without stop ids only the limit ends the turn. SamplingParams still needs an end id, or it uses the tokenizer's.
     end_id = end if end is not None else next(iter(eos_ids), -1)
     others = [token for token in request.stop_ids if token != end]
     if others and sampling.min_tokens:
@@ -111,28 +110,28 @@ def sampling_arguments(
         "pad_id": end_id,
         "stop_token_ids": others or None,
         "ignore_eos": end is None,
-        # 0 is refused; the one token is dropped.
+        # 0 is refused; the token is dropped.
         "max_tokens": max(1, sampling.max_tokens or 0),
         "min_tokens": sampling.min_tokens or None,
         "detokenize": False,
-        # Otherwise the last step removes the stop token from the ids.
+        # Else the last step removes the stop token from the ids.
         "include_stop_str_in_output": True,
         "top_k": max(0, sampling.top_k) if sampling.top_k is not None else None,  # -1 is refused, 0 is off
-        # 0 would switch them off.
+        # 0 would switch log probabilities off.
         "logprobs": max(1, sampling.logprobs) if sampling.logprobs is not None else None,
     }
-    taken = release.sampling - set(release.ignored)  # of the ignored ones, only the model's own defaults come so far
-    return {name: value for name, value in arguments.items() if value is not None and name in taken}
+    accepted = release.sampling - set(release.ignored)  # ignored ones are refused before, except the model's defaults
+    return {name: value for name, value in arguments.items() if value is not None and name in accepted}
 
 
 def end_token(request: EngineRequest, eos_ids: Sequence[int]) -> int | None:
-    """The one stop id that TensorRT-LLM takes as its end id, a real end token if there is one; the others go where stop
-    words go. None: the request has no stop ids."""
+    """Returns the stop id for TensorRT-LLM's one end id, an end token of the model if there is one; the others become
+    stop words. None: the request has no stop ids."""
     return next((token for token in eos_ids if token in request.stop_ids), next(iter(request.stop_ids), None))
 
 
 def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
-    """The row over the whole vocabulary that is added to the scores (`embedding_bias`)."""
+    """Makes the row over the whole vocabulary that is added to the scores (`embedding_bias`)."""
     row = [0.0] * vocab_size
     for token, bias in logit_bias.items():
         row[token] = bias
@@ -140,18 +139,18 @@ def bias_row(logit_bias: Mapping[int, float], vocab_size: int) -> list[float]:
 
 
 def generate_arguments(request: EngineRequest, release: Release) -> dict[str, Any]:
-    """Keyword arguments for `generate_async`, beside the prompt and its sampling."""
+    """Makes the keyword arguments for `generate_async`, except the prompt and its sampling."""
     arguments: dict[str, Any] = {"streaming": True}
     if request.cache_salt is not None and "cache_salt" in release.generate:
         arguments["cache_salt"] = request.cache_salt
     if request.priority and "priority" in release.generate:
-        # Any whole number in the range of 0 to 1, in order, with 0 at the default of 0.5.
+        # Maps all numbers to 0 to 1, in order; 0 becomes the default of 0.5.
         arguments["priority"] = 0.5 + request.priority / (2.0 * (1.0 + abs(request.priority)))
     return arguments
 
 
 class Progress:
-    """Turns one request's output, an object that the engine changes in place, into deltas."""
+    """Turns one request's output, which the engine changes in place, into deltas."""
 
     def __init__(self, request: EngineRequest, eos_ids: Sequence[int]) -> None:
         self._prompt = len(request.token_ids)
@@ -164,11 +163,11 @@ class Progress:
         self._started = False
 
     def take(self, output: Any) -> Delta:
-        """The new tokens of `output`. Raises EngineFailed for an end that the contract does not have.
+        """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the contract does not have.
 
-        `token_ids` holds all tokens so far. It may get shorter at the end, where stop words are cut off, so that the
-        cursor may stand behind it. Whether the end id is among them depends on the backend: both are accepted. A stop
-        token that stands last is held back until the engine reports whether it was the end.
+        `token_ids` holds all tokens so far. At the end, stop words are cut off, so that it may be shorter than before.
+        Whether it contains the end id depends on the backend. A stop token in the last place is held back until the
+        engine reports whether it was the end.
         """
         if not output.outputs:
             raise EngineFailed("TensorRT-LLM sent a response without an output")
@@ -194,31 +193,32 @@ class Progress:
                 named = out.stop_reason if isinstance(out.stop_reason, int) else self._end_id
                 delta.stop_id = named if stop_id is None else stop_id
         if self._logprobs is not None:
-            found = self._chosen(out.logprobs or [], ids if stop_id is None else [*ids, stop_id])
-            delta.logprobs = found[: len(delta.ids)]
-            if delta.stop_id is not None and len(found) > len(ids):
-                delta.stop_logprobs = found[len(ids)]
+            rows = self._chosen(out.logprobs or [], ids if stop_id is None else [*ids, stop_id])
+            delta.logprobs = rows[: len(delta.ids)]
+            if delta.stop_id is not None and len(rows) > len(ids):
+                delta.stop_logprobs = rows[len(ids)]
         self._seen += len(ids)
         return delta
 
     @property
     def cut_at(self) -> int | None:
-        """The window, where a turn with finish LENGTH has less than its `max_tokens`: the worker cuts them silently."""
+        """The window, if a turn with finish LENGTH has less than its `max_tokens`: the worker cuts it silently."""
         return self._prompt + self._seen if self._seen < self._max_tokens else None
 
     def _chosen(self, logprobs: Sequence[Any], ids: Sequence[int]) -> list[list[tuple[int, float]]]:
-        """Each id's (token, log probability) pairs, the chosen one first. Either dicts by token, or plain numbers."""
-        found: list[list[tuple[int, float]]] = []
+        """Returns each id's (token, log probability) pairs, the chosen one first. Entries are dicts by token or
+        numbers."""
+        rows: list[list[tuple[int, float]]] = []
         for token, entry in zip(ids, logprobs[self._seen :], strict=False):
             pairs: dict[int, Any] = dict(entry) if isinstance(entry, Mapping) else {token: entry}
             values = {key: float(getattr(value, "logprob", value)) for key, value in pairs.items()}
-            found.append(chosen_first(token, values, self._logprobs))
-        return found
+            rows.append(chosen_first(token, values, self._logprobs))
+        return rows
 
 
-def _merged(own: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(own: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(own)
-    for name, value in given.items():
+    for name, value in overrides.items():
         mine = merged.get(name)
         merged[name] = _merged(mine, value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
     return merged

@@ -1,7 +1,7 @@
-"""The vLLM engine, over `AsyncLLM`, 0.32 and 0.33, on a GPU or a CPU.
+"""The vLLM engine, over `AsyncLLM` of 0.32 and 0.33, on a GPU or a CPU.
 
-vLLM runs the model in a process of its own, which sends each step's outputs to this one over ZMQ. The process must
-guard its entry point with `if __name__ == "__main__"`: the engine's processes import the main module again.
+vLLM runs the model in a process of its own, which sends each step's outputs to this one over ZMQ. This process must
+guard its entry point with `if __name__ == "__main__"`: vLLM's processes import the main module again.
 """
 
 import dataclasses
@@ -11,12 +11,23 @@ from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
+from typing_extensions import override
+
 from schemas.control import Load
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
-from services.worker.engine import FEATURES, EngineInfo, EngineRequest, EngineSupport, KvEvent, Sink
+from services.worker.engine import (
+    FEATURES,
+    Engine,
+    EngineInfo,
+    EngineRequest,
+    EngineSupport,
+    KvEvent,
+    KvEventSource,
+    Sink,
+)
 from services.worker.engines.support import OpenTurn, OpenTurns, decode_one, guided_arguments, in_daemon_thread, run_for
 from services.worker.engines.vllm.kv_reader import KvEventReader
 from services.worker.engines.vllm.parent import PLUGIN
@@ -30,14 +41,14 @@ from services.worker.engines.vllm.requests import (
 )
 
 STOP_SHARE = 0.5
-"""Of the time to stop: for vLLM's processes to end by themselves."""
+"""Share of the time to stop in which vLLM's processes may end by themselves."""
 DEATH = "its process has ended; the log has vLLM's own error"
 PRIORITY_STEPS = 1000
-"""vLLM's whole priorities for a difference of 1 between ours."""
+"""Difference of vLLM's integer priorities for a difference of 1 between ours."""
 
 
-class VllmEngine:
-    """`Engine` over `AsyncLLM`."""
+class VllmEngine(Engine, KvEventSource):
+    """An engine over `AsyncLLM`."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -51,7 +62,7 @@ class VllmEngine:
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
-        """See `Explainable.explain`. Imports vLLM, which takes ten seconds or more."""
+        """Explains the engine (`Explainable`). Imports vLLM, which takes ten seconds or more."""
         names = _Names()
         arguments = engine_arguments(config)
         if unknown := sorted(arguments.keys() - {field.name for field in dataclasses.fields(names.engine_args)}):
@@ -59,9 +70,9 @@ class VllmEngine:
         lacks = lacking(arguments, names.sampling.__struct_fields__)
         return EngineSupport(names.version, FEATURES - lacks.keys(), lacks)
 
+    @override
     async def start(self) -> EngineInfo:
-        """Builds the engine, which takes a minute or more (it loads, compiles and captures), on a thread, and decodes a
-        token.
+        """Builds the engine on a thread (it loads, compiles and captures for a minute or more), and decodes a token.
 
         Raises EngineFailed, with vLLM's message, if it cannot be built; ImportError if it is not installed.
         """
@@ -70,19 +81,19 @@ class VllmEngine:
             self._reader = KvEventReader()
         try:
             self._info = await in_daemon_thread(lambda: self._build(arguments), "vllm-build")
-            # Some code is compiled at the first request only, for log probabilities for minutes on a slow CPU.
+            # Some code is compiled at the first request. For log probabilities this takes minutes on a slow CPU.
             await decode_one(self, Sampling(max_tokens=1, logprobs=0))
         except Exception as error:
             await self.stop(1.0)
             if isinstance(error, ImportError):
                 raise
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
-        # Not before the first token, which may take longer than the watchdog waits.
+        # After the first token, which may take longer than the watchdog waits.
         self._turns.watch(self._config.watchdog_s, lambda: DEATH if self._llm.errored else None)
         return self._info
 
+    @override
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
-        """See `Engine.open`."""
         turn = self._turns.open(request.id, sink)
         try:
             outputs = self._submit(request)
@@ -93,22 +104,23 @@ class VllmEngine:
         turn.run(self._pump(turn, outputs, Progress(request)))
         return turn
 
+    @override
     def load(self) -> Load:
-        """See `Engine.load`."""
         return self._turns.load(self._info.slots, self._config.queue_limit, self._kv_used)
 
+    @override
     def healthy(self) -> bool:
-        """See `Engine.healthy`."""
         return self._turns.death is None
 
+    @override
     async def kv_events(self) -> AsyncGenerator[KvEvent, None]:
-        """See `KvEventSource.kv_events`."""
         if self._reader is not None and self._info.block_tokens is not None:
             async for event in self._reader.read(self._info.block_tokens):
                 yield event
 
+    @override
     async def stop(self, grace_s: float) -> None:
-        """See `Engine.stop`. Whatever is left of vLLM's processes then ends with this one (`parent`)."""
+        """Stops as `Engine.stop`. Processes of vLLM that are left end with this one (`parent`)."""
         self._turns.stop()
         if self._reader is not None:
             self._reader.close()
@@ -117,7 +129,7 @@ class VllmEngine:
             await run_for(grace_s, lambda: llm.shutdown(timeout=grace_s * STOP_SHARE), "vllm-shutdown")
 
     def _submit(self, request: EngineRequest) -> Any:
-        """An iterator over the request's outputs. vLLM checks some values here, and the others at the first step."""
+        """Returns an iterator over the request's outputs. vLLM checks some values here, others at the first step."""
         names = self._vllm
         arguments = sampling_arguments(request, self._facts.sampling)
         try:
@@ -128,7 +140,7 @@ class VllmEngine:
             raise Invalid(_refusal(error)) from error
         ids = prompt_ids(request, self._info.max_model_len)
         prompt = names.tokens_input(ids, cache_salt=request.cache_salt)
-        # vLLM's priorities are whole numbers, and the smaller ones are sooner.
+        # vLLM's priorities are integers; smaller ones are sooner.
         priority = -round(request.priority * PRIORITY_STEPS)
         return self._llm.generate(prompt, sampling, request.id, priority=priority)
 
@@ -152,13 +164,13 @@ class VllmEngine:
             turn.fail(EngineFailed(f"vLLM: {error.__cause__ or error!r}"))
 
     def _stepped(self, stats: Any) -> None:
-        """A step has been run, also one of a long prefill, which has no outputs."""
+        """Notes a step, also one of a long prefill, which has no outputs."""
         self._turns.stepped()
         if stats is not None:
             self._kv_used = min(1.0, float(stats.kv_cache_usage))
 
     def _build(self, arguments: dict[str, Any]) -> EngineInfo:
-        """On a thread of its own."""
+        """Builds the engine. Runs on a thread of its own."""
         _set_environment(os.environ)
         self._facts = read_facts(self._config.model)
         self._vllm = names = _Names()
@@ -189,7 +201,7 @@ class VllmEngine:
 
 
 class _Names:
-    """The parts of vLLM that are used. Importing it takes ten seconds or more."""
+    """The names of vLLM that are used. The construction imports vLLM, which takes ten seconds or more."""
 
     def __init__(self) -> None:
         load = importlib.import_module
@@ -208,7 +220,7 @@ class _Names:
 
 
 def _step_logger(base: Any, on_step: Callable[[Any], None]) -> Any:
-    """A class for vLLM's `stat_loggers`, which calls `on_step` with the scheduler's statistics (None: not now)."""
+    """Makes a class for vLLM's `stat_loggers` that calls `on_step` with the scheduler's statistics, or None."""
 
     class StepLogger(base):  # type: ignore[misc]
         def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
@@ -224,14 +236,14 @@ def _step_logger(base: Any, on_step: Callable[[Any], None]) -> Any:
 
 
 def _as_configs(arguments: Mapping[str, Any], engine_args: Any) -> dict[str, Any]:
-    """The arguments with an object of vLLM's in place of a JSON object, where vLLM takes no other."""
-    made = dict(arguments)
+    """Returns the arguments, with an object of vLLM in place of a JSON object that vLLM does not accept."""
+    converted = dict(arguments)
     for field in dataclasses.fields(engine_args):
-        if isinstance(made.get(field.name), Mapping) and not isinstance(field.type, str):
+        if isinstance(converted.get(field.name), Mapping) and not isinstance(field.type, str):
             from pydantic import TypeAdapter  # vLLM's own dependency
 
-            made[field.name] = TypeAdapter(field.type).validate_python(made[field.name])
-    return made
+            converted[field.name] = TypeAdapter(field.type).validate_python(converted[field.name])
+    return converted
 
 
 def _refusal(error: Exception) -> str:
@@ -239,9 +251,9 @@ def _refusal(error: Exception) -> str:
 
 
 def _set_environment(environ: MutableMapping[str, str]) -> None:
-    """vLLM's settings are environment variables, which it reads when it is imported."""
+    """Sets environment variables, from which vLLM reads its settings when it is imported."""
     environ.setdefault("VLLM_NO_USAGE_STATS", "1")  # it would report its use to its makers
-    # A fork of a process with threads may inherit a lock that nothing releases.
+    # The fork of a process with threads may inherit a lock that is never released.
     environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     plugins = environ.get("VLLM_PLUGINS")
     if plugins and PLUGIN not in plugins.split(","):

@@ -1,7 +1,7 @@
 """Translates vLLM's KV events. Pure.
 
 vLLM publishes batches over ZMQ, numbered without gaps, as msgpack (`vllm.distributed.kv_events.KVEventBatch`, 0.32 and
-0.33). The types here have the fields that are used; msgspec skips others, such as those of newer releases.
+0.33). The types here have the fields that are used; msgspec skips all others.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from msgspec import Struct
 from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 _DEVICE = "GPU"
-"""The medium of the engine's own cache, on a CPU, too; others are tiers to which blocks are offloaded."""
+"""The medium of the engine's own cache, also on a CPU. Blocks are offloaded to other media."""
 _WHOLE_PROMPT = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
-"""Kinds of layers whose blocks hold a whole prompt. Other groups of a hybrid model keep windows or states."""
+"""Kinds of layers with blocks that hold a whole prompt. Other groups of a hybrid model keep windows or states."""
 
 
 class _Stored(Struct, tag="BlockStored"):
@@ -25,7 +25,7 @@ class _Stored(Struct, tag="BlockStored"):
     block_size: int
     medium: str | None = None
     extra_keys: list[list[Any] | None] | None = None
-    """Per block what its hash has beside the tokens: of a text prompt the salt, in the first block alone."""
+    """For each block, what its hash covers besides the tokens: for a text prompt the salt, in the first block only."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
 
@@ -49,8 +49,8 @@ _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 
 class KvTranslator:
-    """Turns batches into `KvEvent`s, in order. Blocks that were found in the cache are announced again, so that after
-    lost events the index fills up by itself."""
+    """Turns batches into `KvEvent`s, in order. vLLM also announces blocks that it finds in its cache, so that the index
+    recovers from lost events."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
@@ -58,8 +58,8 @@ class KvTranslator:
         self._other_groups: set[int | None] = set()
 
     def translate(self, number: int, payload: bytes) -> list[KvEvent]:
-        """The events of the batch with this number. A gap in the numbers, or a batch of unknown form, clears the
-        cache."""
+        """Translates the batch with this number. A gap in the numbers, or an unreadable batch, becomes a
+        `CacheCleared`."""
         gap = self._next is not None and number != self._next
         self._next = number + 1
         translated: list[KvEvent] = [CacheCleared()] if gap else []

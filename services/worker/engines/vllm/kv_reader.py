@@ -11,15 +11,15 @@ from services.worker.engine import KvEvent
 from services.worker.engines.vllm.events import KvTranslator
 
 BUFFERED_BATCHES = 100_000
-"""As many as vLLM itself holds for a slow reader (`KVEventsConfig.hwm`)."""
+"""The number that vLLM itself keeps for a slow reader (`KVEventsConfig.hwm`)."""
 
 
 class KvEventReader:
-    """One subscription. Made on the event loop, before the engine: what no socket has subscribed to is lost."""
+    """One subscription. To be made on the event loop, before the engine: events without a subscriber are lost."""
 
     def __init__(self) -> None:
         zmq = importlib.import_module("zmq")
-        # A directory of this user alone: the events contain the prompts' tokens.
+        # A private directory: the events contain the prompts' tokens.
         self._directory = tempfile.mkdtemp(prefix="turnwire-kv-")
         self.endpoint = f"ipc://{self._directory}/events"
         self._context = importlib.import_module("zmq.asyncio").Context()
@@ -31,14 +31,14 @@ class KvEventReader:
         self._closed = False
 
     async def read(self, block_tokens: int) -> AsyncGenerator[KvEvent, None]:
-        """The events, until `close`."""
+        """Yields the events until `close`."""
         translator = KvTranslator(block_tokens)
         while not self._closed:
             try:
                 _, number, payload = await self._socket.recv_multipart()
             except asyncio.CancelledError:
                 if self._closed:
-                    return  # closing the socket cancels what waits for it
+                    return  # closing the socket cancels its waits
                 raise
             for event in translator.translate(int.from_bytes(number, "big"), payload):
                 yield event

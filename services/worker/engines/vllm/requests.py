@@ -1,6 +1,6 @@
-"""Makes arguments for vLLM, and deltas of its outputs. Pure: nothing here imports it.
+"""Makes arguments for vLLM, and deltas from its outputs. Pure: does not import vLLM.
 
-Written to the API of 0.32 and 0.33 (`AsyncEngineArgs`, `SamplingParams`, `RequestOutput`), and run with 0.32 on a CPU.
+Written for the API of 0.32 and 0.33 (`AsyncEngineArgs`, `SamplingParams`, `RequestOutput`); run with 0.32 on a CPU.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,20 +15,20 @@ from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
 from services.worker.engines.support import chosen_first, guided_arguments
 
 _BLOCK_TOKENS = 16
-"""vLLM's own default on a GPU (`CacheConfig.DEFAULT_BLOCK_SIZE`)."""
+"""vLLM's default on a GPU (`CacheConfig.DEFAULT_BLOCK_SIZE`)."""
 _LARK_BACKEND = "guidance"
-"""llguidance, which reads Lark. The other backends, and the automatic choice, do not take all of it."""
+"""llguidance, which reads all of Lark; the other backends and the automatic choice do not."""
 _MAX_SEED = 2**63 - 1
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.CANCELLED}
 
 
 def engine_arguments(config: WorkerConfig) -> dict[str, Any]:
-    """Keyword arguments for `AsyncEngineArgs`; the worker's `engine_args` override ours.
+    """Makes the keyword arguments for `AsyncEngineArgs`; the worker's `engine_args` override ours.
 
-    Prefix caching is vLLM's default, where a model can have it. The tokenizer stays (no `skip_tokenizer_init`): guided
-    decoding needs its vocabulary; requests set `detokenize=False`, so that it costs nothing.
+    Prefix caching is on by default if the model allows it. The tokenizer stays (no `skip_tokenizer_init`): guided
+    decoding needs its vocabulary. It costs nothing, because requests set `detokenize=False`.
     """
-    given = config.engine_args or {}
+    overrides = config.engine_args or {}
     own: dict[str, Any] = {
         "model": config.model,
         "trust_remote_code": config.trust_remote_code,
@@ -40,13 +40,13 @@ def engine_arguments(config: WorkerConfig) -> dict[str, Any]:
     if config.max_model_len is not None:
         own["max_model_len"] = config.max_model_len
     if config.kv_tokens is not None:
-        own["block_size"] = size = int(given.get("block_size") or _BLOCK_TOKENS)
+        own["block_size"] = size = int(overrides.get("block_size") or _BLOCK_TOKENS)
         own["num_gpu_blocks_override"] = config.kv_tokens // size + 1  # vLLM keeps one block for itself
-    return own | given
+    return own | overrides
 
 
 def publishes_events(arguments: Mapping[str, Any]) -> bool:
-    """Whether an engine with these arguments can publish KV events on one local socket."""
+    """Returns whether an engine with these arguments can publish KV events on one local socket."""
     return (
         arguments.get("enable_prefix_caching") is not False
         and arguments.get("data_parallel_size", 1) == 1
@@ -55,52 +55,52 @@ def publishes_events(arguments: Mapping[str, Any]) -> bool:
 
 
 def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, caches: bool = True) -> dict[str, str]:
-    """The features that an engine with these arguments lacks, and why.
+    """Returns the features that an engine with these arguments lacks, and why.
 
-    `sampling_fields`: what the installed `SamplingParams` has; `caches`: the engine has a prefix cache, which some
-    models cannot have.
+    `sampling_fields`: the fields of the installed `SamplingParams`; `caches`: whether the engine has a prefix cache,
+    which some models cannot have.
     """
-    found = {
+    lacks = {
         field.feature: "this release of vLLM has no such sampling parameter"
         for name, field in SAMPLING_FIELDS.items()
         if name not in sampling_fields
     }
     if arguments.get("speculative_config") is not None:
-        found |= dict.fromkeys(("min_p", "logit_bias"), "vLLM refuses it with speculative decoding")
+        lacks |= dict.fromkeys(("min_p", "logit_bias"), "vLLM refuses it with speculative decoding")
     if (mode := arguments.get("logprobs_mode", "raw_logprobs")) != "raw_logprobs":
-        found |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
+        lacks |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
     if arguments.get("skip_tokenizer_init"):
-        found |= dict.fromkeys(("guided", "grammar"), "engine_args.skip_tokenizer_init is set")
+        lacks |= dict.fromkeys(("guided", "grammar"), "engine_args.skip_tokenizer_init is set")
     elif guided_backend(arguments) != _LARK_BACKEND:
-        found["grammar"] = f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
+        lacks["grammar"] = f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
     if (policy := arguments["scheduling_policy"]) != "priority":
-        found["priority"] = f"engine_args.scheduling_policy is {policy}"
+        lacks["priority"] = f"engine_args.scheduling_policy is {policy}"
     if not publishes_events(arguments):
-        found["kv_events"] = "engine_args set kv_events_config or data_parallel_size"
+        lacks["kv_events"] = "engine_args set kv_events_config or data_parallel_size"
     if not caches or arguments.get("enable_prefix_caching") is False:
-        found |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off, or impossible for this model")
-    return found
+        lacks |= dict.fromkeys(("prefix_cache", "kv_events"), "prefix caching is off, or impossible for this model")
+    return lacks
 
 
 def guided_backend(arguments: Mapping[str, Any]) -> str:
-    """The library for structured output, by its name in vLLM. One engine has one for all requests."""
+    """Returns vLLM's name of the library for structured output. An engine has one for all requests."""
     config = arguments.get("structured_outputs_config")
-    found = config.get("backend") if isinstance(config, Mapping) else getattr(config, "backend", None)
-    return str(found or "auto")
+    name = config.get("backend") if isinstance(config, Mapping) else getattr(config, "backend", None)
+    return str(name or "auto")
 
 
 def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
-    """Keyword arguments for `SamplingParams`, without what needs a class of vLLM. `own`: the model's defaults."""
+    """Makes keyword arguments for `SamplingParams`, except those with classes of vLLM. `own`: the model's defaults."""
     sampling = with_defaults(request.sampling, own)
-    most = max(1, sampling.max_tokens or 0)  # 0 is refused; the one token is dropped
+    most = max(1, sampling.max_tokens or 0)  # 0 is refused; the token is dropped
     arguments = {name: getattr(sampling, name) for name in SAMPLING_FIELDS} | {
-        # In range for every sampler, and never -1, which means none.
+        # In the range of every sampler, and never -1, which means no seed.
         "seed": None if sampling.seed is None else sampling.seed & _MAX_SEED,
         "logit_bias": sampling.logit_bias or None,
         "max_tokens": most,
         "min_tokens": None if sampling.min_tokens is None else min(sampling.min_tokens, most),
         "stop_token_ids": list(request.stop_ids),
-        # The stop ids are all that ends a turn; but a grammar ends with the tokenizer's own end token.
+        # Only the stop ids end a turn, except that a grammar ends with the tokenizer's end token.
         "ignore_eos": guided_arguments(request) is None,
         "detokenize": False,
     }
@@ -108,14 +108,14 @@ def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
 
 
 def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
-    """The prompt as vLLM takes it. It refuses one that fills the window, which leaves no room for a token; a prefill of
-    such a prompt leaves its last token out, which could not be found in the cache anyway."""
+    """Returns the prompt for vLLM, which refuses one that fills the window and leaves no room for a token. A prefill of
+    such a prompt omits its last token, which is never found in the cache anyway."""
     ids = list(request.token_ids)
     return ids[:-1] if len(ids) == max_model_len else ids
 
 
 class Progress:
-    """Turns the outputs of one request, each of which has what is new (`RequestOutputKind.DELTA`), into deltas."""
+    """Turns the outputs of one request, which hold only new tokens (`RequestOutputKind.DELTA`), into deltas."""
 
     def __init__(self, request: EngineRequest) -> None:
         self._logprobs = request.sampling.logprobs
@@ -123,7 +123,8 @@ class Progress:
         self._started = False
 
     def take(self, output: Any) -> Delta:
-        """The new tokens of `output`. Raises EngineFailed for an end that the contract does not have."""
+        """Returns the new tokens of `output`. Raises EngineFailed for a finish reason that the contract does not
+        have."""
         (out,) = output.outputs
         ids = list(out.token_ids)
         finish = None if out.finish_reason is None else _FINISH.get(out.finish_reason)
@@ -148,6 +149,6 @@ class Progress:
 
 
 def _waited_s(stats: Any) -> float | None:
-    """From a request's `RequestStateStats`, which an engine with `disable_log_stats` does not make."""
+    """Reads a request's `RequestStateStats`, which an engine with `disable_log_stats` does not make."""
     queued, scheduled = getattr(stats, "queued_ts", 0.0), getattr(stats, "scheduled_ts", 0.0)
     return max(scheduled - queued, 0.0) if queued and scheduled else None

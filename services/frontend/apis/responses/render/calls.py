@@ -1,10 +1,11 @@
-"""The output items of calls: functions, freeform tools, built-in tools, and searches that this server runs."""
+"""Renders the output items of calls: functions, freeform tools, built-in tools, and searches that this server runs."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from typing_extensions import override
 
 from schemas.events import BlockStart, BlockStop, HostedResult, TokenLogprob
 from services.frontend.apis.responses.render.events import EventWriter
@@ -15,7 +16,7 @@ from services.frontend.apis.shared.tools import FreeformInput
 from services.frontend.turns.hosted.tools import hosted_argument, pack
 
 ID_PREFIXES = {"tool_search": "tsc", "local_shell": "lsh", "shell": "sh", "apply_patch": "apc"}
-"""By the kind of built-in tool."""
+"""Prefixes of item ids, by the kind of built-in tool."""
 
 
 class FunctionItem(OutputItem):
@@ -31,18 +32,18 @@ class FunctionItem(OutputItem):
         self.name = name
         self.call_id = call_id
 
+    @override
     def begin(self) -> None:
-        """See `OutputItem.begin`."""
         self.writer.item("added", self.index, self._json("in_progress"))
 
+    @override
     def end(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.end`."""
         if stop.complete and not self.pieces:
             self.add("{}")
         return super().end(stop)
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         return self._json("completed" if stop.complete else "incomplete")
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
@@ -71,12 +72,12 @@ class CustomItem(FunctionItem):
         self.plain = False
         self._input = FreeformInput()
 
+    @override
     def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """See `OutputItem.add`."""
         super().add(self._input.feed(text))
 
+    @override
     def end(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.end`."""
         if stop.complete:
             OutputItem.add(self, self._input.end())  # an input that was not spelled as expected
         return OutputItem.end(self, stop)
@@ -88,8 +89,8 @@ class CustomItem(FunctionItem):
 
 
 class BuiltInItem(OutputItem):
-    """A call of a built-in tool, sent when it is complete. With invalid arguments it becomes a function call: then the
-    client returns an error to the model."""
+    """A call of a built-in tool, sent when it is complete. With invalid arguments it becomes a function call, for which
+    the client returns an error to the model."""
 
     dispatch = "tool_call_dispatch"
 
@@ -99,8 +100,8 @@ class BuiltInItem(OutputItem):
         self._call_id = call_id
         self._function = FunctionItem(writer, turn, index, name, call_id)
 
+    @override
     def end(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.end`."""
         item = super().end(stop)
         if item is None and stop.complete:
             self._function.begin()
@@ -108,8 +109,8 @@ class BuiltInItem(OutputItem):
             item = self._function.end(stop)
         return item
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         members = _built_in_call(self._kind, self.text or "{}") if stop.complete else None
         if members is None:
             return None
@@ -123,15 +124,15 @@ class BuiltInItem(OutputItem):
 
 
 class SearchItem(OutputItem):
-    """A call of web search or web fetch. At the end of its block the search begins."""
+    """A call of web search or web fetch. The search begins at the end of its block."""
 
     def __init__(self, writer: EventWriter, turn: str, index: int, start: BlockStart) -> None:
         super().__init__(writer, f"ws_{turn}{index:03d}", index)
         self.call_id = start.call_id or ""
         self._kind = start.name or ""
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         return self.json("in_progress") if stop.complete else None
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
@@ -140,7 +141,7 @@ class SearchItem(OutputItem):
         self._event("web_search_call.searching", {})
         return False
 
-    def found(self, result: HostedResult, *, with_sources: bool) -> Raw:
+    def finish(self, result: HostedResult, *, with_sources: bool) -> Raw:
         """Ends the search, and returns the item."""
         sources = [source.url for source in result.sources] if with_sources else None
         item = self.json("failed" if result.error else "completed", sources)
@@ -149,7 +150,7 @@ class SearchItem(OutputItem):
         return item
 
     def json(self, status: str, sources: Sequence[str] | None = None) -> Raw:
-        """The item in some state."""
+        """The item with a status."""
         argument = hosted_argument(self._kind, self.text)
         action: dict[str, Any] = {"type": "open_page", "url": argument}
         if self._kind == "web_search":
@@ -160,8 +161,8 @@ class SearchItem(OutputItem):
 
 
 def results_item(id: str, results: Sequence[HostedResult]) -> Raw:
-    """The item that carries results to the next request. A `web_search_call` has none, and agents keep nothing but its
-    own members; what every agent returns unchanged is the `encrypted_content` of reasoning."""
+    """The item that carries results to the next request, in the `encrypted_content` of reasoning, which every agent
+    returns unchanged. A `web_search_call` has no member for results, and agents drop members that they do not know."""
     return raw({"id": id, "type": "reasoning", "summary": [], "encrypted_content": pack(msgspec.json.encode(results))})
 
 
@@ -198,7 +199,7 @@ _object = msgspec.json.Decoder(dict[str, Raw])
 
 
 def _built_in_call(kind: str, arguments: str) -> dict[str, Any] | None:
-    """The members that a complete call of a built-in tool has of its own; None where the arguments are invalid."""
+    """The members that are specific to a complete call of a built-in tool; None where the arguments are invalid."""
     try:
         if kind == "local_shell":
             action = _local_shell.decode(arguments)

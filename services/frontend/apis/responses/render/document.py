@@ -1,4 +1,4 @@
-"""The state of one Response, from which its document is made."""
+"""Keeps the state of one Response, and makes its document."""
 
 from msgspec import Raw
 
@@ -28,28 +28,28 @@ class ResponseState:
         self.usage: Usage | None = None
         self.failure: ErrorInfo | None = None
         self.tokens = TokenReport()
-        """In the document when the Response is over."""
+        """Token ids, in the document once the Response has ended."""
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether the Response has ended."""
         return self.status != "in_progress"
 
     def cut_by(self, finish: Finish) -> bool:
-        """Whether a limit ended the turn before the model was done. A prefill generates nothing."""
+        """Whether a limit ended the turn early. A prefill, which generates nothing, is not cut."""
         return finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT) and not self.shape.prefill
 
     def finish(self, usage: Usage, *, cut: bool) -> None:
-        """The turn ended by itself."""
+        """Ends the Response of a finished turn. `cut`: a limit ended it early."""
         self.usage = usage + self.shape.spent
         self.status = "incomplete" if cut else "completed"
 
     def fail(self, info: ErrorInfo) -> None:
-        """The turn ended with an error."""
+        """Ends the Response with an error."""
         self.status, self.failure = "failed", info
 
     def document(self, status: wire.Status | None = None) -> wire.Answer:
-        """The Response object as it stands; `status` overrides the state.
+        """The Response object at this moment; `status` overrides the state.
 
         `completed_at` is the time of this call where the reply has a clock, otherwise that of the reply.
         """
@@ -68,7 +68,7 @@ class ResponseState:
             output=list(self.items),
             **self.shape.echo,
             usage=None if self.usage is None else _usage(self.usage),
-            **(self.tokens.prompt() | self.tokens.output() if self.over else {}),
+            **(self.tokens.prompt() | self.tokens.output() if self.ended else {}),
         )
 
 

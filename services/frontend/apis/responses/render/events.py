@@ -1,4 +1,4 @@
-"""Writes the events of one stream, and splits a stream into its events again."""
+"""Writes the events of a stream, and splits a stream into its events."""
 
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from services.frontend.turns.interfaces import Reply
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
-"""An event, because Codex takes no comment for a sign of life. The TypeScript helper accepts no other type without
+"""An event, because comments do not reset Codex' idle timeout. The TypeScript helper accepts no other type without
 content; openai-python and the AI SDK skip it."""
 _encode = msgspec.json.Encoder().encode
 
@@ -33,16 +33,16 @@ class EventWriter:
         self.number += 1
 
     def item(self, step: Literal["added", "done"], index: int, item: Raw) -> None:
-        """Writes that an item begins or is over."""
+        """Writes that an item was added or is done."""
         self.event(f"output_item.{step}", {"output_index": index, "item": item})
 
     def delta(self, head: bytes, text: str, tail: bytes) -> None:
-        """Writes a piece of an item; `head` and `tail`: of the item."""
+        """Writes a piece of an item; `head` and `tail`: the bytes around its number and text, from the item."""
         self._out.append(b'%b%d,"delta":%b%b' % (head, self.number, _encode(text), tail))
         self.number += 1
 
     def dispatch(self, name: str, index: int, item: Raw) -> None:
-        """Writes a finished item again, where an operator or a client has switched that on. Without a number."""
+        """Writes a finished item again, for operators and clients that requested it. The event has no number."""
         if self._dispatched[name]:
             data = _encode({"type": name, "output_index": index, "item": item})
             self._out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
@@ -65,13 +65,13 @@ def delta_head(event: str, id: str, index: int, place: str = "") -> bytes:
 
 
 def payloads(rendered: bytes) -> list[bytes]:
-    """The JSON of every event in a rendered stream, for WebSocket frames or replays. In a whole stream, the event with
-    `sequence_number` n is at index n: dispatch events and `[DONE]` are left out."""
+    """The JSON of every event in a rendered stream, for WebSocket frames or replays. Dispatch events and `[DONE]` are
+    left out, so in a whole stream the event with `sequence_number` n is at index n."""
     frames = rendered.split(b"\n\n")
     return [frame.partition(b"\ndata: ")[2] for frame in frames if frame.startswith(b"event: response.")]
 
 
 def sse_frame(payload: bytes) -> bytes:
-    """One of the `payloads` as it stood in the stream."""
+    """One of the `payloads` as an event of the stream."""
     start = len(b'{"type":"')
     return b"event: %b\ndata: %b\n\n" % (payload[start : payload.index(b'"', start)], payload)

@@ -1,7 +1,7 @@
-"""The output items of a turn: the events of each while its block is open, and its JSON in the Response.
+"""Renders output items: the events of each while its block is open, and its JSON in the Response.
 
-A text or reasoning item opens with its first character, so none is ever empty. Nothing here depends on how the turn's
-events were split.
+A text or reasoning item opens with its first character, so it is never empty. The text does not depend on how the
+turn's events were split.
 """
 
 import re
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from typing_extensions import override
 
 from schemas.events import BlockStop, TokenLogprob, Usage
 from services.frontend.apis.responses.render.events import EventWriter, delta_head
@@ -18,45 +19,45 @@ from services.frontend.apis.responses.request.tools import ToolName
 from services.frontend.apis.shared.openai.chunks import logprob
 
 CUT_OFF = BlockStop(0, complete=False)
-"""The end of a block in whose middle the turn ended."""
+"""The end of a block that was open when the turn ended."""
 _encode = msgspec.json.Encoder().encode
 
 
 _ENDS = r"(?![A-Za-z0-9_/]|[-.?#&=%~+:@][A-Za-z0-9_/%])"
-"""Behind a URL: nothing that makes it a longer one."""
+"""Matches where a URL ends: no character follows that would make it longer."""
 
 
 class Shape(Struct, frozen=True):
     """The request's settings for its answer."""
 
     names: Mapping[str, ToolName]
-    """Tools by the names under which the model sees them."""
+    """Tools by their rendered names."""
     echo: Mapping[str, Any]
     """The members of the Response object that repeat the request."""
     sealed: bool = False
     """Reasoning carries `encrypted_content`."""
     summary: bool = False
-    """Reasoning is also sent as its summary, which is what clients show."""
+    """Reasoning is also sent as its summary, which clients show."""
     sources: bool = False
     """Web searches carry the URLs that they found."""
     logprobs: bool = False
     prefill: bool = False
-    """Nothing is generated: an answer without output is complete."""
+    """Nothing is generated, and an answer without output is complete."""
     before: Sequence[Raw] = ()
-    """Items that were made before the turn and come first."""
+    """Items from before the turn, which come first in the output."""
     spent: Usage = Usage()
-    """The tokens that `before` cost."""
+    """The usage of making `before`."""
 
 
 class OutputItem(ABC):
     """One block of the turn as an output item. It writes its own events."""
 
     delta = ""
-    """The event of a piece of text; none where an item is sent when it is complete."""
+    """The event of a piece of text; empty for items that are sent when they are complete."""
     place = ""
     """Members of that event: the place of the text in the item."""
     dispatch = ""
-    """The event that repeats the finished item for clients that switch it on."""
+    """The event that repeats the finished item for clients that request it."""
 
     def __init__(self, writer: EventWriter, id: str, index: int) -> None:
         """`index`: its position in the Response's `output`."""
@@ -67,7 +68,7 @@ class OutputItem(ABC):
         self.head = delta_head(f"response.{self.delta}.delta", id, index, self.place)
         self.tail = b"}\n\n"
         self.plain = False
-        """The next piece is only appended to `pieces` and spliced in between `head` and `tail`."""
+        """Whether the next piece only has to be appended to `pieces` and written between `head` and `tail`."""
 
     @property
     def text(self) -> str:
@@ -95,11 +96,11 @@ class OutputItem(ABC):
 
     @abstractmethod
     def final(self, stop: BlockStop) -> Raw | None:
-        """The item as it is in the end; None where the Response has none."""
+        """The item in the Response; None where it has none."""
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
-        """Writes the events that repeat the content. Returns whether `output_item.done` follows: agents act on it, so a
-        cut-off call that looks whole has none."""
+        """Writes the events that repeat the content. Returns whether `output_item.done` follows: agents run calls on
+        it, so a cut-off call that looks complete has none."""
         return True
 
     def _event(self, name: str, fields: dict[str, Any]) -> None:
@@ -116,12 +117,12 @@ class MessageItem(OutputItem):
         super().__init__(writer, f"msg_{turn}{index:03d}", index)
         self.tail = b',"logprobs":[]}\n\n'
         self.annotations: list[dict[str, Any]] = []
-        """Set before the end."""
+        """Must be set before `end`."""
         self._logprobs: list[dict[str, Any]] = []
         self._with_logprobs = shape.logprobs
 
+    @override
     def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """See `OutputItem.add`."""
         if text and not self.pieces:
             self.writer.item("added", self.index, self._json("in_progress"))
             self._event("content_part.added", {"content_index": 0, "part": self._part()})
@@ -132,8 +133,8 @@ class MessageItem(OutputItem):
             self.tail = b',"logprobs":%b}\n\n' % _encode(new)
         super().add(text)
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         return self._json("completed" if stop.complete else "incomplete", self._part()) if self.pieces else None
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
@@ -152,8 +153,9 @@ class MessageItem(OutputItem):
 
 
 class ReasoningItem(OutputItem):
-    """Reasoning. A requested summary is the whole reasoning: its pieces are sent as the summary's, and the raw text
-    follows at the end. OpenClaw would show pieces of both twice; the AI SDK and Codex show the summary only."""
+    """Reasoning. A requested summary is the whole reasoning: pieces are sent as pieces of the summary, and the raw text
+    follows at the end. If both were sent in pieces, OpenClaw would show the text twice; the AI SDK and Codex show only
+    the summary."""
 
     dispatch = "reasoning_dispatch"
 
@@ -163,8 +165,8 @@ class ReasoningItem(OutputItem):
         self.place = ',"summary_index":0' if shape.summary else ',"content_index":0'
         super().__init__(writer, f"rs_{turn}{index:03d}", index)
 
+    @override
     def add(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> None:
-        """See `OutputItem.add`."""
         if text and not self.pieces:
             self.writer.item("added", self.index, raw({"id": self.id, "type": "reasoning", "summary": []}))
             self._event("content_part.added", {"content_index": 0, "part": _part("reasoning_text", "")})
@@ -173,8 +175,8 @@ class ReasoningItem(OutputItem):
             self.plain = True
         super().add(text)
 
+    @override
     def final(self, stop: BlockStop) -> Raw | None:
-        """See `OutputItem.final`."""
         if not self.pieces:
             return None
         text = Raw(_encode(self.text))
@@ -198,7 +200,7 @@ class ReasoningItem(OutputItem):
 
 
 def raw(item: dict[str, Any]) -> Raw:
-    """An item as JSON."""
+    """The JSON of an item."""
     return Raw(_encode(item))
 
 
@@ -207,7 +209,7 @@ def _part(kind: str, text: str | Raw) -> dict[str, Any]:
 
 
 def url_citations(text: str, titles: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The `url_citation` annotations of a text, in its order. `titles`: of pages, by URL.
+    """The `url_citation` annotations of a text, in its order. `titles`: the titles of pages by URL.
 
     A citation covers a Markdown link with the URL, or else the URL. Indexes count characters; the end is exclusive.
     """

@@ -1,4 +1,4 @@
-"""Renders a turn as the event stream of the Responses API, and as one document.
+"""Renders a turn as the event stream of the Responses API, or as one document.
 
     start                                   response.created, response.in_progress
     Delta "Let me look."                    output_item.added reasoning, content_part.added, reasoning_text.delta
@@ -8,14 +8,15 @@
     BlockStop complete                      function_call_arguments.done, output_item.done [, tool_call_dispatch]
     Finish                                  response.completed, [DONE]
 
-Codex and the SDK's tool runner start a tool at its `output_item.done`, while the stream goes on. A message's end waits
-for the next event, which shows whether the turn was cut off in it.
+Codex and the SDK's tool runner start a tool at its `output_item.done`, while the stream continues. The end of a message
+is delayed until the next event shows whether the turn was cut off in the message.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
+from typing_extensions import override
 
 from schemas.errors import ErrorInfo, ErrorKind, raised
 from schemas.events import (
@@ -51,28 +52,28 @@ from services.frontend.apis.responses.render.items import (
 from services.frontend.apis.responses.request.items import TextSealer, seal_summary
 from services.frontend.apis.responses.request.tools import tool_name
 from services.frontend.apis.shared.answer import TurnRenderer
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 NO_SUMMARY = ErrorInfo(ErrorKind.ENGINE, "The model wrote no summary of the conversation.")
 _encode = msgspec.json.Encoder().encode
 
 
-class ResponsesStream(TurnRenderer[None]):
+class ResponsesStream(TurnRenderer[None], Renderer):
     """Renders one turn. Events go to its writer instead of `out`."""
 
     def __init__(self, reply: Reply, shape: Shape) -> None:
         self.state = ResponseState(reply, shape)
         self._writer = EventWriter(reply)
         self._turn = reply.turn
-        """The id of the turn at work, after which items are named: each round of hosted tools has one of its own."""
+        """The id of the current turn, part of the items' ids. Each round of hosted tools is a turn."""
         self._item: OutputItem | None = None
-        """Of the open block, or of the message whose end is pending."""
+        """The item of the open block, or the message with a pending end."""
         self._pending_stop: BlockStop | None = None
-        """The end of a message, until the next event."""
+        """The end of a message, pending until the next event."""
         self._searches: dict[str, SearchItem] = {}
-        """Searches without results, by call id."""
+        """Searches without results yet, by call id."""
         self._titles: dict[str, str] = {}
-        """Of the pages that searches found, by URL."""
+        """Titles of pages that searches found, by URL."""
 
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`response.created` and `response.in_progress`, and the items that were made before the turn."""
@@ -88,16 +89,16 @@ class ResponsesStream(TurnRenderer[None]):
         """The next events. Deltas that came together are sent as one."""
         item = self._item
         if item is not None and item.plain and len(events) == 1 and type(first := events[0]) is Delta and first.text:
-            # As `item.add` and `take`, in half the time.
+            # Does what `item.add` and `take` do, in half the time.
             item.pieces.append(first.text)
             writer = self._writer
             number = writer.number
             writer.number = number + 1
             return b'%b%d,"delta":%b%b' % (item.head, number, _encode(first.text), item.tail)
-        return b"" if self.state.over else super().events(events)
+        return b"" if self.state.ended else super().events(events)
 
+    @override
     def encode(self, events: Sequence[None]) -> bytes:
-        """See `TurnRenderer.encode`."""
         return self._writer.take()
 
     def error(self, info: ErrorInfo) -> bytes:
@@ -106,8 +107,9 @@ class ResponsesStream(TurnRenderer[None]):
         return self._writer.take()
 
     def break_off(self) -> bytes:
-        """The end of a cancelled turn: that of a message that was whole. A half item is incomplete in the Response."""
-        if not self.state.over:
+        """Ends the output of a cancelled turn: writes the pending end of a message. An open item is incomplete in the
+        Response."""
+        if not self.state.ended:
             self._break_off()
         return self._writer.take()
 
@@ -153,7 +155,7 @@ class ResponsesStream(TurnRenderer[None]):
             self._searches[item.call_id] = item
 
     def _close_message(self) -> None:
-        """Closes the message whose end is pending."""
+        """Writes the pending end of a message."""
         if self._pending_stop is not None:
             self._close(self._pending_stop)
 
@@ -164,12 +166,12 @@ class ResponsesStream(TurnRenderer[None]):
         self.state.items.append(item)
 
     def _results(self, event: HostedResults, out: list[None]) -> None:
-        """Ends the searches that have results, and adds the item that carries these."""
+        """Ends the searches that have results, and adds the item that carries the results."""
         carried = [result for result in event.results if result.call_id in self._searches]
         for result in carried:
             search = self._searches.pop(result.call_id)
             self._titles |= {source.url: source.title for source in result.sources}
-            self.state.items[search.index] = search.found(result, with_sources=self.state.shape.sources)
+            self.state.items[search.index] = search.finish(result, with_sources=self.state.shape.sources)
         if carried:
             self._add_whole(results_item(f"rs_{self._turn}{len(self.state.items):03d}", carried))
         self._turn = event.turn
@@ -181,7 +183,7 @@ class ResponsesStream(TurnRenderer[None]):
         self._end()
 
     def _fail(self, info: ErrorInfo, out: list[None]) -> None:
-        if self.state.over:
+        if self.state.ended:
             return
         self._break_off()
         self.state.fail(info)
@@ -192,7 +194,7 @@ class ResponsesStream(TurnRenderer[None]):
         for search in self._searches.values():
             self.state.items[search.index] = search.json("failed")
         self._searches.clear()
-        # A half item gets no end: agents that try again keep items that have one.
+        # An open item gets no end: agents that retry keep the items that have one.
         half = self._item.final(CUT_OFF) if self._item is not None else None
         if half is not None:
             self.state.items.append(half)
@@ -204,15 +206,15 @@ class ResponsesStream(TurnRenderer[None]):
 
 
 class _HiddenItem(OutputItem):
-    """A block of which nothing is sent."""
+    """A block that is not sent."""
 
     def final(self, stop: BlockStop) -> None:
         return None
 
 
 class CompactionStream(ResponsesStream):
-    """Renders a compaction: one item with the summary that the model wrote, sealed. Codex takes anything else beside it
-    for a failure, so neither reasoning nor text is sent; until then the stream has its keep-alive events only."""
+    """Renders a compaction: one item with the model's summary, sealed. Codex treats any other item as a failure, so
+    neither reasoning nor text is sent; before the item the stream has only keep-alive events."""
 
     def __init__(self, reply: Reply, shape: Shape, sealer: TextSealer) -> None:
         super().__init__(reply, shape)
@@ -233,32 +235,33 @@ class CompactionStream(ResponsesStream):
         sealed = seal_summary(self._sealer, summary)
         item = {"id": f"cmp_{self.state.reply.turn}000", "type": "compaction", "encrypted_content": sealed}
         self._add_whole(Raw(msgspec.json.encode(item)))
-        self.state.finish(event.usage, cut=False)  # a summary that reached the limit is still a summary
+        self.state.finish(event.usage, cut=False)  # a summary is used even if it reached the limit
         self._end()
 
 
-class ResponsesCollector:
-    """Collects one turn into a document: it keeps the final state of the stream, so that both agree."""
+class ResponsesCollector(Collector):
+    """Collects one turn into a document, from the final state of the stream, so that both agree."""
 
     def __init__(self, stream: ResponsesStream, user_messages: Sequence[Raw] | None = None) -> None:
-        """`user_messages`: set for POST /v1/responses/compact, whose document repeats those of the conversation."""
+        """`user_messages`: set for POST /v1/responses/compact: the messages that its document repeats."""
         self.stream = stream
         self._user_messages = user_messages
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """See `Collector.start`."""
         self.stream.start(prepared)
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """See `Collector.events`."""
         self.stream.events(events, choice)
 
+    @override
     def body(self) -> bytes:
-        """See `Collector.body`. Raises TurnwireError where a compaction has no summary."""
+        """Raises TurnwireError where a compaction has no summary."""
         if self.stream.state.failure is not None:
             raise raised(self.stream.state.failure)
         document = self.stream.state.document()
-        if self._user_messages is None:
+        if self._user_messages is None or document.usage is None:
             return msgspec.json.encode(document)
         compaction = wire.Compaction(
             id=document.id,

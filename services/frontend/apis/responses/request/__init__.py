@@ -1,1 +1,1 @@
-"""Responses requests: from the JSON of a body to a `Conversation`. Pure."""
+"""Converts the body of a Responses request to a `Conversation`. Pure."""

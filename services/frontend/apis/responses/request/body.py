@@ -1,6 +1,6 @@
-"""Decodes and checks the body of a Responses request; what is stored or echoed stays raw.
+"""Decodes and checks the body of a Responses request. Members that are stored or echoed stay raw.
 
-This needs neither store nor key. The caller fetches what `previous_response_id` and `references` name.
+This needs neither store nor key: the caller fetches the objects that `previous_response_id` and `references` name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert, explain, not_found
-from services.frontend.apis.shared.decode import decode_body, given
+from services.frontend.apis.shared.decode import decode_body, is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
 from services.runtime.memo import Memo
 
@@ -30,7 +30,7 @@ _TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"nu
 
 
 class ResponsesRequest(Struct, frozen=True):
-    """A request as the client sent it, checked as far as possible without its history."""
+    """A request as the client sent it, with every check that needs no history."""
 
     body: wire.Body
     items: list[Raw]
@@ -42,18 +42,18 @@ class ResponsesRequest(Struct, frozen=True):
     echo: dict[str, Any]
     """The members of a Response object that repeat the request."""
     prefill: bool
-    """Compute the prompt and generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
+    """Only compute the prompt, generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
     earlier: int = 0
-    """How many of the items come before the request's own: those of the responses that it continues."""
+    """The number of items before the request's own, from the responses that it continues."""
 
     @property
     def model(self) -> str:
-        """As the client spelled it; "" if it named none."""
+        """The model as the client spelled it; "" if missing."""
         return self.body.model or ""
 
     @property
     def store(self) -> bool:
-        """Whether to keep the response: natively the default."""
+        """Whether to store the response, which is the native default."""
         return self.body.store is not False
 
     @property
@@ -63,24 +63,24 @@ class ResponsesRequest(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes of the items as JSON, about."""
+        """The approximate size of the items as JSON, in bytes."""
         return sum(len(memoryview(item)) for item in self.items)
 
     def place(self, index: int) -> str:
-        """The place of an item, for errors: in the request's own input, or in the history before it."""
+        """The place of an item for error messages: in the request's own input, or in the history before it."""
         return f"history[{index}]" if index < self.earlier else f"input[{index - self.earlier}]"
 
     def with_items(self, items: list[Raw]) -> "ResponsesRequest":
-        """The same request with other input items. Raises Invalid."""
+        """Returns the request with other input items. Raises Invalid."""
         return replace(self, items=items, kinds=item_kinds(items, "input"), earlier=0)
 
     def with_history(self, items: Sequence[Raw]) -> "ResponsesRequest":
-        """The same request with these items before its own. Raises Invalid."""
+        """Returns the request with these items before its own. Raises Invalid."""
         kinds = item_kinds(items, "history")
         return replace(self, items=[*items, *self.items], kinds=[*kinds, *self.kinds], earlier=len(items))
 
     def with_references(self, stored: Mapping[str, Raw]) -> "ResponsesRequest":
-        """The same request with stored items in place of the references to them. Raises NotFound."""
+        """Returns the request with stored items in place of the references to them. Raises NotFound."""
         items = [*self.items]
         for index, kind in enumerate(self.kinds):
             if is_reference(kind) and kind.id is not None:
@@ -90,11 +90,12 @@ class ResponsesRequest(Struct, frozen=True):
         return self.with_items(items)
 
     def own(self) -> "ResponsesRequest":
-        """The same request without the items before its own."""
+        """Returns the request without the items before its own."""
         return replace(self, items=self.items[self.earlier :], kinds=self.kinds[self.earlier :], earlier=0)
 
     def without_input(self) -> "ResponsesRequest":
-        """Keeps what rendering the answer needs: the items would keep the bytes of the whole request alive."""
+        """Returns the part that rendering the answer needs: the items would keep the bytes of the whole request in
+        memory."""
         body = wire.Body(model=self.body.model, stream=self.body.stream, store=self.body.store)
         return replace(self, body=body, items=[], kinds=[], earlier=0)
 
@@ -105,7 +106,7 @@ def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None
     `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
     """
     body = decode_body(_body.decode, data, explain)
-    if given(body.conversation):
+    if is_set(body.conversation):
         raise unsupported(
             "conversation", "names a stored conversation, which this server does not keep; send its items"
         )
@@ -131,7 +132,7 @@ def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None
 
 
 def _settings(kind: type[S], raw: Raw, place: str) -> S:
-    return convert(kind, raw, place) if given(raw) else kind()
+    return convert(kind, raw, place) if is_set(raw) else kind()
 
 
 def item_kinds(items: Sequence[Raw], place: str) -> list[wire.ItemKind]:
@@ -149,21 +150,22 @@ def is_reference(kind: wire.ItemKind) -> bool:
 
 
 def _one_line(raw: Raw) -> Raw:
-    """A copy of the JSON without line breaks between its tokens: a client may have indented it. A copy, because a part
-    of the body would keep the whole body alive as long as the answer takes."""
+    """A copy of the JSON without line breaks between its tokens, which an indented request has. A copy, because a part
+    of the body would keep the whole body in memory while the answer is rendered."""
     text = bytes(raw)
     return Raw(msgspec.json.format(text, indent=-1) if b"\n" in text or b"\r" in text else text)
 
 
 def _refuse_unsupported(body: wire.Body) -> None:
-    if given(body.prompt):
+    if is_set(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
     if body.background and body.store is False:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 
 
 def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: Memo[Raw]) -> dict[str, Any]:
-    """Null where nothing holds, else what the client sent or the native default. On one line, as a stream needs it."""
+    """The members of a Response that repeat the request: its values, or the native defaults. On one line, as events
+    must be."""
     summary = None if reasoning.summary == "none" else reasoning.summary
     shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
     if reasoning.context is not None:
@@ -175,7 +177,7 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, mem
         "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
         "tools": _echoed_tools(body.tools or [], memo),
-        "tool_choice": _one_line(body.tool_choice) if given(body.tool_choice) else "auto",
+        "tool_choice": _one_line(body.tool_choice) if is_set(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "reasoning": shown,
         "text": shown_text,
@@ -196,7 +198,7 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, mem
         "safety_identifier": body.safety_identifier,
         "user": body.user,
     }
-    if given(body.prompt_cache_options):
+    if is_set(body.prompt_cache_options):
         echo["prompt_cache_options"] = _one_line(body.prompt_cache_options)
     return echo
 

@@ -1,8 +1,8 @@
-"""Converts content parts: text stays text, images, files and audio become `Media`.
+"""Converts content parts: text stays text; images, files and audio become `Media`.
 
-Items of tools that OpenAI's servers run (web search, code interpreter, MCP, …) become text of the history: a session
-that began elsewhere brings them along, and refers to their results. None is refused; members which only those servers
-can use (ids, opaque data, base64 images) are left out.
+Items of tools that OpenAI's servers run (web search, code interpreter, MCP, …) become text: a session that began
+elsewhere contains them and refers to their results. They are never refused; members that only those servers can use
+(ids, opaque data, base64 images) are left out.
 """
 
 import base64
@@ -24,9 +24,9 @@ AS_TEXT = frozenset(
     {"web_search_call", "file_search_call", "computer_call", "image_generation_call"}
     | {"code_interpreter_call", "mcp_call", "program", "program_output"}
 )
-"""Become text of the model's turn."""
+"""Kinds of items that become text of the assistant's message."""
 IGNORED = frozenset({"mcp_list_tools", "mcp_approval_request", "mcp_approval_response", TRIGGER})
-"""Have no content that a model needs."""
+"""Kinds of items without content for the model."""
 
 _INPUT = ("server_label", "name", "arguments", "action", "actions", "queries", "code", "revised_prompt")
 _OUTPUT = ("results", "outputs", "output", "error")
@@ -39,7 +39,8 @@ _OMITTED_IMAGE = "image content omitted because you do not support image input"
 
 
 def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
-    """A string equals its one text part; empty text is left out. Raises Invalid for a reference to a stored file."""
+    """The parts of a message's content; a string is one text part. Empty text is left out. Raises Invalid for a
+    reference to a stored file."""
     if isinstance(content, str):
         return [Text(content)] if content else []
     out: list[Text | Media] = []
@@ -60,7 +61,7 @@ def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
 
 
 def image(part: wire.InputImage, place: str) -> Media:
-    """An image; of a data URL only type and size are kept. Raises Invalid for a reference to a stored file."""
+    """An image; only type and size of a data URL are kept. Raises Invalid for a reference to a stored file."""
     if part.image_url is None:
         raise _without_data(part.file_id, place, "image_url")
     inline = data_url(part.image_url)
@@ -94,16 +95,17 @@ def _without_data(file_id: str | None, place: str, member: str) -> Invalid:
 
 
 def hosted_text(kind: str, item: Raw) -> str:
-    """One line for the tool's input, then its output. Raises Invalid for an item that is nested too deeply."""
+    """The text of an item: one line for the tool's input, then its output. Raises Invalid for an item that is nested
+    too deeply."""
     try:
         members: dict[str, Any] = msgspec.json.decode(item)
-        given = " ".join(line for key in _INPUT if key in members for line in _lines(members[key]))
-        found = [line for key in _OUTPUT if key in members for line in _lines(members[key])]
+        inputs = " ".join(line for key in _INPUT if key in members for line in _lines(members[key]))
+        outputs = [line for key in _OUTPUT if key in members for line in _lines(members[key])]
         if kind == "program_output":
-            found += _lines(members.get("result"))
+            outputs += _lines(members.get("result"))
     except RecursionError:
         raise Invalid(f"A `{kind}` item is nested too deeply.", param="input") from None
-    return "\n".join([f"[{kind} {given}]" if given else f"[{kind}]", *found])
+    return "\n".join([f"[{kind} {inputs}]" if inputs else f"[{kind}]", *outputs])
 
 
 def _lines(value: Any) -> list[str]:

@@ -13,7 +13,7 @@ from services.frontend.apis.responses.request import tools
 from services.frontend.apis.responses.request.body import LOGPROBS, TRIGGER, ResponsesRequest
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
-from services.frontend.apis.shared.decode import given
+from services.frontend.apis.shared.decode import is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
 from services.frontend.http.headers import first_header
@@ -26,9 +26,9 @@ _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
 def build(
     request: ResponsesRequest, headers: Mapping[str, str], offered: RequestTools, items: ItemReader
 ) -> Conversation:
-    """The conversation of the items that were read. Raises Invalid."""
+    """Builds the conversation from the items that `items` has read. Raises Invalid."""
     body = request.body
-    if not items.turns and not body.instructions and request.model and body.input is None:
+    if not items.messages and not body.instructions and request.model and body.input is None:
         raise missing_parameter("input")
     reasoning, text = _settings(request, items)
     session = first_header(headers, _SESSION_HEADERS)
@@ -37,7 +37,7 @@ def build(
         shown = [_limited(spec, body.max_tool_calls) for spec in shown]
     return Conversation(
         request.model,
-        items.turns or [Message("user", [])],
+        items.messages or [Message("user", [])],
         system=[*([Text(body.instructions)] if body.instructions else []), *missing_tools(offered.dropped)],
         tools=shown,
         tool_choice=tools.choice(request, offered),
@@ -68,10 +68,10 @@ def ends_in_trigger(request: ResponsesRequest) -> bool:
 def _settings(request: ResponsesRequest, items: ItemReader) -> tuple[wire.Reasoning, wire.TextConfig]:
     """The request's reasoning and text settings, with the changes of a configuration update."""
     reasoning, text = request.reasoning, request.text
-    if given(items.reasoning):
+    if is_set(items.reasoning):
         update = convert(wire.Reasoning, items.reasoning, "input.reasoning")
         reasoning = replace(reasoning, effort=update.effort or reasoning.effort)
-    if given(items.text):
+    if is_set(items.text):
         changed = convert(wire.TextConfig, items.text, "input.text")
         text = wire.TextConfig(changed.format or text.format, changed.verbosity or text.verbosity)
     return reasoning, text

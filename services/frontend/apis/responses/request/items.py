@@ -1,8 +1,8 @@
-"""Converts input items into conversation turns.
+"""Converts input items to messages of the conversation.
 
-Consecutive items that the model made (reasoning, messages, calls) are one turn with many parts, in order. Agents send
-all results after all calls: consecutive results are one turn, sorted by their calls, because many templates match them
-by position only. Ids of items never reach a prompt.
+Consecutive items that the model made (reasoning, messages, calls) become one message with their parts in order. Agents
+send all results after all calls: consecutive results become one message, sorted by their calls, because many templates
+match them only by position. Ids of items never reach a prompt.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,25 +20,25 @@ from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
-from services.frontend.apis.shared.decode import given
+from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.hosted.tools import result_part, unpack
 
 COMPACTED = "The conversation before this point was compacted. Summary of it:\n\n"
-"""Goes before the summary of a compaction item."""
+"""Precedes the summary of a compaction item in the prompt."""
 
 
 _PREFIX = "turnwire.compaction.1\n"
-"""Distinguishes a sealed summary from sealed reasoning, so that neither passes for the other."""
+"""Distinguishes a sealed summary from sealed reasoning, so that neither is accepted as the other."""
 
 
 class TextSealer(Protocol):
-    """Seals and opens text; handed to the dialect, which has no key."""
+    """Seals and opens text, for the dialect, which has no key."""
 
     def seal(self, text: str) -> str:
         """The sealed form of a text."""
 
     def open(self, blob: str) -> str | None:
-        """The text; None where the blob is foreign, damaged or made with another key."""
+        """The text; None for a blob that is foreign, damaged or made with another key."""
 
 
 def seal_summary(sealer: TextSealer, summary: str) -> str:
@@ -53,11 +53,11 @@ def open_summary(sealer: TextSealer, blob: str) -> str | None:
 
 
 class ItemReader:
-    """Collects the turns of a request, and the tools and settings that come with its items."""
+    """Collects the messages of a request, and the tools and settings in its items."""
 
     def __init__(self, tools: RequestTools, sealer: TextSealer | None, *, pairing: bool) -> None:
         """`pairing`: an output without its call is an error."""
-        self.turns: list[Message] = []
+        self.messages: list[Message] = []
         self.notes: list[str] = []
         """The kinds of items that were left out."""
         self.reasoning: Raw = Raw(b"null")
@@ -66,16 +66,16 @@ class ItemReader:
         self._sealer = sealer
         self._pairing = pairing
         self._parts: list[Part] = []
-        """Of the model's turn, as long as it goes on."""
+        """The parts of the assistant's message that is not complete yet."""
         self._ids: list[str] = []
-        """Of its items without a part that has the id."""
+        """The ids of that message's items without a part that has the id."""
         self._results: list[Result] = []
         self._calls: dict[str, tuple[int, str]] = {}
         """Position and rendered tool name of each call, by call id."""
         self._search: str | None = None
         """The call id of the last search for tools."""
         self._searches: list[int] = []
-        """Positions among `_parts` of searches whose results have not come."""
+        """Positions among `_parts` of searches without results yet."""
         self._shells: dict[str, str] = {}
         """Call ids of local shell calls by the ids of their items."""
 
@@ -94,16 +94,16 @@ class ItemReader:
                 self.notes.append(name)
 
     def close(self) -> None:
-        """Ends the turn at work. Call it after the last item."""
+        """Completes the current message. Call it after the last item."""
         if self._parts:
-            self.turns.append(Message("assistant", self._parts, ids=self._ids))
+            self.messages.append(Message("assistant", self._parts, ids=self._ids))
             self._parts = []
         self._ids = []
         self._searches = []
         if self._results:
             last = len(self._calls)
             self._results.sort(key=lambda result: self._calls.get(result.call_id, (last, ""))[0])
-            self.turns.append(Message("tool", list(self._results)))
+            self.messages.append(Message("tool", list(self._results)))
             self._results = []
 
     def _add(self, *parts: Part) -> None:
@@ -119,11 +119,11 @@ class ItemReader:
             return
         self.close()
         if parts or message.role == "user":
-            self.turns.append(Message(message.role, [*parts]))
+            self.messages.append(Message(message.role, [*parts]))
 
     def _reasoning(self, item: wire.ReasoningItem, at: str) -> None:
-        """Its text, else its seal, else its summary, also in place of a foreign seal. A summary that repeats the text,
-        as ours do, is left out."""
+        """Adds reasoning: its text, else its seal, else its summary, which also replaces a foreign seal. A summary that
+        repeats the text, as ours do, is left out."""
         text = "".join(part.text for part in item.content or ()) or None
         summary = [part.text for part in item.summary or () if part.text]
         if (found := _carried_results(item.encrypted_content)) is not None:
@@ -143,7 +143,8 @@ class ItemReader:
         self._add(Reasoning(text, seal, summary, item.id))
 
     def _hosted_results(self, results: Sequence[HostedResult], at: str) -> None:
-        """The results of the searches before, which become calls. Without the tool they stay text."""
+        """Adds the results of the previous searches, which become calls. Searches of a tool that is not served stay
+        text."""
         results = [result for result in results if self._tools.runs(result.name)]
         if not results:
             return
@@ -154,7 +155,7 @@ class ItemReader:
                 self._parts[position] = call
         else:
             self._parts += calls
-        number = len(self._calls) + len(self._parts)  # calls between them are counted again, for the order of results
+        number = len(self._calls) + len(self._parts)  # calls between them get new positions, for the order of results
         for index, part in enumerate(self._parts):
             if isinstance(part, Call):
                 self._calls[part.call_id] = (number + index, ToolName("function", part.name, part.namespace).rendered)
@@ -216,7 +217,7 @@ class ItemReader:
     def _local_shell_output(self, output: wire.CallOutput, at: str) -> None:
         call_id = output.call_id or output.id
         if output.call_id is None and output.id not in self._calls:
-            # Natively `id` repeats the call's `call_id`; some clients send the item's own id.
+            # In the native API `id` repeats the call's `call_id`; some clients send the item's own id.
             call_id = self._shells.get(output.id or "", output.id)
         self._result(call_id, content.parts(output.output, f"{at}.output"), at)
 
@@ -231,14 +232,14 @@ class ItemReader:
     def _computer_output(self, output: wire.ComputerOutput, at: str) -> None:
         self.close()
         screen = content.image(output.output, f"{at}.output") if output.output.image_url else Media("image")
-        self.turns.append(Message("user", [screen]))
+        self.messages.append(Message("user", [screen]))
 
     def _search_output(self, output: wire.MoreTools, at: str) -> None:
         call_id = output.call_id or self._search
         if output.execution == "server" or call_id is None:
             self._tools.add(output.tools, f"{at}.tools")
             return
-        names = self._tools.add(output.tools, f"{at}.tools", found=True)
+        names = self._tools.add(output.tools, f"{at}.tools", from_search=True)
         parts: list[ResultPart] = [ToolReference(name) for name in names]
         self._result(call_id, parts or [Text("No tools were found.")], at)
 
@@ -246,8 +247,8 @@ class ItemReader:
         self._tools.add(item.tools, f"{at}.tools")
 
     def _configuration(self, update: wire.ConfigurationUpdate, at: str) -> None:
-        self.reasoning = update.reasoning if given(update.reasoning) else self.reasoning
-        self.text = update.text if given(update.text) else self.text
+        self.reasoning = update.reasoning if is_set(update.reasoning) else self.reasoning
+        self.text = update.text if is_set(update.text) else self.text
 
     def _compaction(self, item: wire.CompactionItem, at: str) -> None:
         summary = open_summary(self._sealer, item.encrypted_content) if self._sealer is not None else None
@@ -258,7 +259,7 @@ class ItemReader:
                 code="invalid_encrypted_content",
             )
         self.close()
-        self.turns.append(Message("user", [Text(COMPACTED + summary)]))
+        self.messages.append(Message("user", [Text(COMPACTED + summary)]))
 
 
 _READERS: dict[str, tuple[type[Any], Callable[[ItemReader, Any, str], None]]] = {

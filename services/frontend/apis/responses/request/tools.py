@@ -1,10 +1,9 @@
 """Converts the tools and the `tool_choice` of a Responses request.
 
-Functions and freeform tools pass through, also those in a namespace. Tools which the client runs and which OpenAI's
-models use without a schema (local_shell, shell, apply_patch, a client's tool_search) get a schema here. Of the tools
-which OpenAI's servers run, `web_search` is served where an operator has a provider. The others are left
-out and named in the notes and to the model: Codex sends `web_search` with every request, and a 400 would end its
-session.
+Functions and freeform tools pass through, also those in a namespace. Tools that the client runs and that OpenAI's
+models use without a schema (local_shell, shell, apply_patch, a client's tool_search) get a schema here. `web_search` is
+served where the operator has a provider. Other tools that OpenAI's servers run are left out, and named in the notes and
+to the model: Codex sends `web_search` with every request, and a 400 would end its session.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.shared.decode import given
+from services.frontend.apis.shared.decode import is_set
 from services.frontend.apis.shared.openai.wording import invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.tools import checked_grammar
 from services.frontend.turns.hosted.tools import hosted_spec
@@ -83,29 +82,29 @@ class ToolName(Struct, frozen=True):
 
     @property
     def rendered(self) -> str:
-        """The one name under which the model sees it, as `services.templates.wording.tool_name` writes it."""
+        """The one name that the model sees, as `services.templates.wording.tool_name` writes it."""
         return f"{self.namespace}__{self.name}" if self.namespace else self.name
 
 
 def tool_name(names: Mapping[str, ToolName], rendered: str) -> ToolName:
-    """The tool that the model called; a call of a name that was not offered is a function call."""
+    """The tool with a rendered name; an unknown name is that of a function."""
     return names.get(rendered) or ToolName("function", rendered)
 
 
 class RequestTools(Struct):
-    """The tools of a request, by the names under which the model sees them."""
+    """The tools of a request by their rendered names."""
 
     specs: dict[str, ToolSpec]
     names: dict[str, ToolName]
     dropped: list[str]
-    """The types of those that were left out."""
-    found: set[str]
-    """Those that a search found; they are shown where they were found."""
+    """The types of the tools that were left out."""
+    search_results: set[str]
+    """Rendered names of the tools that a search found; the prompt has them at the search's result."""
     served: frozenset[str] = frozenset()
     """The kinds of hosted tools that this server runs."""
     client_searches: bool = False
     shown: list[ToolSpec] | None = None
-    """The result of `settled`, as long as nothing is added."""
+    """The result of `settled`; None after a change."""
 
     @classmethod
     def of(
@@ -121,7 +120,11 @@ class RequestTools(Struct):
 
         own = memo.get(b",".join(raws), read)
         return replace(
-            own, specs=own.specs.copy(), names=own.names.copy(), dropped=own.dropped.copy(), found=own.found.copy()
+            own,
+            specs=own.specs.copy(),
+            names=own.names.copy(),
+            dropped=own.dropped.copy(),
+            search_results=own.search_results.copy(),
         )
 
     def add(
@@ -129,13 +132,13 @@ class RequestTools(Struct):
         raws: Iterable[Raw],
         place: str,
         *,
-        found: bool = False,
+        from_search: bool = False,
         unique: bool = False,
         namespace: wire.Tool | None = None,
     ) -> list[str]:
         """Adds tools and returns their rendered names. Raises Invalid.
 
-        `found`: by a search. `unique`: two of one name are an error; otherwise the first stays.
+        `from_search`: a search found them. `unique`: two tools with one name are an error; otherwise the first stays.
         """
         self.shown = None
         rendered: list[str] = []
@@ -149,21 +152,23 @@ class RequestTools(Struct):
                     self.names.setdefault(search.name, ToolName("web_search", search.name))
                 self.dropped += [] if searches else [kind]
                 continue
-            if kind not in _SERVED:  # nothing but the type is decoded
+            if kind not in _SERVED:  # only the type is decoded
                 self.dropped.append(kind)
                 continue
             tool = convert(wire.Tool, raw, at)
             if tool.type == "namespace" and namespace is None:
                 if not tool.name:
                     raise missing_parameter(f"{at}.name")
-                rendered += self.add(tool.tools or [], f"{at}.tools", found=found, unique=unique, namespace=tool)
+                rendered += self.add(
+                    tool.tools or [], f"{at}.tools", from_search=from_search, unique=unique, namespace=tool
+                )
                 continue
             spec = self._spec(tool, at)
             if spec is None:
                 continue
             if namespace is not None:
                 if not rendered and namespace.description:
-                    # Templates have no place for a namespace's description: it goes before its first tool's.
+                    # Templates have no place for a namespace's description: it precedes that of the first tool.
                     about = f"{namespace.name}: {namespace.description}"
                     text = f"{about}\n\n{spec.description}" if spec.description else about
                     spec = replace(spec, description=text)
@@ -175,9 +180,9 @@ class RequestTools(Struct):
                     message = f"Tool names must be unique: '{name.rendered}'."
                     raise Invalid(message, param=f"{at}.name", code="invalid_value")
                 continue
-            if found:
+            if from_search:
                 spec = replace(spec, deferred=True)
-                self.found.add(name.rendered)
+                self.search_results.add(name.rendered)
             self.specs[name.rendered] = spec
             self.names[name.rendered] = name
         return rendered
@@ -187,13 +192,14 @@ class RequestTools(Struct):
         return (spec := self.specs.get(name)) is not None and spec.hosted is not None
 
     def settled(self) -> list[ToolSpec]:
-        """The tools to show. Where the client cannot search, a deferred tool could never be loaded: all are shown."""
+        """The tools for the prompt. Without a client's search nothing could load a deferred tool, so none is
+        deferred."""
         if self.shown is not None:
             return self.shown
         if self.client_searches:
             return list(self.specs.values())
         return [
-            replace(spec, deferred=False) if spec.deferred and name not in self.found else spec
+            replace(spec, deferred=False) if spec.deferred and name not in self.search_results else spec
             for name, spec in self.specs.items()
         ]
 
@@ -225,8 +231,8 @@ class RequestTools(Struct):
 
 
 def _search_specs(tool: wire.Tool, served: frozenset[str]) -> list[ToolSpec]:
-    """The tool as the model sees it: a search and, where it is served, a fetch for its action `open_page`. Empty where
-    the client wants cached pages only, which no provider has."""
+    """The tools for a `web_search`: a search and, where it is served, a fetch for the action `open_page`. Empty where
+    the client accepts only cached pages, which no provider has."""
     if tool.external_web_access is False:
         return []
     filters = tool.filters or wire.SearchFilters()
@@ -248,7 +254,7 @@ def choice(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid where it cannot be met."""
     body = request.body
     parallel = body.parallel_tool_calls is not False
-    if not given(body.tool_choice):
+    if not is_set(body.tool_choice):
         return ToolChoice(parallel=parallel)
     chosen = convert(str | wire.ToolChoice, body.tool_choice, "tool_choice")
     if isinstance(chosen, str):
@@ -287,8 +293,8 @@ def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> To
 
 
 def _find(chosen: wire.ToolChoice | wire.AllowedTool, tools: RequestTools) -> ToolName | None:
-    """The tool that a choice means. One in a namespace may also be named by `namespace__name`, or by its bare name
-    where no tool outside has it."""
+    """The tool that a choice names. A tool in a namespace may also be named `namespace__name`, or by its bare name if
+    no tool outside has that name."""
     kinds = ("function", "custom")
     if chosen.type not in kinds:
         kind = WEB_SEARCH if chosen.type in WEB_SEARCH_TYPES else chosen.type

@@ -1,7 +1,7 @@
 """Shortens conversations that do not fit into the context window, for `truncation: auto`.
 
-Instructions, the last question and the last turn, with the calls that it answers, stay. Of the rest the oldest turns
-are dropped first, a call always with its results. A binary search with exact counts finds how many.
+Instructions, the last question and the last message, with the calls that it answers, stay. The oldest of the other
+messages are dropped first, a call always with its results. A binary search with exact counts finds the number.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -18,8 +18,8 @@ Count = Callable[[Conversation], Awaitable[int]]
 
 
 async def shortened(conversation: Conversation, overflow: ContextOverflow, count: Count) -> Conversation:
-    """The conversation without as few turns as possible. Raises `overflow` again where it does not name the limit, and
-    where dropping all droppable turns is not enough; TurnwireError if a count fails."""
+    """Drops as few messages as possible. Raises `overflow` again if it has no limit, or if dropping all droppable
+    messages is not enough; TurnwireError if a count fails."""
     limit = (overflow.info.details or {}).get("max_prompt_tokens")
     groups = droppable(conversation.messages)
     if limit is None or not groups:
@@ -38,29 +38,31 @@ async def shortened(conversation: Conversation, overflow: ContextOverflow, count
     return best
 
 
-def droppable(turns: Sequence[Message]) -> list[list[int]]:
-    """The places of the turns that may be dropped, oldest first, in groups that belong together."""
+def droppable(messages: Sequence[Message]) -> list[list[int]]:
+    """The indices of the messages that may be dropped, oldest first, in groups that belong together."""
     groups: list[list[int]] = []
-    for place, turn in enumerate(turns):
-        if turn.role == "tool" and groups:
+    for place, message in enumerate(messages):
+        if message.role == "tool" and groups:
             groups[-1].append(place)
         else:
             groups.append([place])
-    questions = [place for place, turn in enumerate(turns) if turn.role == "user"]
+    questions = [place for place, message in enumerate(messages) if message.role == "user"]
     return [
-        group for group in groups[:-1] if turns[group[0]].role not in _INSTRUCTIONS and group[0] not in questions[-1:]
+        group
+        for group in groups[:-1]
+        if messages[group[0]].role not in _INSTRUCTIONS and group[0] not in questions[-1:]
     ]
 
 
 def without(conversation: Conversation, places: Iterable[int]) -> Conversation:
-    """The conversation without the turns at these places, and without the results of the calls in them."""
+    """The conversation without the messages at these indices, and without the results of their calls."""
     gone = set(places)
     calls = {part.call_id for at in gone for part in conversation.messages[at].parts if isinstance(part, Call)}
-    turns = []
-    for at, turn in enumerate(conversation.messages):
+    messages = []
+    for at, message in enumerate(conversation.messages):
         if at in gone:
             continue
-        parts = [part for part in turn.parts if not (isinstance(part, Result) and part.call_id in calls)]
-        if parts or not turn.parts:
-            turns.append(turn if len(parts) == len(turn.parts) else replace(turn, parts=parts))
-    return replace(conversation, messages=turns)
+        parts = [part for part in message.parts if not (isinstance(part, Result) and part.call_id in calls)]
+        if parts or not message.parts:
+            messages.append(message if len(parts) == len(message.parts) else replace(message, parts=parts))
+    return replace(conversation, messages=messages)

@@ -1,4 +1,4 @@
-"""The state of the Responses API: a layer around the stateless part, which knows nothing of it.
+"""Adds state to the Responses API: a layer around the stateless part, which does not depend on it.
 
-Before a turn, `expand` makes a request with its whole input; after it, `keep` stores the response.
+Before a turn, `expand` completes a request's input; after the turn, `keep` makes the record for the store.
 """

@@ -1,4 +1,4 @@
-"""Background responses: turns that run without their client, which can poll, follow and cancel them.
+"""Runs background responses: turns without a connected client, which clients poll, follow and cancel.
 
 `send_events` sends the events of a running or stored response: GET /v1/responses/{id}?stream=true.
 """
@@ -24,7 +24,7 @@ from services.frontend.turns.interfaces import Reply
 
 RETRY_AFTER_S = 5.0
 POLL_S = 0.5
-"""Between two reads of a response that runs in another process."""
+"""The pause between two reads of a response that runs in another process."""
 Events = AsyncIterator[Sequence[bytes]]
 
 
@@ -46,16 +46,16 @@ class Job:
 
     @property
     def status(self) -> wire.Status:
-        """The state in which the response is shown."""
+        """The status that clients see."""
         state = self.renderer.stream.state
-        return state.status if state.over or self.running else "queued"
+        return state.status if state.ended or self.running else "queued"
 
     def document(self) -> wire.Answer:
-        """The Response object as it stands."""
+        """The Response object at this moment."""
         return self.renderer.stream.state.document(self.status)
 
     def emit(self, rendered: bytes) -> None:
-        """Adds the next part of its stream."""
+        """Adds the next part of the response's stream."""
         self.payloads += payloads(rendered)
         self.wake()
 
@@ -65,7 +65,7 @@ class Job:
         self._changed = asyncio.Event()
 
     async def follow(self, after: int) -> AsyncIterator[list[bytes]]:
-        """The events after number `after` (-1: all), as they come, until the response has ended."""
+        """Yields the events after number `after` (-1: all) as they come, until the response has ended."""
         at = after + 1
         while True:
             changed, fresh = self._changed, self.payloads[at:]
@@ -78,14 +78,14 @@ class Job:
                 await changed.wait()
 
     async def wait(self) -> StoredResponse:
-        """The response when it has ended."""
+        """Waits until the response has ended, and returns its record."""
         while self.ended is None:
             await self._changed.wait()
         return self.ended
 
 
 class Background:
-    """The background responses of this process. At most `max_background` run, and as many again wait."""
+    """The background responses of this process. At most `max_background` run, and at most as many wait."""
 
     def __init__(self, intake: Intake, *, owner: str) -> None:
         self._runner = intake.runner
@@ -121,7 +121,7 @@ class Background:
             open_request.close()
             self._ended(job)
 
-        # Not in the task itself: a task that is cancelled before its first step never runs.
+        # A callback, not the task itself: a task that is cancelled before its first step never runs.
         job.task.add_done_callback(ended)
         return job
 
@@ -131,7 +131,7 @@ class Background:
         return job if job is not None and job.accepted.tenant == tenant else None
 
     def cancel(self, id: str) -> None:
-        """Cancels a response if it runs here. The caller has checked its tenant."""
+        """Cancels a response if it runs here. Callers check its tenant."""
         job = self._jobs.get(id)
         if job is not None and not job.cancelled:
             job.cancelled = True
@@ -147,7 +147,7 @@ class Background:
             raise
 
     async def end(self) -> None:
-        """Ends what still runs, each response with an error that is stored."""
+        """Ends the running responses, each with an error that is stored."""
         for job in self._jobs.values():
             job.task.cancel()
         await self.drain()
@@ -162,12 +162,12 @@ class Background:
         except TurnwireError as error:
             self._fail(job, error.info)
         except Exception as error:
-            # Nobody awaits this task: an unexpected error must be logged, and end the response.
+            # Nothing awaits this task: an unexpected error must be logged and end the response.
             self._runner.server.log.exception("responses.background_failed", request=context.request_id)
             self._fail(job, unexpected(error))
 
     def _ended(self, job: Job) -> None:
-        """Stores the final state of a response, however its task ended."""
+        """Stores the final state of a response, whether its task returned, failed or was cancelled."""
         if job.task.cancelled() and not job.cancelled:
             self._fail(job, Unavailable("This server was shut down.").info)
         running = job.status not in ENDED
@@ -190,7 +190,7 @@ class Background:
 
 
 async def send_events(request: web.Request, events: Events, limits: StreamLimits) -> web.StreamResponse:
-    """Sends payloads as a stream, as they come. A client that hangs up or does not read ends nothing else."""
+    """Sends payloads as a stream, as they come. A client that hangs up or does not read ends only this stream."""
     response = EventStream(request)
     writer = SseWriter(request, response, limits, KEEPALIVE, on_slow=lambda: None)
     writer.begin(b"")
@@ -213,7 +213,7 @@ async def send_events(request: web.Request, events: Events, limits: StreamLimits
 
 
 async def stored_events(store: MemoryStore, record: StoredResponse, after: int) -> Events:
-    """The events after number `after`. Those of a response that runs in another process come when it has ended."""
+    """Yields the events after number `after`; if the response runs in another process, once it has ended."""
     found: StoredResponse | None = record
     while found is not None and not found.ended:
         await asyncio.sleep(POLL_S)

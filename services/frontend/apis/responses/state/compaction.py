@@ -1,9 +1,9 @@
-"""Compacts conversations: decides when, writes the summary, and selects what stays beside it.
+"""Compacts conversations: decides when, writes the summary, and selects the items that stay.
 
 A conversation over the threshold of `context_management` is compacted before it is answered: a separate turn writes a
-summary of the whole conversation. The request is then answered with the instructions, the summary and the user's last
-message for a history. The `compaction` item is the first item of the answer; for the client and in a chain it stands
-for everything before it.
+summary of the whole conversation, and the request is answered from the instructions, the summary and the user's last
+message. The `compaction` item is the first item of the answer; for the client and in a chain it replaces everything
+before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
 
 
 def compact_threshold(request: ResponsesRequest) -> int | None:
-    """The prompt size in tokens from which the context is compacted. Raises Invalid."""
+    """The smallest prompt size in tokens that is compacted. Raises Invalid."""
     managed = convert(list[wire.ManagedContext] | None, request.body.context_management, "context_management")
     return next((entry.compact_threshold for entry in managed or () if entry.type == "compaction"), None)
 
@@ -44,7 +44,7 @@ async def exceeds_threshold(
 async def summarize(
     request: ResponsesRequest, understand: Callable[..., ResponsesAsk], runner: Runner, context: RequestContext
 ) -> ResponseState:
-    """The compaction of a conversation. Its tokens are charged to the caller. Raises TurnwireError."""
+    """Compacts a conversation. The caller pays for the tokens. Raises TurnwireError."""
     ask = await run_in_thread_if_large(request.size, partial(understand, request, compacting=True))
     stream = ask.renderer(runner.reply(context, request.model))
     shorten = runner.shorten(ask, context)

@@ -1,4 +1,4 @@
-"""Makes a request with its whole input: with the items of the responses that it continues, and those that it names."""
+"""Completes a request's input: adds the items of the responses that it continues, and those that it refers to."""
 
 from functools import partial
 
@@ -12,11 +12,11 @@ from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.http.bodies import run_in_thread_if_large
 
 MAX_CHAIN = 10_000
-"""Responses in one chain. Agents make one for each tool call."""
+"""The most responses in one chain. Agents create one for each tool call."""
 
 
 async def expand(request: ResponsesRequest, store: MemoryStore, tenant: str | None) -> ResponsesRequest:
-    """The request with stored items in place of its `item_reference`s, and after those of `previous_response_id`.
+    """Replaces `item_reference`s by stored items, and adds the items of `previous_response_id` before the input.
 
     Raises Invalid and NotFound for what is not stored, TurnwireError where the store does not answer.
     """
@@ -31,7 +31,7 @@ async def expand(request: ResponsesRequest, store: MemoryStore, tenant: str | No
 
 
 async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:
-    """The inputs and outputs of the responses up to and including `previous`, in order, from the last compaction on.
+    """The inputs and outputs of the responses up to `previous`, in order, beginning with the last compaction.
 
     Raises Invalid where one of them is not stored or has not ended, TurnwireError where the store does not answer.
     """

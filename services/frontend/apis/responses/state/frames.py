@@ -1,4 +1,4 @@
-"""Frames of the Responses WebSocket that are not events of a response."""
+"""Reads and writes frames of the Responses WebSocket that are not events of a response."""
 
 import re
 from typing import Any
@@ -8,16 +8,16 @@ from msgspec import Raw, Struct
 
 from schemas.errors import ErrorInfo, Invalid
 from services.frontend.apis.responses.errors import error_reply
-from services.frontend.apis.shared.decode import NULL, decode_mended, given
+from services.frontend.apis.shared.decode import NULL, decode_mended, is_set
 
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
-"""On this code Codex and the SDK open another connection and send the whole conversation."""
+"""An error code on which Codex and the SDK open another connection and send the whole conversation."""
 STREAM_LIMIT = "websocket_stream_limit_reached"
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,256}")
 
 
 class Envelope(Struct):
-    """The members that decide what a client's frame is."""
+    """The members that determine the kind of a client's frame."""
 
     type: str | None = None
     stream_id: Raw = NULL
@@ -29,7 +29,7 @@ _envelope = msgspec.json.Decoder(Envelope)
 
 
 def read_envelope(data: bytes) -> Envelope:
-    """Raises Invalid for a frame that is no JSON object with a type."""
+    """Decodes a frame's envelope. Raises Invalid for a frame that is not a JSON object with a type."""
     try:
         envelope = decode_mended(_envelope.decode, data)
     except msgspec.ValidationError:
@@ -43,7 +43,7 @@ def read_envelope(data: bytes) -> Envelope:
 
 def lane_of(envelope: Envelope) -> str | None:
     """The lane of a frame; None for the unnamed one. Raises Invalid."""
-    if not given(envelope.stream_id):
+    if not is_set(envelope.stream_id):
         return None
     try:
         lane = msgspec.json.decode(envelope.stream_id, type=str)
@@ -56,12 +56,12 @@ def lane_of(envelope: Envelope) -> str | None:
 
 
 def lane_suffix(lane: str | None) -> bytes:
-    """The end of every frame of a lane, after `payload[:-1]`: the SDK waits for events that name their lane."""
+    """The end of every frame of a lane, which follows `payload[:-1]`: the SDK waits for events that name their lane."""
     return b"}" if lane is None else b',"stream_id":' + msgspec.json.encode(lane) + b"}"
 
 
 def error_frame(info: ErrorInfo) -> bytes:
-    """An error of the connection or of a response that could not start, with the status that it has over HTTP."""
+    """The frame for an error of the connection or of a response that could not start, with its HTTP status."""
     reply = error_reply(info, "")
     document: dict[str, Any] = {"type": "error", "status": reply.status, **msgspec.json.decode(reply.body)}
     if "retry-after" in reply.headers:
@@ -70,7 +70,7 @@ def error_frame(info: ErrorInfo) -> bytes:
 
 
 def steer_refused(envelope: Envelope, sequence_number: int) -> bytes:
-    """The answer to `response.steer`: running responses are not changed, and the input is returned."""
+    """The answer to `response.steer`: it returns the input, since running responses are not changed."""
     error = {
         "type": "invalid_request_error",
         "code": "steering_not_supported",

@@ -1,4 +1,4 @@
-"""The input items of a response: as they are stored, each with an id, a type and a status, and as pages of a list."""
+"""Completes the input items of a response for the store, and lists them in pages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,7 +47,7 @@ _PART_DEFAULTS: dict[bytes, tuple[str, Any]] = {
 
 
 class Page(Struct, frozen=True):
-    """The part of a list that is requested."""
+    """The requested part of a list."""
 
     after: str | None = None
     limit: int = DEFAULT_LIMIT
@@ -57,8 +57,8 @@ class Page(Struct, frozen=True):
 def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
     """The request's own input, item by item, for GET …/input_items and for the turns that follow.
 
-    Everything that the client sent is kept. Added is what the SDK's strict types require: an id made from the turn's, a
-    type, a message's text as a part, a status.
+    Everything that the client sent is kept. Members that the SDK's strict types require are added: an id made from the
+    turn's id, a type, a message's text as a part, a status.
     """
     stored: list[Raw] = []
     for index, (item, kind) in enumerate(zip(request.items, request.kinds, strict=True)):
@@ -87,11 +87,11 @@ def page_of(query: Mapping[str, str]) -> Page:
 
     A limit of 0, which the SDKs' own tests send, is the default.
     """
-    given = query.get("order", "desc")
-    if given not in ("asc", "desc"):
-        raise invalid_value(given, "order", ("asc", "desc"))
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise invalid_value(order, "order", ("asc", "desc"))
     limit = integer(query, "limit", MAX_LIMIT)
-    return Page(query.get("after") or None, limit or DEFAULT_LIMIT, given == "desc")
+    return Page(query.get("after") or None, limit or DEFAULT_LIMIT, order == "desc")
 
 
 def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int | None:
@@ -113,7 +113,7 @@ def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int
 def listed(items: Sequence[Raw], page: Page) -> bytes:
     """The list document. Raises Invalid for an `after` that is not listed.
 
-    `items`: oldest first, each with an id. An item that comes again is listed once: pages are found by ids.
+    `items`: oldest first, each with an id. An item that occurs again is listed once, because pages are found by ids.
     """
     first: dict[str, Raw] = {}
     for raw in items:
@@ -134,7 +134,7 @@ def listed(items: Sequence[Raw], page: Page) -> bytes:
 
 
 def _completed(parts: Raw) -> Any:
-    """Content parts with the members that the SDK's types require; other JSON as it is."""
+    """Content parts with the members that the SDK's types require; other JSON unchanged."""
     try:
         read: list[dict[str, Any]] = [*_parts(parts)]
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""Accepts requests: expands each to its whole input, converts it to a conversation, and compacts that if necessary."""
+"""Accepts requests: completes the input, converts it to a conversation, and compacts the conversation if necessary."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,7 +25,7 @@ from services.frontend.http.bodies import PARSE_IN_THREAD_FROM_BYTES, run_in_thr
 from services.frontend.http.middleware import RequestContext
 
 SealerOf = Callable[[str, RequestContext], TextSealer]
-"""Returns the sealer for a model, by the name that a client has for it, and its tenant."""
+"""Returns the sealer for a model, by the name in the request, and for the request's tenant."""
 
 
 class Intake:
@@ -46,7 +46,7 @@ class Intake:
         store: MemoryStore | None = None,
         compacting: bool = False,
     ) -> AcceptedRequest:
-        """Converts a request. `store`: where to look instead of the deployment's.
+        """Converts a request. `store`: replaces the deployment's store.
 
         Raises Invalid, NotFound for a reference to an item that is not stored, and TurnwireError where a store does not
         answer.
@@ -83,7 +83,7 @@ class Intake:
     async def prompt(
         self, request: ResponsesRequest, headers: Mapping[str, str], context: RequestContext
     ) -> Conversation:
-        """The conversation of a request that is only counted. Raises as `accept`."""
+        """The conversation of a request for counting. Raises as `accept`."""
         whole = await expand(request, self.store, context.tenant)
         sealer = self._sealer_of(request.model, context)
         understand = partial(self.dialect.understand, whole, headers, sealer=sealer, counting=True)

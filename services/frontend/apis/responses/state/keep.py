@@ -1,4 +1,4 @@
-"""Keeps a response: records its stream while it is sent, and makes the record that the store takes."""
+"""Records the stream of a response while it is sent, and makes the response's record for the store."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from functools import cached_property
 
 import msgspec
 import zstandard
-from msgspec import Raw, Struct
+from msgspec import Raw
+from typing_extensions import override
 
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
@@ -16,14 +17,14 @@ from services.frontend.apis.responses.dialect import ResponsesAsk
 from services.frontend.apis.responses.render.stream import ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.record import StoredResponse
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Ask, Renderer, Reply
 
 _CHUNK_BYTES = 64 * 1024
-"""Most bytes that a recording holds uncompressed."""
+"""The most bytes that a recording keeps uncompressed."""
 
 
 class EventPacker:
-    """Compresses a stream while it is sent. Events repeat each other: a tenth of their size or less is left."""
+    """Compresses a stream while it is sent. Events repeat each other, so they shrink to a tenth or less."""
 
     def __init__(self) -> None:
         self._packed = bytearray()  # a copy: the buffer of each result of zstandard keeps its uncompressed size
@@ -55,30 +56,30 @@ def unpack_events(packed: bytes) -> bytes:
         return reader.read()
 
 
-class Recorder:
+class Recorder(Renderer):
     """Renders a stream and keeps a compressed copy of it."""
 
     def __init__(self, stream: ResponsesStream) -> None:
         self.stream = stream
         self._packer = EventPacker()
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """See `Renderer.start`."""
         return self._record(self.stream.start(prepared))
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """See `Renderer.events`."""
         data = self.stream.events(events, choice)
         if data:
             self._packer.add(data)
         return data
 
+    @override
     def error(self, info: ErrorInfo) -> bytes:
-        """See `Renderer.error`."""
         return self._record(self.stream.error(info))
 
     def break_off(self) -> bytes:
-        """See `ResponsesStream.break_off`."""
+        """Ends the output of a cancelled turn, as the stream does."""
         return self._record(self.stream.break_off())
 
     def recording(self) -> bytes:
@@ -91,59 +92,60 @@ class Recorder:
         return data
 
 
-class RecordedAsk(Struct, frozen=True):
-    """A request with a stream that is recorded: an `Ask`."""
+class RecordedAsk(Ask):
+    """A request with a stream that is recorded."""
 
-    ask: ResponsesAsk
+    def __init__(self, ask: ResponsesAsk) -> None:
+        self._ask = ask
 
     @property
+    @override
     def conversations(self) -> Sequence[Conversation]:
-        """See `Ask.conversations`."""
-        return self.ask.conversations
+        return self._ask.conversations
 
     @property
+    @override
     def stream(self) -> bool:
-        """See `Ask.stream`."""
-        return self.ask.stream
+        return self._ask.stream
 
     @property
+    @override
     def notes(self) -> Sequence[str]:
-        """See `Ask.notes`."""
-        return self.ask.notes
+        return self._ask.notes
 
+    @override
     def renderer(self, reply: Reply) -> Recorder:
-        """See `Ask.renderer`."""
-        return Recorder(self.ask.renderer(reply))
+        return Recorder(self._ask.renderer(reply))
 
+    @override
     def collector(self, reply: Reply) -> ResponsesCollector:
-        """See `Ask.collector`."""
-        return self.ask.collector(reply)
+        return self._ask.collector(reply)
 
 
 @dataclass
 class AcceptedRequest:
-    """A converted request, with what is needed to store its response."""
+    """A converted request, with the data for storing its response."""
 
     ask: ResponsesAsk
     turn: str
     tenant: str | None
     compacted: list[Raw] | None = None
-    """Set where the context is compacted: the items that stand for everything before the turn's own output."""
+    """Set where the context was compacted: the items that replace everything before the turn's own output."""
 
     @cached_property
     def items(self) -> list[Raw]:
-        """The items of its own input, each with an id."""
+        """The items of the request's own input, each with an id."""
         return stored_items(self.ask.request, self.turn)
 
     def record(
         self, stream: ResponsesStream, recording: bytes = b"", *, status: wire.Status | None = None, owner: str = ""
     ) -> StoredResponse:
-        """The response as it stands.
+        """Makes the record of the response at this moment.
 
         Args:
-            recording: its stream, compressed.
-            status: overrides the stream's.
-            owner: the process in which it still runs.
+            recording: the stream, compressed.
+            status: overrides the status of the stream.
+            owner: the process in which the response still runs.
         """
         body, output = self.ask.request.body, list(stream.state.items)
         document = stream.state.document(status)

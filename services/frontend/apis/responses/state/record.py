@@ -1,4 +1,4 @@
-"""A stored response: enough to show it again, to replay its stream, and to continue from it."""
+"""The record of a stored response, for showing it, replaying its stream and continuing from it."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """The final states of a response."""
 _OVERHEAD_BYTES = 512
 _ITEM_OVERHEAD_BYTES = 120
-"""The memory that each item takes beside its JSON."""
+"""The memory of an item in addition to its JSON."""
 _OWN_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{24}).*")
 
 
@@ -25,17 +25,17 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     """The Response object."""
     status: str
     tenant: str | None = None
-    """The holder of the key that made it; invisible to others."""
+    """The tenant that created it; other tenants cannot see it."""
     previous: str | None = None
     """The response that this one continues."""
     input: list[Raw] = []
-    """The items of its own request, each with an id; those before are in `previous`."""
+    """The items of its own request, each with an id; earlier items are those of `previous`."""
     output: list[Raw] = []
     events: bytes = b""
     """The recording of its stream (`EventPacker`); empty where it was not streamed."""
     background: bool = False
     context: list[Raw] | None = None
-    """Set where it was compacted: all items that a chain starts with here, instead of the earlier ones."""
+    """Set where it was compacted: the items with which a chain starts here, in place of the earlier ones."""
     owner: str = ""
     """The process in which it runs; empty when it has ended."""
 
@@ -46,7 +46,7 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
 
     @property
     def size(self) -> int:
-        """The approximate number of bytes that it takes in memory."""
+        """The approximate size in memory, in bytes."""
         items = (*self.input, *self.output, *(self.context or ()))
         kept = sum(json_size(raw) + _ITEM_OVERHEAD_BYTES for raw in items)
         return _OVERHEAD_BYTES + kept + json_size(self.response) + len(self.events)
@@ -62,7 +62,7 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
 
 
 def json_size(*values: Raw) -> int:
-    """The size of raw values as JSON, in bytes."""
+    """The size of raw values in bytes."""
     return sum(len(memoryview(value)) for value in values)
 
 
@@ -72,13 +72,13 @@ def item_id(raw: Raw) -> str:
 
 
 def response_of_item(id: str) -> str | None:
-    """The id of the response to which an item belongs, by an item id that this server made."""
+    """The id of the response that has an item, from an item id that this server made; None for other ids."""
     match = _OWN_ITEM_ID.fullmatch(id)
     return f"resp_{match[1]}" if match else None
 
 
 def decode(data: bytes) -> StoredResponse | None:
-    """The record that msgspec encoded as JSON; None for other data, such as another release's."""
+    """Decodes a record from JSON; None for other data, such as that of another release."""
     try:
         return _record.decode(data)
     except msgspec.DecodeError:
@@ -86,7 +86,7 @@ def decode(data: bytes) -> StoredResponse | None:
 
 
 def failed_view(record: StoredResponse) -> StoredResponse:
-    """The record of a response whose process is gone: it failed."""
+    """The record of a response that failed because its process is gone."""
     document = msgspec.json.decode(record.response)
     error = {"code": "server_error", "message": "The server that ran this response is gone."}
     response = Raw(msgspec.json.encode(document | {"status": "failed", "error": error}))

@@ -1,9 +1,11 @@
-"""Runs turns that have no HTTP response of their own: background responses and those of WebSocket lanes."""
+"""Runs turns without an HTTP response of their own: background responses, and responses on a WebSocket."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+
+from typing_extensions import override
 
 from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import ResponsesAsk
@@ -11,15 +13,15 @@ from services.frontend.apis.responses.request.truncation import shortened
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.answer import Shorten
 from services.frontend.turns.interfaces import Admitted, Renderer, Reply
-from services.frontend.turns.sinks import StreamSink
+from services.frontend.turns.sinks import StreamSink, StreamWriter
 from services.frontend.turns.turn_server import TurnServer
 
 NOT_STARTED = Prepared(0, 0)
-"""Starts the stream of a turn that could not start."""
+"""Stands for the preparation of a turn that could not start."""
 
 
-class Emitter:
-    """The `StreamWriter` of a turn: hands the parts of its stream on."""
+class Emitter(StreamWriter):
+    """Passes the parts of a turn's stream to a function."""
 
     def __init__(self, emit: Callable[[bytes], None], on_end: Callable[[], None] = lambda: None) -> None:
         """`emit`: takes the next part of the stream. `on_end`: called once, before the last part is emitted. Both are
@@ -30,20 +32,20 @@ class Emitter:
         self._emit = emit
         self._on_end = on_end
 
+    @override
     def begin(self, data: bytes) -> None:
-        """See `StreamWriter.begin`."""
         self._emit(data)
 
+    @override
     def write(self, data: bytes, now: float | None = None) -> None:
-        """See `StreamWriter.write`."""
         self._emit(data)
 
+    @override
     async def run(self) -> None:
-        """See `StreamWriter.run`."""
         await self.done.wait()
 
+    @override
     def close(self, last: bytes = b"") -> None:
-        """See `StreamWriter.close`."""
         if self.closed:
             return
         self.closed = True
@@ -55,7 +57,7 @@ class Emitter:
             self.done.set()
 
     def abort(self) -> None:
-        """See `StreamWriter.abort`: the part that ends the stream is missing."""
+        """Ends the stream without its last part."""
         self.close()
 
 
@@ -66,12 +68,12 @@ class Runner:
         self.server = server
 
     def reply(self, context: RequestContext, model: str) -> Reply:
-        """The ids and times of an answer; without a name, the served model. Raises where no such model is served."""
+        """The ids and times of an answer. `model` "": the served model. Raises NotFound if the model is not served."""
         name = model or self.server.admission.resolve(model, context.caller).name
         return Reply(context.id, context.request_id, name, created=int(time.time()), now=time.time)
 
     def shorten(self, ask: ResponsesAsk, context: RequestContext) -> Shorten | None:
-        """What `truncation: auto` does; None where the request does not ask for it."""
+        """The function that shortens the conversation for `truncation: auto`; None where it is not requested."""
         if not ask.truncate:
             return None
         return partial(shortened, count=partial(self.server.admission.count, caller=context.caller))

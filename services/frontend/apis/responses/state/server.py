@@ -1,4 +1,4 @@
-"""The stateful Responses API: assembles its parts, handles `/v1/responses`, and ends what runs with the process."""
+"""Handles the routes under `/v1/responses`, and ends running responses with the process."""
 
 import asyncio
 import time
@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.control import FrontendNotice
 from schemas.conversation import Conversation
@@ -42,25 +43,25 @@ from services.runtime.storage.seal import Sealer, TenantSealer
 PATH = "/v1/responses"
 CANCEL_POLLS = 20
 CANCEL_POLL_S = 0.1
-"""Reads of a response that another process is to cancel, and the pause before each."""
+"""How often a response is read while another process cancels it, and the pause before each read."""
 SETTLE_S = 2.0
-"""At the end, for the last writes to the bucket."""
+"""The time for the last writes to the bucket at shutdown."""
 
 
-class ModelSealer:
-    """Seals with the key that follows from a model's name. Raises NotFound, on first use, where it is not served."""
+class ModelSealer(TextSealer):
+    """Seals with a key derived from a model's name. Raises NotFound on first use if the model is not served."""
 
     def __init__(self, admission: Admission, model: str, caller: Caller | None) -> None:
         self._admission = admission
         self._model = model
         self._caller = caller
 
+    @override
     def seal(self, text: str) -> str:
-        """See `TextSealer.seal`."""
         return self._sealer.seal(text)
 
+    @override
     def open(self, blob: str) -> str | None:
-        """See `TextSealer.open`."""
         return self._sealer.open(blob)
 
     @cached_property
@@ -70,7 +71,7 @@ class ModelSealer:
 
 
 class ResponsesServer:
-    """Everything behind `/v1/responses`."""
+    """The handlers of `/v1/responses`, and the state that they share."""
 
     def __init__(self, mount: Mount) -> None:
         """Raises OSError where the sealing key cannot be read."""
@@ -164,7 +165,7 @@ class ResponsesServer:
         return json_response(msgspec.json.encode(wire.Deleted(id)))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancels a background response. One that has ended is returned as it is."""
+        """Cancels a background response. A response that has ended is returned unchanged."""
         id, job = request.match_info["id"], self._job(request)
         if job is not None:
             self.background.cancel(id)
@@ -219,7 +220,7 @@ class ResponsesServer:
 
     @contextmanager
     def _counting_refusals(self, context: RequestContext) -> Iterator[None]:
-        """Counts what is refused before `TurnServer.serve` does."""
+        """Counts requests that are refused before `TurnServer.serve`, which counts the others."""
         try:
             yield
         except TurnwireError as error:
@@ -265,7 +266,7 @@ class ResponsesServer:
                     await self.store.settled()
 
     async def close(self, _app: web.Application) -> None:
-        """Signal handler of the application's shutdown: ends what still runs."""
+        """Handler of the application's shutdown signal: ends running responses."""
         self.connections.drain()
         await self.background.end()
 

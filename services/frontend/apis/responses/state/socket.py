@@ -1,10 +1,10 @@
 """Serves the Responses API over one WebSocket: many responses on a connection, one at a time in each lane.
 
-The client sends `response.create` frames and receives the events of the stream, one a frame, each with the name of its
-lane. The connection remembers its own responses, those with `store: false` too, so that the next request has only new
+The client sends `response.create` frames and receives the events of the stream, one per frame, each with the name of
+its lane. The connection keeps its own responses, also with `store: false`, so that the next request needs only new
 items: Codex sends the result of a tool call without the history.
 
-An invalid frame is answered with an error, and the connection stays open. When a client hangs up, or reads nothing for
+An invalid frame is answered with an error, and the connection stays open. When a client hangs up, or does not read for
 too long, its turns are cancelled.
 """
 
@@ -34,22 +34,22 @@ from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import StreamLimits
 
 MAX_AGE_S = 60 * 60.0
-"""OpenAI's limit."""
+"""The maximum age of a connection, as in the native API."""
 MAX_LANES = 32
-"""Lanes in which a response runs or waits."""
+"""The most lanes in which a response runs or waits."""
 MAX_WAITING = 8
-"""Requests that wait in one lane."""
+"""The most requests that wait in one lane."""
 MAX_TARGETS = 4096
-"""Responses whose lane is remembered."""
+"""The number of latest responses with a known lane."""
 MEMORY_BYTES = 64 * 1024 * 1024
 MEMORY_ENTRIES = 4096
-"""Limits of a connection's memory. A client whose response was dropped gets `previous_response_not_found`, on which it
-sends everything."""
+"""Limits of a connection's store. For a dropped response a client gets `previous_response_not_found`, on which it sends
+the whole history."""
 
 HEARTBEAT_S = 30.0
-"""Between two pings. A client that does not answer within half that time is disconnected."""
+"""The time between two pings. A client that does not answer within half that time is disconnected."""
 WRITE_BYTES = 32 * 1024
-"""Bytes between two checks whether the client still reads."""
+"""The number of bytes between two checks whether the client still reads."""
 
 
 class Socket:
@@ -64,13 +64,13 @@ class Socket:
         self._memory = MemoryStore(limits, time.time, behind=intake.store)
         self._outbox = Outbox(ws, intake.runner.server.limits, self._disconnect)
         self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
-        """The requests of each busy lane: the first one runs."""
+        """The requests of each busy lane; the first one runs."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending: str | None = None
-        """Why no new requests are accepted."""
+        """The reason why no new requests are accepted."""
         self._steers = 0
         self._lane_of: LRUCache[str, str] = LRUCache(MAX_TARGETS)
-        """The lanes of the latest responses: a steering frame names only the response."""
+        """The lanes of the latest responses, for steering frames, which name only the response."""
 
     async def run(self) -> None:
         """Serves the connection until it is closed."""
@@ -126,7 +126,7 @@ class Socket:
 
     @contextmanager
     def _errors_sent(self, lane: str | None) -> Iterator[None]:
-        """Sends errors to the client: one frame or response must not end the other lanes."""
+        """Sends errors to the client, so that one frame or response does not end the other lanes."""
         try:
             yield
         except TurnwireError as error:
@@ -173,7 +173,7 @@ class Socket:
             self._send(payloads(rendered), lane)
 
         def keep() -> None:
-            # Before the client receives the end: its next request may continue this response.
+            # Before the client receives the end, because its next request may continue this response.
             record = accepted.record(stream)
             self._memory.put(record)
             if isinstance(renderer, Recorder):
@@ -219,7 +219,7 @@ class Connections:
         return len(self._open)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Handler of an upgrade. A refused one is answered with 426, on which clients continue over HTTP."""
+        """Handles an upgrade. A refused one is answered with 426, on which clients continue over HTTP."""
         ws = web.WebSocketResponse(
             heartbeat=HEARTBEAT_S,
             max_msg_size=self._config.max_body_bytes,
@@ -240,17 +240,17 @@ class Connections:
         return ws
 
     def drain(self) -> None:
-        """Opens no more connections; each open one ends with the last response on it."""
+        """Accepts no more connections; each open one is closed when its last response has ended."""
         self._draining = True
         for socket in list(self._open):
             socket.end("This server is shutting down; open a new connection to go on.")
 
 
 class Outbox:
-    """Sends frames as fast as the client reads them, and holds a bounded number of bytes."""
+    """Sends frames as fast as the client reads them, and queues a bounded number of bytes."""
 
     def __init__(self, ws: web.WebSocketResponse, limits: StreamLimits, on_slow: Callable[[], None]) -> None:
-        """`on_slow`: called where the client does not read."""
+        """`on_slow`: called when the client does not read."""
         self._ws = ws
         self._limits = limits
         self._on_slow = on_slow

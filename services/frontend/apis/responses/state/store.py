@@ -1,9 +1,9 @@
 """Keeps responses in memory, bounded in count, bytes and time; each tenant sees only its own.
 
-Several frontends share a `SharedStore`: each one's memory, over a JetStream bucket.
+Several frontends share a `SharedStore`: each has its own memory, and all use one JetStream bucket.
 
-A response is written to the bucket at once. Another frontend reads it there, and tries again for a moment, since a
-client may be faster than the bus. Deletions are published, so that no frontend's memory keeps the response.
+A response is written to the bucket at once. Another frontend reads it there, and retries for a moment, since a client
+may be faster than the bus. Deletions are published, so that every frontend drops the response.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import msgspec
 from cachetools import Cache, LRUCache
 from msgspec import Raw, Struct
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.control import FrontendNotice
 from schemas.errors import TooLarge, TurnwireError
@@ -23,7 +24,7 @@ from services.runtime.storage.kv import Bucket, BucketConfig, digest_key
 
 BUCKET = "tw_responses"
 MAX_VALUE_BYTES = 7 * 1024 * 1024
-"""Below the 8 MB of the bus."""
+"""The largest value in bytes, below the bus's limit of 8 MB."""
 WAITS_S = (0.02, 0.05, 0.1, 0.2)
 """Pauses before reading the bucket again for a response that may be on its way."""
 
@@ -37,7 +38,7 @@ class StoreLimits(Struct, frozen=True):
 
 
 class MemoryStore:
-    """Keeps responses in this process. Over a limit, the least recently used are dropped."""
+    """Keeps responses in this process. Above a limit, the least recently used are dropped."""
 
     def __init__(self, limits: StoreLimits, clock: Callable[[], float], *, behind: "MemoryStore | None" = None) -> None:
         """`clock`: Unix time in seconds. `behind`: has the responses and items that this store lacks."""
@@ -55,8 +56,8 @@ class MemoryStore:
         return int(self._records.currsize)
 
     def put(self, record: StoredResponse) -> None:
-        """Keeps a record, in place of an earlier one with its id; it can be read as soon as this returns. A record that
-        is over the limit by itself is not kept."""
+        """Keeps a record in place of an earlier one with its id; it can be read once this returns. A record larger than
+        the limit is not kept."""
         self.forget(record.id)
         try:
             self._records[record.id] = record
@@ -78,8 +79,8 @@ class MemoryStore:
         return self._records[id]
 
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
-        """The tenant's response with this id. `patient`: wait a moment for one that may be on its way from another
-        process. Raises TurnwireError where a shared store does not answer."""
+        """The tenant's response with this id. `patient`: retries for a moment, for a response from another process.
+        Raises TurnwireError where a shared store does not answer."""
         record = self.find(id, tenant)
         if record is None and self._behind is not None:
             return await self._behind.get(id, tenant, patient=patient)
@@ -104,7 +105,7 @@ class MemoryStore:
         self._records.pop(id, None)
 
     async def settled(self) -> None:
-        """Waits until every record that was put before this call is where it is kept."""
+        """Waits until every record that was put before this call is stored."""
 
     def _expired(self, record: StoredResponse) -> bool:
         return self._clock() - record.created > self._limits.ttl_s
@@ -116,10 +117,10 @@ class _Records(LRUCache[str, StoredResponse]):
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes, getsizeof=lambda record: record.size)
         self.owners: dict[tuple[str | None, str], str] = {}
-        """By tenant and item id: the response that has the item."""
+        """The response that has an item, by tenant and item id."""
 
     def peek(self, id: str) -> StoredResponse:
-        """The record, which does not count as used."""
+        """The record; reading it does not count as use."""
         return Cache.__getitem__(self, id)
 
     def __setitem__(self, id: str, record: StoredResponse) -> None:
@@ -136,15 +137,15 @@ class _Records(LRUCache[str, StoredResponse]):
 
 
 class Sharing(Struct, frozen=True):
-    """Access to the bucket that several frontends share, and to the process."""
+    """Access to the bucket that several frontends share, and to functions of the process."""
 
     bucket: Bucket
     id: str
-    """The process's own id."""
+    """This process's id."""
     alive: Callable[[str], bool]
     """Whether a frontend with this id is alive."""
     publish_notice: Callable[[FrontendNotice], object]
-    """Publishes to every other frontend."""
+    """Publishes a notice to every other frontend."""
     spawn: Callable[..., "asyncio.Task[None]"]
     """`Process.spawn`."""
 
@@ -161,7 +162,7 @@ def bucket_config(config: ResponseStoreConfig) -> BucketConfig:
 
 
 class SharedStore(MemoryStore):
-    """The store of several frontends: what this one uses is in its memory, everything is in the bucket."""
+    """The store of several frontends: recent responses in this process's memory, all of them in the bucket."""
 
     def __init__(
         self,
@@ -175,16 +176,17 @@ class SharedStore(MemoryStore):
         self._log = log
         self._writes: dict[str, asyncio.Task[None]] = {}
 
+    @override
     def put(self, record: StoredResponse) -> None:
-        """See `MemoryStore.put`. The bucket is written in the background, the states of one response in order."""
+        """Writes to the bucket in the background, the states of one response in order."""
         super().put(record)
         before = self._writes.get(record.id)
         task = self._sharing.spawn(self._write(record, before), f"keep {record.id}")
         self._writes[record.id] = task
         task.add_done_callback(lambda done: self._written(record.id, done))
 
+    @override
     async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
-        """See `MemoryStore.get`."""
         record = self.find(id, tenant)
         if record is not None and (record.ended or record.owner == self._sharing.id):
             return record
@@ -204,8 +206,9 @@ class SharedStore(MemoryStore):
             return failed_view(record)
         return record
 
+    @override
     async def item(self, id: str, tenant: str | None) -> Raw | None:
-        """See `MemoryStore.item`. Items with ids that clients made are found only by the frontend that kept them."""
+        """Only the frontend that stored them finds items with ids from clients."""
         found = await super().item(id, tenant)
         owner = response_of_item(id)
         if found is not None or owner is None:
@@ -213,8 +216,8 @@ class SharedStore(MemoryStore):
         record = await self.get(owner, tenant)
         return None if record is None else record.item(id)
 
+    @override
     async def delete(self, id: str, tenant: str | None) -> bool:
-        """See `MemoryStore.delete`."""
         if await self.get(id, tenant, patient=False) is None:
             return False
         self.forget(id)
@@ -224,8 +227,8 @@ class SharedStore(MemoryStore):
         self._sharing.publish_notice(FrontendNotice("forget", id))
         return True
 
+    @override
     async def settled(self) -> None:
-        """See `MemoryStore.settled`."""
         if self._writes:
             await asyncio.wait(list(self._writes.values()))
 
@@ -248,6 +251,6 @@ class SharedStore(MemoryStore):
 
 
 def _own(value: bytes | None, id: str, tenant: str | None) -> StoredResponse | None:
-    """The record in the bucket, if it is the tenant's: keys are digests."""
+    """The record in the bucket, if it is the tenant's; keys are digests, so the record is checked."""
     record = None if value is None else decode(value)
     return record if record is not None and (record.id, record.tenant) == (id, tenant) else None

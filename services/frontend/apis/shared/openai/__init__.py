@@ -1,1 +1,1 @@
-"""Chunks and error texts of OpenAI's APIs."""
+"""Renders chunks and error texts for several of OpenAI's APIs."""

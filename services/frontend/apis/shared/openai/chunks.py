@@ -1,29 +1,32 @@
-"""Streams and documents of Chat Completions and Completions: what is the same in both.
+"""Renders streams and documents of Chat Completions and Completions: the common part.
 
-A stream encodes its chunks; a document folds them. The chunk of a plain token is spliced from bytes that were made once
-and the encoded text.
+A stream encodes its chunks; a document folds them. The chunk of a plain token is made of fixed bytes around the encoded
+text.
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
+from typing_extensions import override
 
 from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, Prepared, TokenLogprob, TopLogprob, TurnEvent, Usage, failure_of
 from services import __version__
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.apis.shared.shared_errors import openai_error
-from services.frontend.turns.interfaces import Reply
+from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 EVENTS = "^(message|tool_call_dispatch|reasoning_dispatch)$"
-"""Names of a stream's events."""
+"""The pattern of event names in a stream."""
 FINGERPRINT = f"fp_turnwire_{__version__}"
+Fingerprint: TypeAlias = Annotated[str | None, Meta(extra_json_schema={"type": "string"})]
+"""`system_fingerprint`; servers always set it."""
 _LENGTH = (FinishReason.LENGTH, FinishReason.CONTEXT)
 _encode = msgspec.json.Encoder().encode
 
@@ -39,7 +42,7 @@ class UsageAnswer(Struct):
 
 
 class Chunk(Struct, kw_only=True):
-    """One chunk of a stream. Of one answer all have the same head; `choices` are of the API's own type."""
+    """One chunk of a stream. All chunks of an answer have the same head; `choices` have the API's own type."""
 
     id: str
     object: str
@@ -50,8 +53,8 @@ class Chunk(Struct, kw_only=True):
     choices: list[Any] = []
     prompt_token_ids: list[int] | UnsetType = UNSET
     tool_call_dispatch: dict[str, Any] | UnsetType = UNSET
-    """A complete call once more, on request. A chunk without choices and with a member of its own is the only form that
-    every client ignores."""
+    """A complete call once more, on request. Every client ignores a chunk without choices and with a member of its
+    own."""
     reasoning_dispatch: dict[str, Any] | UnsetType = UNSET
     """A finished thought once more, in the same form."""
     usage: UsageAnswer | UnsetType | None = UNSET
@@ -70,11 +73,11 @@ class ChunkShape(Struct, frozen=True, kw_only=True):
     include_usage: bool = False
     """The stream ends with the token counts."""
     continuous_usage: bool = False
-    """Other chunks carry the token counts, too, once they are known."""
+    """Other chunks also carry the token counts, once they are known."""
     fingerprint: str | None = None
 
     def whole(self) -> Self:
-        """The form of chunks that are folded to a document."""
+        """The form of chunks for a document."""
         return replace(self, include_usage=True, continuous_usage=False)
 
 
@@ -84,8 +87,8 @@ C = TypeVar("C")
 class ChoiceRenderer(TurnRenderer[Chunk | ErrorChunk]):
     """Renders the chunks of one choice."""
 
+    @override
     def encode(self, events: Sequence[Chunk | ErrorChunk]) -> bytes:
-        """See `TurnRenderer.encode`."""
         return b"".join(map(encode_chunk, events))
 
     def _fail(self, info: ErrorInfo, out: list[Chunk | ErrorChunk]) -> None:
@@ -93,33 +96,33 @@ class ChoiceRenderer(TurnRenderer[Chunk | ErrorChunk]):
 
     @abstractmethod
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
-        """The chunks before the first event. `usage`: where it is requested."""
+        """The chunks before the first event. `usage`: set if requested."""
 
 
-class ChunkStream:
+class ChunkStream(Renderer):
     """Renders one answer of one or more choices."""
 
     def __init__(self, head: Chunk, choices: Sequence[ChoiceRenderer], shape: ChunkShape, prompts: int = 1) -> None:
-        """`head`: see `chunk_head`. `prompts`: each has the same number of choices, in order."""
+        """`head`: see `chunk_head`. `prompts`: the number of prompts; all have the same number of choices, in order."""
         self.head = head
         self._choices = choices
         self._shape = shape
         self._prompts = prompts
         self._usages: dict[int, Usage] = {}
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> bytes:
-        """See `Renderer.start`."""
         return b"".join(map(encode_chunk, self.opening(prepared)))
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        """See `Renderer.events`."""
         out = self._choices[choice].events(events)
         if not self._ends(events[-1], choice):
             return out
         return out + (encode_chunk(self._last()) if self._shape.include_usage else b"") + DONE
 
+    @override
     def error(self, info: ErrorInfo) -> bytes:
-        """See `Renderer.error`."""
         return encode_chunk(ErrorChunk(openai_error(info)))
 
     def opening(self, prepared: Sequence[Prepared]) -> list[Chunk]:
@@ -131,12 +134,12 @@ class ChunkStream:
         return [chunk for choice, each in pairs for chunk in choice.opening(each, usage)]
 
     def chunks(self, events: Sequence[TurnEvent], choice: int) -> list[Chunk | ErrorChunk]:
-        """The chunks for the next events of a choice, and after the last one that with the token counts."""
+        """The chunks for the next events of a choice; after the last event also the chunk with the token counts."""
         out = self._choices[choice].render(events)
         return [*out, self._last()] if self._ends(events[-1], choice) else out
 
     def _ends(self, last: TurnEvent, choice: int) -> bool:
-        """Whether this is the end of the last choice."""
+        """Whether the event ends the last open choice."""
         if type(last) is not Finish or failure_of(last) is not None:
             return False
         self._usages[choice] = last.usage
@@ -147,7 +150,7 @@ class ChunkStream:
         return replace(self.head, usage=usage_of(usages, self._prompts))
 
 
-class ChunkCollector(Generic[C]):
+class ChunkCollector(Collector, Generic[C]):
     """Collects one answer: folds the chunks of its stream. A subclass makes the document."""
 
     def __init__(self, stream: ChunkStream) -> None:
@@ -157,16 +160,17 @@ class ChunkCollector(Generic[C]):
         self._prompt_ids: list[int] | UnsetType = UNSET
         self._usage: UsageAnswer | None = None
 
+    @override
     def start(self, prepared: Sequence[Prepared]) -> None:
-        """See `Collector.start`."""
         self._fold(self._stream.opening(prepared))
 
+    @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> None:
-        """See `Collector.events`."""
         self._fold(self._stream.chunks(events, choice))
 
+    @override
     def body(self) -> bytes:
-        """See `Collector.body`. Raises RuntimeError where a turn has not finished."""
+        """Raises RuntimeError where a turn has not finished."""
         if self._usage is None:
             raise RuntimeError("the turn has not finished")
         return _encode(self._document([self._choices[index] for index in sorted(self._choices)], self._usage))
@@ -182,11 +186,11 @@ class ChunkCollector(Generic[C]):
 
     @abstractmethod
     def _add(self, choice: Any, chunk: Chunk) -> None:
-        """Adds a chunk to the choice that it continues."""
+        """Adds a chunk's piece to its choice."""
 
     @abstractmethod
     def _document(self, choices: list[C], usage: UsageAnswer) -> Struct:
-        """The whole answer."""
+        """Makes the document of the answer."""
 
 
 def encode_chunk(chunk: Chunk | ErrorChunk) -> bytes:
@@ -207,7 +211,7 @@ def chunk_frame(head: Chunk) -> tuple[bytes, bytes]:
 
 
 def add_logprobs(into: dict[str, Any] | None, piece: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The log probabilities so far with those of a chunk, whose lists continue them."""
+    """Appends the log probabilities of a chunk to the earlier ones."""
     if into is None or piece is None:
         return piece if into is None else into
     return {name: held if held is None else held + piece[name] for name, held in into.items()}
@@ -228,8 +232,8 @@ def chunk_head(id: str, object: str, reply: Reply, shape: ChunkShape) -> Chunk:
 def reason_of(finish: Finish, calls: str | None = None) -> dict[str, Any]:
     """`finish_reason`; and, where a stop string ended the text, that string (vLLM's `stop_reason`).
 
-    `calls`: the reason for complete calls, if there are any. Only a model that stopped by itself has it: one that was
-    cut off after a call is `length`, as natively.
+    `calls`: the reason if the turn has complete calls. It applies only if the model stopped by itself; a turn that was
+    cut off after a call has `length`, as in the native API.
     """
     if finish.reason in _LENGTH:
         return {"finish_reason": "length"}
@@ -249,7 +253,7 @@ def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
 
 
 def usage_of(usages: Sequence[Usage], prompts: int = 1) -> UsageAnswer:
-    """Token counts of all choices. The choices of one prompt share it: it and its cached part count once."""
+    """Token counts of all choices. A prompt and its cached part count once for all its choices."""
     each = len(usages) // prompts
     groups = [usages[at : at + each] for at in range(0, len(usages), each)]
     prompt = sum(group[0].prompt for group in groups)
@@ -258,7 +262,7 @@ def usage_of(usages: Sequence[Usage], prompts: int = 1) -> UsageAnswer:
 
 
 def first_usage(prepared: Sequence[Prepared]) -> UsageAnswer:
-    """Token counts before decoding began, with the expected cached part; `prepared`: one for each prompt."""
+    """Token counts before decoding, with the expected cached part. `prepared`: one for each prompt."""
     return _usage(sum(each.prompt_tokens for each in prepared), 0, sum(each.cached for each in prepared), 0)
 
 

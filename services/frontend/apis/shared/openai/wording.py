@@ -1,4 +1,4 @@
-"""Reports failed validations in the words of OpenAI's APIs, with the `param` that clients show.
+"""Reports failed validations in OpenAI's wording, with the `param` that clients show.
 
 msgspec: "Expected `float | null`, got `str` - at `$.temperature`"
 native:  "Invalid type for 'temperature': expected a decimal, but got a string instead."
@@ -12,7 +12,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.shared.decode import MISSING, located, steps_of, values_along
 
 _UNNAMED = "[...]"
-"""How msgspec writes the place of a member whose name is not in the type."""
+"""msgspec's place of a member of a dictionary."""
 _KEY = " - at `key` in `"
 
 _TYPES = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
@@ -34,8 +34,8 @@ _NUMBERS = {"int": "integer", "float": "decimal"}
 
 
 def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], Invalid]:
-    """The `explain` of `decode_body`. `choices`: the values of each enumeration, by the name of its field; of a tag by
-    the field or list that holds the object, such as `content.type`."""
+    """Makes the `explain` of `decode_body`. `choices`: the values of each enumeration by the name of its field; of a
+    tag by the field or list that has the object, such as `content.type`."""
 
     def explain(body: bytes, message: str) -> Invalid:
         what, path = located(message)
@@ -57,9 +57,9 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
             return _mismatch(place, pattern[1])
         if types := _TYPES.match(what):
             return _wrong_type(place, types[1], types[2])
-        known = _known(place, choices)
-        if known and (value := _VALUE.match(what)):
-            return invalid_value(value["value"], place, known)
+        supported = _choices_at(place, choices)
+        if supported and (value := _VALUE.match(what)):
+            return invalid_value(value["value"], place, supported)
         return Invalid(f"Invalid value for '{place}': {what}.", param=place, code="invalid_value")
 
     return explain
@@ -72,8 +72,8 @@ def missing_parameter(place: str) -> Invalid:
 
 def invalid_value(value: str, place: str, choices: Sequence[str]) -> Invalid:
     """The error for an unknown value."""
-    known = one_of([f"'{choice}'" for choice in choices], "and")
-    return Invalid(f"Invalid value: '{value}'. Supported values are: {known}.", param=place, code="invalid_value")
+    values = one_of([f"'{choice}'" for choice in choices], "and")
+    return Invalid(f"Invalid value: '{value}'. Supported values are: {values}.", param=place, code="invalid_value")
 
 
 def unsupported(place: str, why: str = "is not supported by this server") -> Invalid:
@@ -109,7 +109,7 @@ def _wrong_type(place: str, expected: str, got: str) -> Invalid:
 
 
 def _member(members: Any, what: str, *, is_key: bool) -> tuple[str, Any]:
-    """The name of the member at fault, and its value, or for a key that again."""
+    """The name and the value of the invalid member; for an invalid key, the key twice."""
     bound, types = _BOUND.match(what), _TYPES.match(what)
     for name, value in members.items() if isinstance(members, dict) else ():
         faulty = name if is_key else value
@@ -128,7 +128,7 @@ def _out_of_bounds(place: str, bound: re.Match[str], value: Any) -> Invalid:
 
 
 def _out_of_length(place: str, kind: str, sign: str, limit: str, value: object) -> Invalid:
-    """The error for a `string`, `array` or `object` with too much or too little in it."""
+    """The error for a `string`, `array` or `object` that is too long or too short."""
     an, size = "a" if kind == "string" else "an", len(value) if isinstance(value, Sized) else 0
     if kind == "object":
         what, amount, code = "too many properties", "at most {} properties", "object_above_max_properties"
@@ -149,6 +149,6 @@ def _mismatch(place: str, pattern: str) -> Invalid:
     return Invalid(f"Invalid '{place}': string does not match pattern. {expected}", param=place, code="invalid_value")
 
 
-def _known(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:
+def _choices_at(place: str, choices: Mapping[str, Sequence[str]]) -> Sequence[str]:
     names = re.sub(r"\[\d+\]", "", place).split(".")
     return choices.get(".".join(names[-2:])) or choices.get(names[-1]) or ()

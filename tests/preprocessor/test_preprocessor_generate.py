@@ -1,4 +1,4 @@
-"""The grammar of a turn, made of its prompt."""
+"""The grammar of a turn."""
 
 from typing import Any
 
@@ -54,12 +54,12 @@ class Guide:
         return accepting
 
 
-def test_nothing_is_promised(setup: ModelSetup) -> None:
+def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:
     for conversation in (asked([]), asked([replace(TOOLS[0], strict=None)]), asked(TOOLS, ToolChoice("none"))):
         assert turn_guide(conversation, assemble(conversation, setup), setup) == ""
 
 
-def test_reasoning_and_text_are_free_and_calls_are_held(setup: ModelSetup) -> None:
+def test_grammar_constrains_only_calls(setup: ModelSetup) -> None:
     guide = Guide(setup, asked(TOOLS))
     for good in (
         "Let me think about <b>.</think>Done.",
@@ -78,7 +78,7 @@ def test_reasoning_and_text_are_free_and_calls_are_held(setup: ModelSetup) -> No
         assert not guide.takes(bad), bad
 
 
-def test_a_forced_call_of_an_allowed_tool(setup: ModelSetup) -> None:
+def test_grammar_of_a_forced_call_has_only_allowed_tools(setup: ModelSetup) -> None:
     choice = ToolChoice("any", parallel=False, allowed=["count", "deep__count"])
     guide = Guide(setup, asked(TOOLS, choice, thinking=Thinking("disabled")))
     rest = call("count", "n", "7").removeprefix("<tool_call>\n<function=")
