@@ -63,7 +63,7 @@ async def test_large_encoded_body_is_decoded_in_a_thread() -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_body_of_many_pieces_is_whole(chunked: bool) -> None:
-    """Of more than a connection holds before it is paused (2 x 256 KiB), with a length and without."""
+    """The body is larger than a connection's buffer (2 x 256 KiB), with a length and without."""
     noise = "".join(str(i * i) for i in range(300_000))
     body = json.dumps({**ASK, "system": noise}).encode()
 

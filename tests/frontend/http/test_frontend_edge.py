@@ -1,4 +1,4 @@
-"""The edge as clients meet it: rights and limits of keys, sizes, slow senders, what is no HTTP."""
+"""The edge as clients meet it: rights and limits of keys, sizes, slow senders, malformed HTTP."""
 
 import asyncio
 import hashlib

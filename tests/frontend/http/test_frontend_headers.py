@@ -1,4 +1,4 @@
-"""Header values that are no UTF-8: any byte may stand there (RFC 9110, 5.5), and none of them may do harm."""
+"""Header values that are not UTF-8: any byte may stand there (RFC 9110, 5.5), and none of them may do harm."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""WebSocket clients that do not mask their frames, and text that is no UTF-8, byte for byte."""
+"""WebSocket clients that do not mask their frames, and text that is not UTF-8, byte for byte."""
 
 import pytest
 

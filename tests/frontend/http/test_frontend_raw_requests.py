@@ -65,7 +65,7 @@ REFUSED: dict[str, bytes] = {
 
 @pytest.mark.parametrize("request_", REFUSED.values(), ids=REFUSED)
 async def test_ambiguous_request_is_refused(request_: bytes) -> None:
-    """One 400, then the connection is closed: nothing behind it is read as a request."""
+    """One 400, then the connection is closed: nothing after it is read as a request."""
     async with serving() as served:
         answers = await answers_to(served.port, request_ + HIDDEN)
         assert [answer.status for answer in answers] == [400]
@@ -181,7 +181,7 @@ async def test_model_name_stays_a_name(path: str, name: str) -> None:
     ],
 )
 async def test_unusual_json_has_a_defined_status(path: str, raw: bytes, status: int) -> None:
-    """Of two members of one name the last one counts, for every API."""
+    """The last of two members with one name counts, for every API."""
     body = json.dumps(BODIES[path]).encode()[:-1] + b"," + raw + b"}"
     async with serving() as served:
         answer = await answer_to(served.port, post(body, path=path))
@@ -214,7 +214,7 @@ async def test_answer_length_has_one_bound_in_every_api(path: str) -> None:
                 assert (await ask(**{other: number})).status == 400
             for wrong in ({"priority": number}, {"nvext": {"agent_hints": {"osl": number}}}):
                 assert (await ask(**wrong)).status == 400
-            # A seed is no reason for a refusal, but must fit the bus.
+            # A large seed is accepted, but must fit the bus.
             assert (await ask(seed=number)).status == 200
             conversation = served.gateway.turns[-1].conversation
             assert conversation.sampling.seed is not None

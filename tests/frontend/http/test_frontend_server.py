@@ -63,7 +63,7 @@ async def test_no_key_gets_into_the_log_of_malformed_requests(caplog: pytest.Log
 
 
 async def refused(served: Served, data: bytes, then: bytes = b"") -> Answer:
-    """The answer to a request whose body does not end; `then` is sent again and again until then."""
+    """Returns the answer to a request with an endless body: `then` is sent again and again."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(data)
 
@@ -136,7 +136,7 @@ async def test_single_bytes_do_not_prolong_the_head(beginning: bytes) -> None:
 
 @pytest.mark.slow
 async def test_thousand_idle_connections_are_cheap() -> None:
-    """Before the first request and behind it; other clients are served meanwhile."""
+    """Before the first request and after it; other clients are served meanwhile."""
     async with serving(config=FrontendConfig(head_timeout_s=3600)) as served, ClientSession(served.url) as http:
         with ExitStack() as stack:
             tracemalloc.start()

@@ -202,7 +202,7 @@ async def test_reader_that_catches_up_gets_every_byte() -> None:
     assert gateway.turns[0].cancelled == []
 
 
-# -- the writer itself, over a transport whose reader is played -------------------------------------------------------
+# -- the writer itself, over a transport with a simulated reader -------------------------------------------------------
 
 
 class Transport:

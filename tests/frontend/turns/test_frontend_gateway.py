@@ -132,7 +132,7 @@ class Stage:
         return await self.gateway.open(admitted, sink, turn_id=turn_id)
 
     async def open(self, turn_id: str) -> Sink:
-        """Opens a turn, whose first block has begun."""
+        """Opens a turn, and starts its first block."""
         sink, opening = await self.begin(turn_id)
         self.send((turn_id, [Prepared(1, 9, "worker-1", "parser-1"), BlockStart(0, "text")]))
         await opening

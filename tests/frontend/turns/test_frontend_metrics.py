@@ -12,7 +12,7 @@ NAME = "turnwire_inter_token_latency_seconds"
 
 
 class Turn:
-    """A turn whose tokens arrive at given times."""
+    """A turn with tokens that arrive at set times."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -24,8 +24,8 @@ RESPONSE = {"model": MODEL, "stream": True, "store": False, "input": "hi"}
 
 
 class Eager(FakeGateway):
-    """Says that the turn is prepared and plays its first events, as one frame of the bus does it, and keeps whoever
-    opened it waiting until `returns`."""
+    """Reports that the turn is prepared and plays its first events, as one frame of the bus does. Returns from `open`
+    only after `returns`."""
 
     def __init__(self, first: list[TurnEvent]) -> None:
         super().__init__()

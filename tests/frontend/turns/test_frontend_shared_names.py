@@ -69,8 +69,8 @@ def test_other_frontends_get_notices_of_placements() -> None:
 
 def test_session_without_an_id_is_identified_by_its_first_message() -> None:
     def asked(*texts: str) -> str:
-        turns = [Message("user", [Text(text)]) for text in texts]
-        return placement_key(Conversation(model="coder", messages=turns))
+        messages = [Message("user", [Text(text)]) for text in texts]
+        return placement_key(Conversation(model="coder", messages=messages))
 
     assert asked("fix it") == asked("fix it", "and then?") != asked("explain it")
     assert asked("\ud800"), "a lone surrogate"

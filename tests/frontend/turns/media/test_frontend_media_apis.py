@@ -135,7 +135,7 @@ async def test_pdf_in_a_tool_result_of_claude_code_is_read() -> None:
 
 
 async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
-    """Codex does not send images to a model whose profile has only text."""
+    """Codex does not send images to a model with only text in its profile."""
     omitted = {"type": "input_text", "text": "image content omitted because you do not support image input"}
     api = APIS[2]
     async with serving() as served:
@@ -154,7 +154,7 @@ async def test_chained_response_has_the_note_once() -> None:
 
 
 async def test_summary_has_no_note() -> None:
-    """Each of the three compactions; the answer behind one has the note, since its image is still there."""
+    """Each of the three compactions; the answer after one has the note, since its image is still there."""
     api = APIS[2]
     body = api.body([api.image()])
     async with serving() as served:
@@ -170,8 +170,8 @@ async def test_summary_has_no_note() -> None:
             await post(served, api.path, {**body, "input": [summary, {"role": "user", "content": "And?"}]})
             texts = [
                 part.text
-                for turn in served.gateway.turns[-1].conversation.messages
-                for part in turn.parts
+                for message in served.gateway.turns[-1].conversation.messages
+                for part in message.parts
                 if isinstance(part, Text)
             ]
             assert HELLO in texts[0]

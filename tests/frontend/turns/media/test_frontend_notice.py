@@ -29,7 +29,7 @@ class Kept:
 
 
 def through(events: list[TurnEvent], *, singly: bool) -> list[TurnEvent]:
-    """The events behind a sink that adds a note."""
+    """Returns the events after a sink that adds a note."""
     kept = Kept()
     sink = NoticeSink(kept, IMAGES)
     for batch in [[event] for event in events] if singly else [events]:

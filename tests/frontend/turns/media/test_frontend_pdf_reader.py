@@ -17,7 +17,7 @@ SPAWN = asyncio.create_subprocess_exec
 
 
 class Reading:
-    """A reader whose log and processes are visible."""
+    """A reader with a visible log and visible processes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lines: list[MutableMapping[str, Any]] = []
