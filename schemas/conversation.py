@@ -227,7 +227,7 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     model: str
     messages: list[Message]
     system: list[Text] = []
-    """Top-level instructions in order; instructions inside the conversation are messages with role system or developer."""
+    """Top-level instructions; those inside the conversation are messages with role system or developer."""
     tools: list[ToolSpec] = []
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     thinking: Thinking = field(default_factory=Thinking)

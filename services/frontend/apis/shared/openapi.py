@@ -43,18 +43,9 @@ def document(version: str, apis: Sequence[Api]) -> dict[str, Any]:
     components: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
     for api in apis:
-<<<<<<< HEAD
         bodies = _schemas([one.body for one in api.operations], api.name, components)
         contents = _schemas([one.answer for one in api.operations], api.name, components, answers=True)
         errors = {_JSON: {"schema": _schemas([api.errors.schema], "", components, answers=True)[api.errors.schema]}}
-=======
-        bodies = list(dict.fromkeys(one.body for one in api.operations if one.body))
-        written = list(dict.fromkeys(one.answer for one in api.operations if one.answer and one.answer not in bodies))
-        schemas = dict(zip([*bodies, *written], _schemas([*bodies, *written], api.name, components), strict=True))
-        for name in _names(written) - _names(bodies):
-            _require_defaults(components[api.name + name])
-        errors = {_JSON: {"schema": _schemas([api.errors.schema], "", components)[0]}}
->>>>>>> wt-review
         for one in api.operations:
             answers = _answers(one, contents.get(one.answer), api.errors, errors)
             paths.setdefault(one.path, {})[one.method] = _operation(one, api, bodies.get(one.body), answers)
@@ -94,20 +85,6 @@ def _schemas(
             ]
         components[prefix + name] = schema
     return dict(zip(kinds, schemas, strict=True))
-
-
-def _names(kinds: Iterable[Any]) -> set[str]:
-    return set(msgspec.json.schema_components(kinds)[1])
-
-
-def _require_defaults(schema: dict[str, Any]) -> None:
-    """Requires the members of an answer's Struct that have a default: they are always written."""
-    properties = schema.get("properties", {})
-    required = [*schema.get("required", []), *(name for name, one in properties.items() if "default" in one)]
-    for one in properties.values():
-        one.pop("default", None)
-    if required:
-        schema["required"] = required
 
 
 def _operation(
