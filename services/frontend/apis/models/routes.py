@@ -10,7 +10,7 @@ from aiohttp import web
 from cachetools import LRUCache
 from msgspec import Struct
 
-from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of
+from services.frontend.apis.models.codex_profile import Profile, assign_profiles, catalogue, profiles_of
 from services.frontend.apis.models.documents import Named, entry, listing, names
 from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
 from services.frontend.apis.shared.shared_errors import SHARED
@@ -86,7 +86,7 @@ class ModelRoutes:
         try:
             self._profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
             """Codex' own entries by slug."""
-            assigned(self._profiles, self._slugs, [])
+            assign_profiles(self._profiles, self._slugs, [])
         except ValueError as error:
             raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
 
@@ -117,7 +117,7 @@ class ModelRoutes:
         return names(self._admission.models(request[REQUEST_CONTEXT].caller))
 
     def _own(self, named: Sequence[Named]) -> dict[str, Profile]:
-        return assigned(self._profiles, self._slugs, [name for _, name in named])
+        return assign_profiles(self._profiles, self._slugs, [name for _, name in named])
 
     def _etag(self, named: Sequence[Named]) -> str:
         """The ETag of the whole list and of its catalogue; computed again only when a model has changed."""

@@ -148,7 +148,7 @@ def _mended(match: re.Match[bytes]) -> bytes:
     return (b"\\ufffd" if low else b"\\u" + first) + (b"\\ufffd" if second else b"")
 
 
-def located(message: str) -> tuple[str, str]:
+def parse_validation_message(message: str) -> tuple[str, str]:
     """The reason and the path (`.messages[0].role`) in the message of a failed validation."""
     match = _AT.match(message)
     return (match["what"], match["path"] or "") if match else (message, "")

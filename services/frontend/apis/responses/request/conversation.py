@@ -32,7 +32,7 @@ def build(
         raise missing_parameter("input")
     reasoning, text = _settings(request, items)
     session = first_header(headers, _SESSION_HEADERS)
-    shown = offered.settled()
+    shown = offered.final_specs()
     if body.max_tool_calls is not None:
         shown = [_limited(spec, body.max_tool_calls) for spec in shown]
     return Conversation(

@@ -104,7 +104,7 @@ class RequestTools(Struct):
     """The kinds of hosted tools that this server runs."""
     client_searches: bool = False
     shown: list[ToolSpec] | None = None
-    """The result of `settled`; None after a change."""
+    """The result of `final_specs`; None after a change."""
 
     @classmethod
     def of(
@@ -115,7 +115,7 @@ class RequestTools(Struct):
         def read(_: bytes) -> RequestTools:
             tools = cls({}, {}, [], set(), served)
             tools.add(raws, "tools", unique=True)
-            tools.shown = tools.settled()
+            tools.shown = tools.final_specs()
             return tools
 
         own = memo.get(b",".join(raws), read)
@@ -191,7 +191,7 @@ class RequestTools(Struct):
         """Whether this server runs the tool."""
         return (spec := self.specs.get(name)) is not None and spec.hosted is not None
 
-    def settled(self) -> list[ToolSpec]:
+    def final_specs(self) -> list[ToolSpec]:
         """The tools for the prompt. Without a client's search nothing could load a deferred tool, so none is
         deferred."""
         if self.shown is not None:

@@ -110,7 +110,7 @@ def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int
     return value
 
 
-def listed(items: Sequence[Raw], page: Page) -> bytes:
+def list_page(items: Sequence[Raw], page: Page) -> bytes:
     """The list document. Raises Invalid for an `after` that is not listed.
 
     `items`: oldest first, each with an id. An item that occurs again is listed once, because pages are found by ids.

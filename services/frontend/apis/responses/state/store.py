@@ -104,7 +104,7 @@ class MemoryStore:
         """Drops a record of any tenant from this process."""
         self._records.pop(id, None)
 
-    async def settled(self) -> None:
+    async def wait_for_writes(self) -> None:
         """Waits until every record that was put before this call is stored."""
 
     def _expired(self, record: StoredResponse) -> bool:
@@ -228,7 +228,7 @@ class SharedStore(MemoryStore):
         return True
 
     @override
-    async def settled(self) -> None:
+    async def wait_for_writes(self) -> None:
         if self._writes:
             await asyncio.wait(list(self._writes.values()))
 
