@@ -179,7 +179,7 @@ def test_records_and_streams_survive_encoding() -> None:
     packer = EventPacker()
     for piece in (b"event: x\n", b"data: {}\n\n"):
         packer.add(piece)
-    full = record("a", "b", tenant="t", events=packer.packed(), background=True, owner="o")
+    full = record("a", "b", tenant="t", events=packer.pack(), background=True, owner="o")
     back = decode(msgspec.json.encode(full))
     assert back == full
     assert back is not None
@@ -200,10 +200,10 @@ def test_long_stream_is_stored_compressed_and_complete() -> None:
     tracemalloc.stop()
     stream = b"".join(map(event, numbers))
     assert held < len(stream) / 4
-    assert unpack_events(packer.packed()) == stream
-    assert unpack_events(packer.packed()) == stream
-    assert len(packer.packed()) < len(stream) / 8
-    assert EventPacker().packed() == b""
+    assert unpack_events(packer.pack()) == stream
+    assert unpack_events(packer.pack()) == stream
+    assert len(packer.pack()) < len(stream) / 8
+    assert EventPacker().pack() == b""
 
 
 def test_response_of_a_gone_process_is_shown_as_failed() -> None:

@@ -122,9 +122,9 @@ def explain(body: bytes, message: str) -> Invalid:
     tag = _TAG.match(what)
     if tag and steps and steps[-1] == "type":
         place = ".".join(steps[:-1])
-        found = f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected tags"
+        text = f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected tags"
         tags = ", ".join(f"'{choice}'" for choice in _tags_at(body, steps[:-1]))
-        return Invalid(f"{found}: {tags}" if tags else found, param=f"{place}.type")
+        return Invalid(f"{text}: {tags}" if tags else text, param=f"{place}.type")
     return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
 
 

@@ -93,7 +93,7 @@ class ModelRoutes:
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Every model under each of its names."""
         lifecycles = [*request.query.getall("lifecycle[]", []), *request.query.getall("lifecycle", [])]
-        named = self._named(request)
+        named = self._models_of(request)
         document = listing(named, request.query, lifecycles, self._own(named), self._hosted)
         return _answer(request, document, None if _PAGED & request.query.keys() else self._etag(named))
 
@@ -105,15 +105,15 @@ class ModelRoutes:
 
     async def codex(self, request: web.Request) -> web.StreamResponse:
         """Codex' catalogue of the same models."""
-        named = self._named(request)
+        named = self._models_of(request)
         return _answer(request, catalogue(named, self._own(named)), self._etag(named))
 
     async def add_etag(self, request: web.Request, response: web.StreamResponse) -> None:
         """Signal handler, right before the first byte: sends Codex the ETag of its catalogue."""
         if request.path == "/v1/responses" and response.status == 200:
-            response.headers[MODELS_ETAG] = f'"{self._etag(self._named(request))}"'
+            response.headers[MODELS_ETAG] = f'"{self._etag(self._models_of(request))}"'
 
-    def _named(self, request: web.Request) -> Sequence[Named]:
+    def _models_of(self, request: web.Request) -> Sequence[Named]:
         return names(self._admission.models(request[REQUEST_CONTEXT].caller))
 
     def _own(self, named: Sequence[Named]) -> dict[str, Profile]:

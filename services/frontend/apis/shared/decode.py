@@ -134,10 +134,10 @@ def mend_surrogates(body: bytes) -> bytes:
     Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then keeps half a pair, and a
     server that refuses it ends the conversation.
     """
-    return _ESCAPE.sub(_mended, body) if b"\\ud" in body or b"\\uD" in body else body
+    return _ESCAPE.sub(_mend_pair, body) if b"\\ud" in body or b"\\uD" in body else body
 
 
-def _mended(match: re.Match[bytes]) -> bytes:
+def _mend_pair(match: re.Match[bytes]) -> bytes:
     first, second = match.group(1), match.group(2)
     if first is None:
         return match.group()

@@ -105,7 +105,7 @@ class ResponsesServer:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Creates a response: whole, as a stream, or in the background."""
-        body = await self._decoded(request)
+        body = await self._decode(request)
         if body.body.background:
             return await self._start(request, body)
         context = request[REQUEST_CONTEXT]
@@ -196,7 +196,7 @@ class ResponsesServer:
 
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
-        body, context = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
+        body, context = await self._decode(request, counting=True), request[REQUEST_CONTEXT]
         conversation = await self._intake.prompt(body, request.headers, context)
         tokens = await self._server.admission.count(conversation, context.caller)
         context.fields |= {"model": body.model, "prompt_tokens": tokens}
@@ -204,7 +204,7 @@ class ResponsesServer:
 
     async def compact(self, request: web.Request) -> web.StreamResponse:
         """Compacts a conversation: its user messages and one sealed summary."""
-        body = await self._decoded(request, counting=True)
+        body = await self._decode(request, counting=True)
         if body.body.input is None:
             body.body.input = []  # optional here: an empty conversation is compacted too
 
@@ -213,7 +213,7 @@ class ResponsesServer:
 
         return await self._server.serve(request, self.dialect, read)
 
-    async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
+    async def _decode(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._server.config.max_body_bytes)
             return await run_in_thread_if_large(len(data), lambda: self.dialect.decode(data, counting=counting))

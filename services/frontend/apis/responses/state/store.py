@@ -95,10 +95,10 @@ class MemoryStore:
 
     async def delete(self, id: str, tenant: str | None) -> bool:
         """Deletes a response everywhere. Returns False where there was none. Raises as `get`."""
-        found = self.find(id, tenant) is not None
-        if found:
+        existed = self.find(id, tenant) is not None
+        if existed:
             self.forget(id)
-        return found
+        return existed
 
     def forget(self, id: str) -> None:
         """Drops a record of any tenant from this process."""
@@ -209,10 +209,10 @@ class SharedStore(MemoryStore):
     @override
     async def item(self, id: str, tenant: str | None) -> Raw | None:
         """Only the frontend that stored them finds items with ids from clients."""
-        found = await super().item(id, tenant)
+        item = await super().item(id, tenant)
         owner = response_of_item(id)
-        if found is not None or owner is None:
-            return found
+        if item is not None or owner is None:
+            return item
         record = await self.get(owner, tenant)
         return None if record is None else record.item(id)
 
