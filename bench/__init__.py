@@ -1,1 +1,1 @@
-"""What a serving path costs: load, clocks and tables. Runs from the repository's root: `python -m bench.load`."""
+"""Measures the cost of a serving path. Run from the repository's root: `python -m bench.load`."""

@@ -27,9 +27,9 @@ class Prompt(Struct, frozen=True):
     tools: tuple[Tool, ...] = ()
     max_tokens: int = 4096
     preamble: bool = False
-    """Dressed as an agent's request: billing line, identity, cache marks, metadata."""
+    """With the parts of an agent's request: billing line, identity, cache marks, metadata."""
     thinking: bool = False
-    """Reasoning is on. Where it is off, the output of a script is text from its first token."""
+    """Whether reasoning is on. If it is off, the output of a script is text from its first token."""
 
 
 class Tokens(Struct, frozen=True):
@@ -47,20 +47,20 @@ class Api(Protocol):
     path: str
     headers: Mapping[str, str]
     output: bytes
-    """In every event that carries output, once."""
+    """Bytes that every event with output contains once."""
     end: bytes
-    """In the event with which a good stream ends."""
+    """Bytes that the last event of a complete stream contains."""
 
     def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
-        """A streamed request."""
+        """Returns the body of a streamed request."""
         ...
 
     def tokens(self, tail: bytes) -> Tokens | None:
-        """Token counts from the end of a stream."""
+        """Returns the token counts in the end of a stream."""
         ...
 
     def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
-        """When the first tool call was known to be complete, in the time of its event."""
+        """Returns the time of the event that completed the first tool call."""
         ...
 
 
@@ -74,7 +74,6 @@ class Messages:
     end = b"event: message_stop"
 
     def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
-        """See `Api.body`."""
         body: dict[str, Any] = {
             "model": model,
             "messages": [{"role": "user", "content": [{"type": "text", "text": prompt.user}]}],
@@ -92,7 +91,7 @@ class Messages:
         return body | {"max_tokens": prompt.max_tokens, "thinking": thinking, "stream": True}
 
     def tokens(self, tail: bytes) -> Tokens | None:
-        """See `Api.tokens`: `usage` of `message_delta`."""
+        """Reads `usage` of `message_delta`."""
         data = _last_data(tail, b"event: message_delta")
         usage = data.get("usage") if data else None
         if not isinstance(usage, dict):
@@ -103,7 +102,7 @@ class Messages:
         return Tokens(prompt, usage.get("output_tokens") or 0, cached)
 
     def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
-        """See `Api.call_done`: agents start a tool at the `content_block_stop` of its block."""
+        """Finds `content_block_stop` of the call's block, at which agents start a tool."""
         index: bytes | None = None
         for time, event in events:
             if b"content_block_start" in event and b'"tool_use"' in event:
@@ -133,11 +132,11 @@ class Chat:
     path = "/v1/chat/completions"
     headers: Mapping[str, str] = {"authorization": "Bearer bench", "x-turnwire-tool-dispatch": "1"}
     output = b'"delta":{"content":'
-    """Not in the role chunk, which comes before any token."""
+    """Not in the role chunk, which precedes all tokens."""
     end = b"data: [DONE]"
 
     def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
-        """See `Api.body`. Thinking is the template's variable, which every server of the field hands on."""
+        """Returns the body. Thinking is a variable of the template, which every server passes on."""
         system = [{"role": "system", "content": prompt.system}] if prompt.system else []
         body: dict[str, Any] = {"model": model, "messages": [*system, {"role": "user", "content": prompt.user}]}
         if prompt.tools:
@@ -150,12 +149,12 @@ class Chat:
         }
 
     def tokens(self, tail: bytes) -> Tokens | None:
-        """See `Api.tokens`: the chunk before `[DONE]`."""
+        """Reads the chunk before `[DONE]`."""
         data = _last_data(tail.replace(b"data: [DONE]", b""), b"data: ")
         return _openai_tokens(data.get("usage") if data else None, "prompt", "completion")
 
     def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
-        """See `Api.call_done`: the API has no event for it, so the request enables dispatch events."""
+        """Finds the dispatch event, which the request enables, because the API has no event for the end of a call."""
         return next((time for time, event in events if b"event: tool_call_dispatch" in event), None)
 
 
@@ -167,10 +166,9 @@ class Responses:
     headers: Mapping[str, str] = {"authorization": "Bearer bench"}
     output = b"event: response.output_text.delta"
     end = b'"total_tokens":'
-    """Of the last event's usage; its beginning is far away, because the event repeats the whole answer."""
+    """In the usage of the last event. The beginning of that event is far away: it repeats the whole answer."""
 
     def body(self, prompt: Prompt, model: str) -> dict[str, Any]:
-        """See `Api.body`."""
         content = [{"type": "input_text", "text": prompt.user}]
         body: dict[str, Any] = {"model": model, "input": [{"type": "message", "role": "user", "content": content}]}
         if prompt.system:
@@ -185,13 +183,13 @@ class Responses:
         }
 
     def tokens(self, tail: bytes) -> Tokens | None:
-        """See `Api.tokens`: `usage` of the response, at its end."""
+        """Reads `usage` at the end of the response."""
         at = tail.rfind(b'"usage":')
         found = re.match(rb'"usage": ?(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})', tail[at:]) if at >= 0 else None
         return _openai_tokens(json.loads(found[1]) if found else None, "input", "output")
 
     def call_done(self, events: Sequence[tuple[int, bytes]]) -> int | None:
-        """See `Api.call_done`: agents start a tool at the end of its item."""
+        """Finds the end of the call's item, at which agents start a tool."""
         done = (time for time, event in events if b"response.output_item.done" in event and b'"function_call"' in event)
         return next(done, None)
 

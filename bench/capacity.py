@@ -1,4 +1,4 @@
-"""Measures capacity: agents at once, each with one request of 52,000 tokens at a time, on a fresh connection."""
+"""Measures capacity: concurrent agents, each with one request of 52,000 tokens at a time, on a fresh connection."""
 
 import asyncio
 import math
@@ -17,17 +17,17 @@ from bench.sessions import AgentSession
 
 PROMPTS: dict[Kind, str] = {"tail": "known prefix", "fresh": "all of it new"}
 WARMING = 4
-"""Requests before each case, which are not measured."""
+"""Requests before each case that are not measured."""
 PLAYERS = 16
 """Clients that play the sessions up to the measured turn."""
 PLAY_LIMIT_S = 240.0
 
 Loads = Sequence[tuple[int, int]]
-"""Clients, and requests or sessions of all of them together."""
+"""Number of clients, and of the requests or sessions of all clients together."""
 
 
 async def prompts(site: Site, kind: Kind, loads: Loads, limit_s: float) -> AsyncIterator[Row]:
-    """Requests of one kind: all but the end of a prompt is known (`tail`), or nothing of it (`fresh`)."""
+    """Measures requests of one kind: all of a prompt but its end is known (`tail`), or nothing (`fresh`)."""
     seed = site.seed
     for clients, requests in loads:
         case = Case("capacity", site.api.name, "fresh", prompt=PROMPTS[kind], clients=clients, tokens=ANSWER_TOKENS)
@@ -43,11 +43,11 @@ async def prompts(site: Site, kind: Kind, loads: Loads, limit_s: float) -> Async
 
 
 async def turns(site: Site, turn: int, loads: Loads, each: int, limit_s: float) -> AsyncIterator[Row]:
-    """Sessions from `turn` on, `each` turns of every session.
+    """Measures sessions from `turn` on, `each` turns of every session.
 
-    Their earlier turns are played before. Each case continues them from there anew, with other results of their tools.
+    Their earlier turns are played first. Each case continues the sessions from there again, with other tool results.
 
-    Raises ValueError, or a group of it, where a session does not reach `turn`, TimeoutError where that takes too long.
+    Raises ValueError, or a group of it, if a session does not reach `turn`; TimeoutError if that takes too long.
     """
     client = site.client("fresh")
     count = max(sessions for _, sessions in loads)
@@ -65,9 +65,9 @@ async def turns(site: Site, turn: int, loads: Loads, each: int, limit_s: float) 
 async def session_loop(
     client: Client, sessions: Sequence[AgentSession], clients: int, turns: int, *, limit_s: float = math.inf
 ) -> list[Exchange]:
-    """`clients` at once, each with its share of the sessions, one after the other: `turns` turns of every session.
+    """Plays `turns` turns of every session. Each of `clients` has a share of the sessions, one after the other.
 
-    After `limit_s` no turn begins. A session ends with a turn that failed. Raises ExceptionGroup of ValueError for an
+    After `limit_s` no turn starts. A failed turn ends its session. Raises ExceptionGroup of ValueError for an
     answer without a call.
     """
     end = time.monotonic() + limit_s

@@ -1,4 +1,4 @@
-"""Plots as SVG text: bars side by side, stacked bars, lines. Pure; no more than the page needs."""
+"""Draws plots as SVG text: bars side by side, stacked bars, lines. Pure."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ PLOT_HEIGHT = 300
 COLORS = ("#2563eb", "#9ca3af", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#be185d")
 
 Named: TypeAlias = Sequence[tuple[str, float]]
-"""Figures by the name of their series or part, in order."""
+"""Figures in order, each with the name of its series or part."""
 
 
 def bars(title: str, groups: Sequence[tuple[str, Named]], *, log: bool = False) -> str:
-    """Horizontal bars: for each group a bar of every series, with its figure behind it."""
+    """Draws horizontal bars: for each group a bar of every series, followed by its figure."""
     colors = _colors(name for _, figures in groups for name, _ in figures)
     most = max((value for _, figures in groups for _, value in figures), default=1.0)
     least = min((value for _, figures in groups for _, value in figures if value > 0), default=most)
@@ -44,7 +44,7 @@ def bars(title: str, groups: Sequence[tuple[str, Named]], *, log: bool = False) 
 
 
 def stacked(title: str, rows: Sequence[tuple[str, Named]]) -> str:
-    """Horizontal bars of parts, with their sum behind them."""
+    """Draws horizontal bars of parts, followed by their sum."""
     colors = _colors(name for _, figures in rows for name, _ in figures)
     most = max((sum(value for _, value in figures) for _, figures in rows), default=1.0) or 1.0
     parts = [*_legend(colors)]
@@ -64,9 +64,9 @@ def stacked(title: str, rows: Sequence[tuple[str, Named]]) -> str:
 def lines(
     title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[tuple[float, float]]], *, log: bool = True
 ) -> str:
-    """Lines over a shared x; both axes logarithmic, or both from 0. Points at 0 are left out of a logarithmic one.
+    """Draws lines over a shared x; both axes logarithmic, or both from 0. A logarithmic plot has no points at 0.
 
-    Series whose names agree up to a comma share a color; the second of them is dashed.
+    Series with equal names up to a comma share a color; the second of them is dashed.
     """
     points = [(x, y) for line in series.values() for x, y in line if not log or (x > 0 and y > 0)]
     if not points:

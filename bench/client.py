@@ -1,6 +1,6 @@
 """An HTTP/1.1 client that measures: raw asyncio, one time stamp and a few searches in bytes per read.
 
-`exchange` never raises for what a server does: a refusal, a broken stream, a silence are results like any other.
+`exchange` never raises for errors of the server: a refusal, a broken stream or silence is a result like any other.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MODES: tuple[Mode, ...] = ("keepalive", "fresh")
 
 
 class Target(Struct, frozen=True):
-    """Where requests go."""
+    """The server that requests go to."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class Target(Struct, frozen=True):
 
     @classmethod
     def of(cls, url: str) -> "Target":
-        """From a base URL. Raises ValueError: only plain HTTP is measured."""
+        """Parses a base URL. Raises ValueError for all but plain HTTP."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
             raise ValueError(f"not a plain http:// base URL: {url}")
@@ -42,7 +42,7 @@ class Target(Struct, frozen=True):
 
 
 def request_head(target: Target, api: Api, headers: Mapping[str, str] | None) -> bytes:
-    """A request up to the number of its body's bytes."""
+    """Returns a request's head up to the value of Content-Length."""
     fields = {
         "host": f"{target.host}:{target.port}",
         "content-type": "application/json",
@@ -78,7 +78,7 @@ class Client:
         self._head = request_head(target, api, headers)
 
     async def exchange(self, body: bytes, *, due: int | None = None, keep: bool = False) -> Exchange:
-        """Sends one request and waits for the end of its answer. `due`: when it should have gone; default: now."""
+        """Sends one request and waits for the end of its answer. `due`: when it should be sent; default: now."""
         exchange = Exchange(due or time.monotonic_ns(), keep=keep)
         connection: _Connection | None = None
         try:
@@ -155,11 +155,11 @@ class _Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """The next request may go over this connection."""
+        """Whether the next request may use this connection."""
         return self._open and self._exchange is None and self._parser.keep_alive
 
     async def exchange(self, request: bytes, exchange: Exchange) -> None:
-        """Sends the request; returns when the exchange has ended. Raises ConnectionError if that cannot begin."""
+        """Sends the request; returns when the exchange has ended. Raises ConnectionError if it cannot be sent."""
         if not self._open:
             raise ConnectionResetError("the server closed the idle connection")
         self._parser.reset()
@@ -170,7 +170,7 @@ class _Connection(asyncio.Protocol):
         await self._done
 
     def close(self) -> None:
-        """Ends the connection at once."""
+        """Closes the connection at once."""
         self._exchange = None
         self._open = False
         self._transport.abort()

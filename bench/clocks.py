@@ -1,7 +1,7 @@
-"""When a call's last token left the engine or the worker: the far end of the dispatch lag.
+"""Measures when a call's last token left the engine or the worker: the start of the dispatch lag.
 
-Two sources, both in the monotonic clock that all processes of a machine share: the marks which a script player writes
-(any server whose worker plays `bench/scripts`), and a tap on Turnwire's bus.
+There are two sources, both in the monotonic clock that all processes of a machine share: the marks that a script player
+writes (any server with a worker that plays `bench/scripts`), and a tap on Turnwire's bus.
 """
 
 import time
@@ -19,19 +19,19 @@ from schemas import subjects
 from schemas.frames import TokenFrame
 
 Mark: TypeAlias = Literal["body", "close"]
-"""Which token: the last one of the call's inner form (`</function>`), behind which nothing can change the call any
-more, or the call's closer (`</tool_call>`)."""
+"""Which token: the last one of the call's inner form (`</function>`), after which nothing can change the call, or the
+call's closer (`</tool_call>`)."""
 
 
 class Clock(Protocol):
-    """Knows when the tokens that complete a call left the worker."""
+    """Reports when the tokens that complete a call left the worker."""
 
     name: str
     marks: tuple[Mark, ...]
-    """The tokens whose times it has."""
+    """The tokens for which it has times."""
 
     def left_at(self, mark: Mark, play_id: str, turn: str) -> int | None:
-        """When that token left, in ns; None: unknown.
+        """Returns when that token left, in ns; None: unknown.
 
         `play_id`: the directive's `id`; `turn`: Turnwire's id of the turn, "" if there is none.
         """
@@ -48,7 +48,6 @@ class Marks:
         self._path = path
 
     def left_at(self, mark: Mark, play_id: str, turn: str) -> int | None:
-        """See `Clock.left_at`."""
         found = None
         for line in self._path.read_text(encoding="utf-8").splitlines():
             words = line.split()
@@ -64,7 +63,7 @@ class Tap:
     marks: tuple[Mark, ...] = ("close",)
 
     def __init__(self, url: str, closer: Sequence[int]) -> None:
-        """`closer`: the token ids which end a call."""
+        """`closer`: the token ids that end a call."""
         self._url = url
         self._closer = list(closer)
         self._bus: NatsClient
@@ -89,11 +88,10 @@ class Tap:
             tokens += [(token, now) for token in entry.ids[max(0, len(tokens) - entry.at) :]]
 
     def heard(self, turn: str) -> int:
-        """How many tokens of a turn went by."""
+        """Returns how many tokens of a turn were seen."""
         return len(self._seen.get(turn, []))
 
     def left_at(self, mark: Mark, play_id: str, turn: str) -> int | None:
-        """See `Clock.left_at`."""
         tokens = self._seen.get(turn, [])
         ids, width = [token for token, _ in tokens], len(self._closer)
         for at in range(len(ids) - width + 1):

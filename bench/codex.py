@@ -1,10 +1,10 @@
-"""Requests in the form in which Codex sends them to the Responses API, made from a seed.
+"""Makes requests in the form in which Codex sends them to the Responses API, from a seed.
 
-The fixture has what a request of Codex 0.169 has, in its order: instructions as a developer's message, skills, the
+The fixture has the parts of a request of Codex 0.169, in its order: instructions as a developer's message, skills, the
 project's rules and the environment as messages of their own; its tools, with `apply_patch` as a freeform tool with a
 grammar, a tool search and a web search among them; sealed reasoning and calls in the history; `include`, cache key and
-client metadata. The words are our own. `plain` leaves out what other servers refuse: tools that are no functions, calls
-of such tools, sealed reasoning.
+client metadata. The words are our own. `plain` leaves out what other servers refuse: tools that are not functions,
+their calls, and sealed reasoning.
 """
 
 import json
@@ -19,7 +19,7 @@ SKILLS_BYTES = 9_000
 RULES_BYTES = 5_000
 OUTPUT_BYTES = (400, 6_000)
 HISTORY_BYTES = 180_000
-"""With instructions and tools some 52,000 tokens of the demo model's tokenizer."""
+"""With instructions and tools, about 52,000 tokens of the demo model's tokenizer."""
 SESSION = "01a20000-0000-7000-8000-000000000000"
 ASK = "Please go on with the next step"
 FUNCTIONS = (
@@ -45,7 +45,7 @@ Body = dict[str, Any]
 
 
 def codex_body(model: str, play: str, *, plain: bool, head: bool, seed: int = 0) -> Callable[[int], bytes]:
-    """The body of the n-th request: the same session with another last message; with `head`, other first words too."""
+    """Returns the body of the n-th request: another last message of one session; with `head`, other first words."""
     source = random.Random(f"codex {seed if head else 0}")
     first = f"Session {NUMBER.decode()}. " if head else ""
     body: Body = {
@@ -77,7 +77,7 @@ def codex_body(model: str, play: str, *, plain: bool, head: bool, seed: int = 0)
 
 
 def numbered(body: bytes, seed: int) -> Callable[[int], bytes]:
-    """Bodies that differ where `NUMBER` stands, within a run and from run to run."""
+    """Returns bodies that differ in place of `NUMBER`, within a run and from run to run."""
     run = seed * 10_000 % 100_000_000
     return lambda number: body.replace(NUMBER, b"%08d" % (run + number))
 
@@ -110,7 +110,7 @@ def _history(source: random.Random, plain: bool) -> Iterator[Body]:
 
 def _reasoning(source: random.Random, step: int) -> Body:
     summary = [{"type": "summary_text", "text": f"**Step {step}** {prose(source, 80)}"}]
-    # Sealed elsewhere: it cannot be opened here, as after a change of servers in mid-session.
+    # Sealed by another server, as after a change of servers in mid-session: it cannot be opened here.
     return {"type": "reasoning", "summary": summary, "content": None, "encrypted_content": f"gAAAAAB{step:040d}=="}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 Event: TypeAlias = dict[str, Any]
-"""The event's data, its name under `event`; other data than JSON under `data`."""
+"""The event's data, with its name as `event`; data other than JSON is `data`."""
 
 _IDS = re.compile(r"\b(msg|req|resp|rs|fc|fco|ctc|ct|call|toolu|chatcmpl|srvtoolu)[_-][A-Za-z0-9_-]{6,}")
 _TIMES = frozenset({"created", "created_at", "completed_at"})
@@ -21,20 +21,20 @@ _UNIQUE = frozenset({"sequence_number", "obfuscation", "service_tier"})
 
 
 class NotAStream(Exception):
-    """The bytes are no event stream of this API; the text describes the error."""
+    """The bytes are not an event stream of this API. The text describes the error."""
 
 
 def canonical(api: str, stream: bytes) -> list[Event]:
-    """The answer's events, free of what load may change. Raises NotAStream."""
+    """Returns the answer's events without what load may change. Raises NotAStream."""
     events = read_events(stream)
     if api == "responses":
         check_sequence(events)
     names = Names()
-    return [names.replaced(event) for event in join(events, _PLACES[api])]
+    return [names.rename(event) for event in join(events, _PLACES[api])]
 
 
 def difference(slow: Sequence[Event], busy: Sequence[Event]) -> str | None:
-    """The first place where two answers differ, in words; None if they are equal."""
+    """Returns the first difference of two answers, in words; None if they are equal."""
     for number, (one, other) in enumerate(zip(slow, busy, strict=False)):
         if one != other:
             return f"event {number}: {_shown(one, other)} where the slow run has {_shown(other, one)}"
@@ -44,7 +44,7 @@ def difference(slow: Sequence[Event], busy: Sequence[Event]) -> str | None:
 
 
 def read_events(stream: bytes) -> list[Event]:
-    """Every event of a stream. Raises NotAStream."""
+    """Returns all events of a stream. Raises NotAStream."""
     found: list[Event] = []
     for block in stream.replace(b"\r\n", b"\n").split(b"\n\n"):
         lines = [line for line in block.split(b"\n") if line and not line.startswith(b":")]
@@ -64,7 +64,7 @@ def read_events(stream: bytes) -> list[Event]:
 
 
 def check_sequence(events: Sequence[Event]) -> None:
-    """Responses numbers its events from 0, without a gap. Raises NotAStream."""
+    """Checks that Responses numbers its events from 0, without a gap. Raises NotAStream."""
     numbers = [event["sequence_number"] for event in events if "sequence_number" in event]
     if numbers != list(range(len(numbers))):
         raise NotAStream(f"sequence numbers {numbers[:3]} … {numbers[-3:]} for {len(numbers)} events")
@@ -85,7 +85,7 @@ def join(events: Sequence[Event], place: "Callable[[Event], Place | None]") -> l
 
 
 class Place:
-    """Where a delta's text goes, and its text."""
+    """The place that a delta belongs to, and its text."""
 
     def __init__(self, key: tuple[object, ...], holder: dict[str, Any], field: str) -> None:
         self.key = (*key, field)
@@ -134,17 +134,17 @@ _PLACES: dict[str, Callable[[Event], Place | None]] = {"messages": _messages, "c
 
 
 class Names:
-    """What ids, times and seals are called in one answer."""
+    """The names that replace ids, times and seals in one answer."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
-    def replaced(self, value: Any, key: str = "") -> Any:
-        """`value` without what must differ between two answers. The same id is the same name."""
+    def rename(self, value: Any, key: str = "") -> Any:
+        """Returns `value` without what must differ between two answers. Equal ids get equal names."""
         if isinstance(value, dict):
-            return {name: self.replaced(inner, name) for name, inner in _whole(value).items() if name not in _UNIQUE}
+            return {name: self.rename(inner, name) for name, inner in _whole(value).items() if name not in _UNIQUE}
         if isinstance(value, list):
-            return [self.replaced(inner) for inner in value]
+            return [self.rename(inner) for inner in value]
         if key in _TIMES and isinstance(value, int | float):
             return 0
         if key in _SEALS and isinstance(value, str):
@@ -156,7 +156,7 @@ class Names:
 
 
 def _whole(value: dict[str, Any]) -> dict[str, Any]:
-    """Token counts, independent of the engine's cache."""
+    """Returns token counts that do not depend on the engine's cache."""
     if "cache_read_input_tokens" in value:
         cached = value["cache_read_input_tokens"] or 0
         return value | {"input_tokens": value["input_tokens"] + cached, "cache_read_input_tokens": 0}

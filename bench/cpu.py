@@ -1,4 +1,4 @@
-"""What processes cost: CPU seconds and memory from Linux itself, by process and by stage."""
+"""Measures the CPU seconds and memory of processes, by process and by stage. Linux only."""
 
 import os
 import re
@@ -15,18 +15,18 @@ _STAGE = re.compile(r"^services\.(?:\w+\.)*(\w+)$")
 
 
 class Memory(Struct, frozen=True):
-    """In MiB."""
+    """Memory in MiB."""
 
     rss: float
-    """Resident; pages that processes share count in each of them."""
+    """Resident. Shared pages count in each process."""
     peak: float
     """The largest `rss` so far."""
     pss: float = 0.0
-    """Resident; each page is divided among the processes that share it. 0: not reported by the kernel."""
+    """Resident, with each page divided among the processes that share it. 0: not reported by the kernel."""
 
 
 class Meter:
-    """CPU time that named processes use between `start` and `stop`, this client and all others of the machine too."""
+    """Measures the CPU time of named processes, this client and the whole machine between `start` and `stop`."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self.pids = dict(pids)
@@ -35,13 +35,13 @@ class Meter:
         self._busy = 0.0
 
     def start(self) -> None:
-        """Begins to count."""
+        """Starts counting."""
         self._before = {name: cpu_seconds(pid) for name, pid in self.pids.items()}
         self._own = time.process_time()
         self._busy = machine_busy_seconds()
 
     def stop(self) -> "Cost":
-        """What was used since `start`. Raises ProcessLookupError, naming it, for a process that has ended."""
+        """Returns the use since `start`. Raises ProcessLookupError, with its name, for a process that has ended."""
         used = {}
         for name, pid in self.pids.items():
             try:
@@ -60,11 +60,11 @@ class Cost(Struct, frozen=True):
     processes: dict[str, float]
     client: float
     others: float
-    """All that the machine did besides: whether a run was disturbed. In steps of 10 ms."""
+    """All other processes of the machine, in steps of 10 ms: shows whether a run was disturbed."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process with all its threads, ended ones too. Raises ProcessLookupError."""
+    """Returns user and system time of a process with all its threads, also ended ones. Raises ProcessLookupError."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # the process's own clock (clock_getcpuclockid), ns resolution
     except OSError:
@@ -73,7 +73,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory(pid: int) -> Memory:
-    """Resident memory now and at most. Raises ProcessLookupError."""
+    """Returns the resident memory now and its peak. Raises ProcessLookupError."""
     status = _read(pid, "status")
     try:
         shared = _read(pid, "smaps_rollup")
@@ -83,7 +83,7 @@ def memory(pid: int) -> Memory:
 
 
 def machine_busy_seconds() -> float:
-    """CPU time that all processes of the machine have used."""
+    """Returns the CPU time of all processes of the machine."""
     values = [int(value) for value in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
     return (sum(values) - values[3] - values[4]) / _TICKS_PER_S
 
@@ -108,7 +108,7 @@ def stages(up: int) -> dict[str, int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Children, their children and so on, in the order of their ids."""
+    """Returns children, their children and so on, in the order of their ids."""
     parents: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
@@ -127,7 +127,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def parse_pids(pairs: Iterable[str]) -> dict[str, int]:
-    """`name=pid` pairs. Raises ValueError, naming the pair, where that is not what it is."""
+    """Parses `name=pid` pairs. Raises ValueError, with the pair, for another form."""
     found = {}
     for pair in pairs:
         name, _, pid = pair.partition("=")
@@ -138,7 +138,7 @@ def parse_pids(pairs: Iterable[str]) -> dict[str, int]:
 
 
 def of_stage(process: str) -> str:
-    """The stage of a process's name: `parser` of `parser-2`."""
+    """Returns the stage of a process's name: `parser` for `parser-2`."""
     return re.sub(r"-\d+$", "", process)
 
 

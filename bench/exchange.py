@@ -1,4 +1,4 @@
-"""One request and what came back for it, with a time on everything that was seen. Pure."""
+"""Records one request and its answer, with times. Pure."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -7,16 +7,16 @@ from typing import Final
 from bench.apis import Api, Tokens
 
 TAIL_BYTES: Final = 4096
-"""How much of a stream's end is kept: its usage, its end or its error."""
+"""Bytes of a stream's end that are kept: its usage, its end or its error."""
 ANSWER_BYTES: Final = 4096
-"""How much of an answer that is no stream is kept."""
+"""Bytes that are kept of an answer that is not a stream."""
 
 
 class Exchange:
-    """Times are nanoseconds of the monotonic clock (the same in every process of a machine); 0: it did not happen.
+    """One request and its answer. Times are ns of the monotonic clock, which all processes share; 0: it did not happen.
 
-    Latencies count from `due`, the moment at which the load wanted the request to go, so that a client or a server
-    that falls behind shows up in them (no coordinated omission).
+    Latencies count from `due`, the time at which the plan has the request, so that they show a client or a server that
+    falls behind (no coordinated omission).
     """
 
     __slots__ = (
@@ -40,7 +40,7 @@ class Exchange:
     )
 
     def __init__(self, due: int, *, keep: bool = False) -> None:
-        """`keep`: keep all events with their times (`each`), for a look at a single stream."""
+        """`keep`: keep all events with their times (`each`), to examine a single stream."""
         self.due = due
         self.sent = 0
         self.first_byte = 0
@@ -48,23 +48,23 @@ class Exchange:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.reads: list[tuple[int, int]] = []
-        """For every read that completed events with output: when it was, and how many of them."""
+        """Each read that completed events with output: its time, and the number of events."""
         self.events = 0
         self.outputs = 0
         self.size = 0
         """Bytes of the body."""
         self.tail = b""
         self.answer = b""
-        """The start of an answer that is no event stream."""
+        """The start of an answer that is not an event stream."""
         self.error: str | None = None
         self.finished = False
-        """The answer came to its own end, without an error."""
+        """Whether the answer was complete, without an error."""
         self.blocks: list[tuple[int, bytes]] | None = [] if keep else None
         self._rest = b""
         self._separator = b""
 
     def body(self, now: int, data: bytes, output: bytes) -> None:
-        """Bytes of an event stream that were read at `now`; `output` is in every event that carries output."""
+        """Records bytes of an event stream, read at `now`. `output`: bytes that every event with output contains."""
         self.size += len(data)
         if self._rest:
             data = self._rest + data
@@ -85,13 +85,13 @@ class Exchange:
             self.blocks.append((now, block))
 
     def plain(self, data: bytes) -> None:
-        """Bytes of an answer that is no event stream."""
+        """Records bytes of an answer that is not an event stream."""
         self.size += len(data)
         if len(self.answer) < ANSWER_BYTES:
             self.answer = (self.answer + data)[:ANSWER_BYTES]
 
     def close(self, now: int, api: Api) -> None:
-        """The response is complete; decides whether it was a good one."""
+        """Records the end of the response, and decides whether it was good."""
         self.ended = now
         if self.error is not None:
             return
@@ -107,7 +107,7 @@ class Exchange:
             self.finished = True
 
     def fail(self, now: int, error: str) -> None:
-        """The exchange broke off; what came before stays."""
+        """Records that the exchange broke off. What came before stays."""
         self.ended = now
         if self.error is None:
             self.error = error
@@ -116,26 +116,26 @@ class Exchange:
 
     @property
     def ttft_ms(self) -> float | None:
-        """From `due` to the first output."""
+        """Time from `due` to the first output."""
         return (self.reads[0][0] - self.due) / 1e6 if self.reads else None
 
     @property
     def first_byte_ms(self) -> float | None:
-        """From `due` to the first byte of the answer."""
+        """Time from `due` to the first byte of the answer."""
         return (self.first_byte - self.due) / 1e6 if self.first_byte else None
 
     @property
     def send_lag_ms(self) -> float:
-        """How late the client was, a fresh connection included."""
+        """How late the client sent the request, including the time for a fresh connection."""
         return (self.sent - self.due) / 1e6 if self.sent else 0.0
 
     def gaps_ms(self) -> Iterator[float]:
-        """Between one read with output and the next: what a person watching sees."""
+        """Yields the times between one read with output and the next, as a person sees them."""
         for (before, _), (after, _) in pairwise(self.reads):
             yield (after - before) / 1e6
 
     def event_gaps_ms(self) -> Iterator[float]:
-        """Between one event with output and the next: 0 where several came in one read."""
+        """Yields the times between one event with output and the next; 0 if both came in one read."""
         previous = 0
         for time, count in self.reads:
             if previous:
@@ -145,11 +145,11 @@ class Exchange:
             previous = time
 
     def tokens(self, api: Api) -> Tokens | None:
-        """The token counts in the answer."""
+        """Returns the token counts in the answer."""
         return api.tokens(self.tail)
 
     def each(self) -> list[tuple[int, bytes]]:
-        """Every event with the time of the read that completed it; only with `keep`."""
+        """All events, with the time of the read that completed each. Needs `keep`."""
         separator = self._separator
         found = []
         for time, block in self.blocks or []:

@@ -1,6 +1,6 @@
-"""HTTP/1.1 responses as bytes come in: status, headers, body free of its chunked coding. Pure.
+"""Parses HTTP/1.1 responses: status, headers, body without its chunked coding. Pure.
 
-Two searches and one slice per chunk: the client that measures must cost less than what it measures.
+It makes two searches and one slice per chunk, because the client must cost less than what it measures.
 """
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -15,36 +15,36 @@ class BadResponse(Exception):
 
 
 class ResponseParser:
-    """Reads one response; `reset` makes it ready for the next one on the same connection."""
+    """Parses one response. `reset` prepares it for the next one on the same connection."""
 
-    __slots__ = ("_behind", "_left", "_rest", "_state", "headers", "status")
+    __slots__ = ("_left", "_line_end_missing", "_rest", "_state", "headers", "status")
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Starts a new response."""
         self._state = _HEAD
         self._rest = b""
         self._left = 0
-        self._behind = False
-        """A chunk's payload is read, the line end behind it is not."""
+        self._line_end_missing = False
+        """A chunk's payload is read, the line end after it is not."""
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
-        """Names in lower case; the last one of several wins. Complete as soon as `status` is set."""
+        """Names in lower case; of several with one name, the last one. Complete as soon as `status` is set."""
 
     @property
     def complete(self) -> bool:
-        """The whole response was read."""
+        """Whether the whole response was read."""
         return self._state == _DONE
 
     @property
     def keep_alive(self) -> bool:
-        """Another request may follow on this connection."""
+        """Whether another request may follow on this connection."""
         return self.complete and self.headers.get(b"connection", b"").lower() != b"close"
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of the body that `data` brought. Raises BadResponse."""
+        """Returns the bytes of the body in `data`. Raises BadResponse."""
         if self._state == _HEAD:
             data = self._head(data)
         if self._state == _CHUNKS:
@@ -59,7 +59,7 @@ class ResponseParser:
         return data if self._state == _TO_CLOSE else b""
 
     def end(self) -> None:
-        """The server closed the connection. Raises BadResponse if the response was not complete."""
+        """Records that the server closed the connection. Raises BadResponse if the response is incomplete."""
         if self._state == _TO_CLOSE:
             self._state = _DONE
         elif self._state != _DONE:
@@ -78,7 +78,7 @@ class ResponseParser:
                 return b""
             status, headers = _parse_head(data[:end])
             data = data[end + 4 :]
-            if status >= 200:  # else an interim response
+            if status >= 200:  # not an interim response
                 break
         self._rest = b""
         self.status, self.headers = status, headers
@@ -113,7 +113,7 @@ class ResponseParser:
                 payload.append(piece)
                 at += len(piece)
                 self._left -= len(piece)
-                self._behind = not self._left
+                self._line_end_missing = not self._left
                 continue
             line_end = data.find(b"\r\n", at)
             if line_end < 0:
@@ -122,10 +122,10 @@ class ResponseParser:
                     raise BadResponse("a chunk without a size")
                 break
             line, at = data[at:line_end], line_end + 2
-            if self._behind:
+            if self._line_end_missing:
                 if line:
                     raise BadResponse("a chunk is longer than it said")
-                self._behind = False
+                self._line_end_missing = False
                 continue
             self._left = _number(line.partition(b";")[0], 16)
             if not self._left:

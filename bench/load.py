@@ -1,4 +1,4 @@
-"""`python -m bench.load`: load on any base URL, or on a stack of our own for the time of the run."""
+"""`python -m bench.load`: puts load on any base URL, or on a stack of our own that runs meanwhile."""
 
 import argparse
 import asyncio
@@ -80,7 +80,7 @@ async def run(asked: argparse.Namespace, stack_arguments: Sequence[str], say: Sa
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the load; 0: everything was answered well, 1: not everything, or it could not run, 2: wrong usage."""
+    """Runs the load. Returns 0 if all answers were good; 1 if not, or if it could not run; 2 for wrong usage."""
     own, behind = split(sys.argv[1:] if argv is None else argv)
     asked = understand(arguments().parse_args(own))
     console = make_console()
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own words, and those behind `--`."""
+    """Splits the arguments at `--`."""
     at = words.index("--") if "--" in words else len(words)
     return list(words[:at]), list(words[at + 1 :])
 
@@ -115,7 +115,7 @@ def understand(asked: argparse.Namespace) -> argparse.Namespace:
 
 
 def prepare(asked: argparse.Namespace) -> None:
-    """Makes this process fit to be the client: sockets for every stream, its priority. Raises OSError."""
+    """Prepares this process to be the client: its limit of sockets, its priority. Raises OSError."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if asked.nice:
@@ -123,12 +123,12 @@ def prepare(asked: argparse.Namespace) -> None:
 
 
 def make_console() -> Console:
-    """Wide enough for the tables where there is no terminal."""
+    """Makes the console, wide enough for the tables without a terminal."""
     return Console(width=None if sys.stdout.isatty() else 180)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where there is one."""
+    """Returns the factory of uvloop's loops, if uvloop is installed."""
     try:
         import uvloop
     except ImportError:

@@ -1,5 +1,5 @@
-"""The two ways to make load. Closed: a number of clients, each with one request at a time. Open: requests go when the
-plan says, however slow the answers are, and their latencies count from that moment.
+"""Makes load in two ways. Closed loop: a number of clients, each with one request at a time. Open loop: requests are
+sent at planned times, however slow the answers are, and their latencies count from these times.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ MakeBody: TypeAlias = Callable[[int], bytes]
 
 
 def arrival_plan(rate_per_s: float, duration_s: float, arrivals: Arrivals, seed: int = 0) -> list[int]:
-    """When requests are due, in ns from the start; the same for the same arguments. Pure.
+    """Returns when requests are due, in ns from the start. Equal for equal arguments. Pure.
 
-    `poisson`: as many independent users make them; `even`: at equal distances.
+    `poisson`: as from many independent users; `even`: at equal intervals.
     """
     end = duration_s * 1e9
     mean = 1e9 / rate_per_s
@@ -43,10 +43,10 @@ async def closed_loop(
     keep: bool = False,
     limit_s: float = math.inf,
 ) -> list[Exchange]:
-    """`clients` at once, `each` requests one after the other; request numbers are unique, answers in their order.
+    """Runs `clients` at once, each with `each` requests one after the other. Answers are in the order of the requests.
 
-    `ramp_s`: the clients begin evenly over that time. `keep`: every event is kept, with its time. After `limit_s` no
-    request begins.
+    `ramp_s`: time over which the clients start. `keep`: keep every event, with its time. After `limit_s` no request
+    starts.
     """
     await client.warm(clients)
     end = time.monotonic() + limit_s
@@ -65,7 +65,7 @@ async def closed_loop(
 
 
 async def open_loop(client: Client, body: MakeBody, plan: list[int]) -> list[Exchange]:
-    """A request for each entry of the plan, sent when it is due whether or not others were answered."""
+    """Sends a request for each entry of the plan when it is due, whether or not others were answered."""
     loop = asyncio.get_running_loop()
     start = time.monotonic_ns()
     sending: list[asyncio.Task[Exchange]] = []

@@ -1,4 +1,4 @@
-"""How a case is measured: what is known of a site, and a load with the meters on."""
+"""Runs a load on a site and measures it."""
 
 import asyncio
 import gc
@@ -15,11 +15,11 @@ from bench.exchange import Exchange
 from bench.rows import Case, Row, make_row
 
 QUIET = 0.15
-"""Cores in use by others below which the machine counts as idle."""
+"""Below this number of cores used by other work, the machine counts as idle."""
 
 
 class Site(Struct, frozen=True):
-    """What is measured, and what is known of it besides its URL."""
+    """A server to measure, and the facts about it."""
 
     target: Target
     api: Api
@@ -29,7 +29,7 @@ class Site(Struct, frozen=True):
     clocks: Sequence[Clock] = ()
     timeout_s: float = 120.0
     quiet_wait_s: float = 0.0
-    """How long to wait, before each case, for the machine to be idle."""
+    """Longest wait for an idle machine before each case."""
     also: Sequence[Target] = ()
     """Further frontends of the same stack, for streams."""
     seed: int = 0
@@ -40,7 +40,7 @@ class Site(Struct, frozen=True):
         return Client(self.target, self.api, mode, also=self.also, headers=self._headers(), timeout_s=self.timeout_s)
 
     def memory(self) -> dict[str, Memory]:
-        """What each process holds now. Raises ProcessLookupError for one that has ended."""
+        """Returns the memory of each process. Raises ProcessLookupError if one has ended."""
         return {name: memory(pid) for name, pid in self.pids.items()}
 
     def _headers(self) -> dict[str, str] | None:
@@ -55,7 +55,7 @@ async def measured(
     *,
     sequence: bool = False,
 ) -> Row:
-    """Runs a load with the meters on. The collector rests meanwhile: its pauses are the client's, not the server's."""
+    """Runs a load and measures it. Garbage collection is off, so that its pauses do not count."""
     await _quiet(site.quiet_wait_s)
     meter = Meter(site.pids)
     gc.collect()

@@ -1,7 +1,7 @@
-"""The model directory that all stacks of a comparison share: the demo model, but for the end of its chat template.
+"""Makes the model directory that all stacks of a comparison share: the demo model with another end of its template.
 
-The demo's template opens a thought in front of every answer. Whether that can be turned off by a request differs from
-server to server, so here the model's own output says what is a thought, and nothing else does.
+The demo's template opens a thought before every answer. Not every server lets a request turn that off, so here only the
+model's output opens a thought.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ _LEFT_OUT = "{{- '<think>\\n\\n</think>\\n\\n' }}"
 
 
 def build_bench_model(path: Path) -> Path:
-    """Makes the directory at `path`, or brings it up to date, and returns `path`. Raises OSError, ValueError."""
+    """Makes or updates the directory at `path`; returns `path`. Raises OSError, ValueError."""
     build_demo_model(path)
     template = path / "chat_template.jinja"
     template.write_text(without_opening(template.read_text(encoding="utf-8")), encoding="utf-8")
@@ -23,7 +23,7 @@ def build_bench_model(path: Path) -> Path:
 
 
 def without_opening(template: str) -> str:
-    """The demo's chat template, leaving it to the model to open a thought. Raises ValueError where it is another."""
+    """Returns the demo's chat template without an opened thought. Raises ValueError for another template."""
     if _LEFT_OPEN in template and _OPENED not in template:
         return template
     if template.count(_OPENED) != 1 or template.count(_SKIPPED) != 1:

@@ -1,4 +1,4 @@
-"""`python -m bench.page`: puts results into `docs/performance.md`, between its markers, and draws the plots beside it.
+"""`python -m bench.page`: writes results into `docs/performance.md`, between its markers, and draws the plots.
 
 The page has two places: one for capacity, one for all else. Without `--result`, each gets the newest finished result of
 `bench/results` with figures for it, one with a peer rather than one without.
@@ -35,7 +35,7 @@ CPU_LOADS = ((64, 10.0), (64, 0.0), (256, 0.0))
 
 
 def generated(record: Record, name: str, place: str) -> str:
-    """The text of one place; `name` is the result's file."""
+    """Returns the text of one place. `name`: the result's file."""
     found = [line for line in lines_of(record) if (line.group == CAPACITY) == (place == CAPACITY)]
     if place == CAPACITY:
         return "\n".join((record_heading(record, name), *_capacity(found, record), ""))
@@ -51,7 +51,7 @@ def generated(record: Record, name: str, place: str) -> str:
 
 
 def plots(record: Record) -> dict[str, str]:
-    """The plots as SVG, by name; only those for which there are figures."""
+    """Returns the plots with figures, as SVG by name."""
     rows = {side.name: record.rows(side.name) for side in record.sides}
     drawn = {
         "ttft": _ttft_plot(record, "keepalive", "a kept connection"),
@@ -80,7 +80,7 @@ def record_heading(record: Record, name: str) -> str:
 
 
 def _repeats(record: Record) -> str:
-    """How often each part was measured: a run that was resumed with some of its parts has fewer of the others."""
+    """Returns how often each part was measured, which differs if a run was resumed with some of its parts."""
     counts = {part.split()[0]: len(record.repeats(part)) for part in dict.fromkeys(e.part for e in record.entries)}
     most = max(counts.values(), default=record.repeat)
     fewer = [f"{part}: {count}" for part, count in counts.items() if count < most]
@@ -88,7 +88,7 @@ def _repeats(record: Record) -> str:
 
 
 def _peers(found: Sequence[Line], record: Record) -> str:
-    """In which rows the best peer is ahead."""
+    """Returns the rows in which the best peer is ahead."""
     ours = record.sides[0].name
     compared = [(line, ratio) for line in found if (ratio := line.best_ratio(ours)) is not None]
     if not compared:
@@ -110,7 +110,7 @@ def _contents(record: Record) -> str:
 
 
 def _capacity(found: Sequence[Line], record: Record) -> Iterator[str]:
-    """A row for each load, with all its figures; the peers' ratio for the rate only."""
+    """Yields a row for each load, with all its figures; ratios to peers only for the rate."""
     ours, *peers = (side.name for side in record.sides)
     units = list(dict.fromkeys(line.unit for line in found))
     loads: dict[str, dict[str, Line]] = {}
@@ -132,7 +132,7 @@ def _capacity(found: Sequence[Line], record: Record) -> Iterator[str]:
 
 
 def _tables(group: str, some: Sequence[Line]) -> Iterator[tuple[Sequence[str], Sequence[Line]]]:
-    """A table for each unit, unless the units are those of single rows."""
+    """Yields a table for each unit, unless each row has its own unit."""
     if group == MEMORY:
         yield (), some
         return
@@ -219,7 +219,7 @@ def _lines(
 
 
 def newest(folder: Path, place: str) -> Path:
-    """The result for a place. Raises FileNotFoundError."""
+    """Returns the newest result for a place. Raises FileNotFoundError."""
     for kind in ("peer", "alone"):
         for path in sorted(folder.glob(f"*-{kind}*.json"), reverse=True):
             if place in places(records.load(path)):
@@ -228,7 +228,7 @@ def newest(folder: Path, place: str) -> Path:
 
 
 def places(record: Record) -> list[str]:
-    """The places for which a finished result has figures. One of single parts has them for capacity only."""
+    """Returns the places for which a finished result has figures: only capacity, if it has single parts."""
     if not record.finished or "quick" in record.label:
         return []
     has_capacity = any(entry.part.startswith("capacity") for entry in record.entries)
@@ -236,9 +236,9 @@ def places(record: Record) -> list[str]:
 
 
 def write(path: Path, place: str, page: Path = PAGE, folder: Path = PLOTS) -> None:
-    """Renews one place of the page and its plots. Raises OSError, ValueError where the page has no markers."""
+    """Updates one place of the page and its plots. Raises OSError, or ValueError if the page has no markers."""
     record = records.load(path)
-    record.sides = [side for side in record.sides if side.name != BASE]  # of interest only while a change is made
+    record.sides = [side for side in record.sides if side.name != BASE]  # only of interest during a change
     begin, end = MARKERS[place]
     before, begun, rest = page.read_text(encoding="utf-8").partition(begin)
     _, ended, after = rest.partition(end)

@@ -1,7 +1,7 @@
-"""`python -m bench.parsers [--vllm DIR] [--sglang DIR]`: what parsing costs per token, beside others' Python parsers.
+"""`python -m bench.parsers [--vllm DIR] [--sglang DIR]`: measures parsing per token, beside Python parsers of others.
 
-DIR is a folder in which the wheel was unpacked (`pip download --no-deps vllm==0.33.0`, then unzip). One token a call,
-CPU time of this process, all parsers in turn in every round. `--write` puts the table into README.md.
+DIR is a folder with the unpacked wheel (`pip download --no-deps vllm==0.33.0`, then unzip). One token a call,
+CPU time of this process, all parsers in turn in every round. `--write` writes the table into README.md.
 """
 
 import argparse
@@ -28,7 +28,7 @@ README: Final = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- bench.parsers -->", "<!-- /bench.parsers -->"
 SLOW_S: Final = 1.0
 SLOW_ROUNDS: Final = 3
-"""So often at most is a stream parsed that takes longer than that."""
+"""Maximum number of rounds for a stream that takes longer than that."""
 LOADS: Final[dict[str, Callable[[str], Load]]] = {
     "reasoning": lambda family: streams.reasoning(family, 2000),
     "text": lambda family: streams.text(family, 2000),
@@ -38,7 +38,7 @@ LOADS: Final[dict[str, Callable[[str], Load]]] = {
 
 
 class OurStream:
-    """Ours, in the form that the others are called in."""
+    """Our parser, with the interface of the others."""
 
     def __init__(self, family: str, tokenizer: Tokenizer, tools: list[dict[str, Any]]) -> None:
         specs = [ToolSpec(tool["name"], tool["description"], tool["parameters"]) for tool in tools]
@@ -66,7 +66,7 @@ class Cell:
 
     rounds: list[float] = field(default_factory=list)
     right: bool = True
-    """Its output equals the content of the stream."""
+    """Whether its output equals the content of the stream."""
     failure: str = ""
 
     @property
@@ -75,11 +75,11 @@ class Cell:
 
 
 Table = dict[str, dict[str, dict[str, Cell]]]
-"""By family, load and parser."""
+"""Cells by family, load and parser."""
 
 
 def measure(parsers: dict[str, Open], only: Sequence[str], rounds: int) -> Table:
-    """Every family, load and parser."""
+    """Measures every family, load and parser."""
     table: Table = {}
     for family in only:
         table[family] = {name: _load(parsers, family, make(family), rounds) for name, make in LOADS.items()}
@@ -133,7 +133,7 @@ def _cell(cell: Cell) -> str:
 
 
 def markdown(table: Table, names: list[str], command: str) -> str:
-    """The table, its medians, and how much faster ours is."""
+    """Returns the table, its medians, and how much faster ours is."""
     rows = [f"| family | {' | '.join(LOADS)} |", "|---" * (len(LOADS) + 1) + "|"]
     for family, loads in table.items():
         rows.append(f"| {family} | {' | '.join(' / '.join(map(_cell, cells.values())) for cells in loads.values())} |")
@@ -162,7 +162,7 @@ def _medians(table: Table, load: str, names: list[str]) -> str:
 
 
 def _ratio(table: Table, load: str, name: str) -> str:
-    """The median over the families that both ran on."""
+    """Returns the median over the families that both parsed."""
     both = ((loads[load][name].us, loads[load]["ours"].us) for loads in table.values())
     ratios = [theirs / ours for theirs, ours in both if theirs and ours]
     return f"{statistics.median(ratios):.1f}" if ratios else "–"

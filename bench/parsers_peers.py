@@ -1,8 +1,8 @@
-"""The Python parsers of vLLM and SGLang, imported alone from unpacked wheels, behind one form.
+"""Loads the Python parsers of vLLM and SGLang alone, from unpacked wheels, under one interface.
 
-Only their parser packages and the message types that these make are executed; whatever else they import (torch, the
-engine, xgrammar, …) is replaced by something that can be imported, subclassed and annotated with. Nothing of theirs is
-changed: the same classes that their servers hold are called as their servers call them, one token at a time.
+Only their parser packages and the message types of these are executed. All else that they import (torch, the engine,
+xgrammar, …) is replaced by classes that can be imported, subclassed and used as annotations. Their code is unchanged:
+the classes of their servers are called as their servers call them, one token at a time.
 """
 
 import enum
@@ -51,7 +51,7 @@ VLLM_NAMES: Final[Named] = {
     "step3p5": ("step3p5", "step3p5"),
     "mimo": ("mimo", "mimo"),
 }
-"""Tool and reasoning parser, by family."""
+"""Tool and reasoning parser of each family."""
 SGLANG_NAMES: Final[Named] = {
     "qwen3_coder": ("qwen3_coder", "qwen3"),
     "deepseek_v4": ("deepseekv4", "deepseek-v4"),
@@ -77,7 +77,7 @@ SGLANG_NAMES: Final[Named] = {
 
 
 class Said:
-    """What a parser made of a stream: for telling whether it did the work."""
+    """The output of a parser for a stream, to check that it did the work."""
 
     def __init__(self) -> None:
         self.reasoning = ""
@@ -86,7 +86,7 @@ class Said:
 
 
 class Stream(Protocol):
-    """One generation being parsed by somebody."""
+    """One generation that a parser reads."""
 
     def feed(self, text: str, token: int) -> Any: ...
 
@@ -101,7 +101,7 @@ Open = Callable[[str, Tokenizer, list[dict[str, Any]]], Stream]
 
 
 def load(folder: Path | None, peer: str) -> Open | None:
-    """The parsers of `peer`, from the folder in which its wheel was unpacked; None if there is none."""
+    """Loads the parsers of `peer` from the folder with its unpacked wheel; None without a folder."""
     if folder is None:
         return None
     sys.path.append(str(folder))
@@ -178,7 +178,7 @@ def _sglang() -> Open:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Executes a peer's parser packages and stands in for the rest."""
+    """Imports a peer's parser packages, and replaces all others."""
 
     def __init__(self, folder: Path, peer: str) -> None:
         self._folder, self._peer = folder, peer
@@ -201,7 +201,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """There is nothing to execute."""
+        """Does nothing: there is nothing to execute."""
 
 
 class _Anything(type):
@@ -237,7 +237,7 @@ def _stand_in(name: str) -> Any:
 
 
 class _Silent:
-    """A logger that costs a call."""
+    """A logger that does nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return _nothing
@@ -264,4 +264,4 @@ _GIVEN: Final[dict[str, dict[str, Any]]] = {
     },
     "vllm.envs": {"VLLM_ENFORCE_STRICT_TOOL_CALLING": False, "VLLM_MAX_STOP_STRINGS": 64},
 }
-"""What they use while parsing, or while their message types are built."""
+"""Packages that they use while parsing, or to build their message types."""

@@ -1,4 +1,4 @@
-"""The input of the parsers: prose, reasoning and a long string argument in the notation of each family, as tokens."""
+"""Makes the input of the parsers: prose, reasoning and a long string argument in each family's notation, as tokens."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ TOP: Final = (
     *("deepseek_v41", "nemotron_v3", "hermes", "gemma4", "mistral", "deepseek_v32", "muse_glimmer", "glm45"),
     *("deepseek_v31", "inkling", "step3p5", "mimo"),
 )
-"""The twenty families that agents are run on most."""
+"""The twenty families that agents use most."""
 TOOL: Final[dict[str, Any]] = {
     "name": "write_file",
     "description": "Writes a file.",
@@ -54,7 +54,7 @@ _SPOKEN: Final = {
     "inkling": ("<|content_thinking|>", "<|end_message|><|message_model|>", "<|content_text|>"),
     "kimi_k3": ("<|open|>think<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>", ""),
 }
-"""Where reasoning and text open by a header: before reasoning, between the two, before text."""
+"""Families with headers: before reasoning, between reasoning and text, before text."""
 _BEFORE_CALL: Final = {"kimi_k3": "<|close|>response<|sep|>"}
 
 
@@ -69,7 +69,7 @@ class Load:
 
 
 def words(text: str, markers: tuple[str, ...] = ()) -> list[str]:
-    """Tokens: the family's special ones whole, the rest about as large as a model's."""
+    """Splits a text into tokens: the family's special ones whole, the rest about as large as a model's."""
     if not markers:
         return _WORD.findall(text)
     pieces = re.split(f"({'|'.join(map(re.escape, sorted(markers, key=len, reverse=True)))})", text)
@@ -79,7 +79,7 @@ def words(text: str, markers: tuple[str, ...] = ()) -> list[str]:
 class Tokenizer:
     """The part of a tokenizer that parsers need: markers are single tokens, everything else is words.
 
-    Only stop tokens are special: a server whose parser needs the others as text gets them so.
+    Only stop tokens are special: a parser that needs the others as text gets them as text.
     """
 
     def __init__(self, tokens: Sequence[str], markers: tuple[str, ...], stops: tuple[str, ...]) -> None:
@@ -113,12 +113,12 @@ class Tokenizer:
 
 
 def prose(count: int) -> str:
-    """So many tokens of English."""
+    """Returns `count` tokens of English."""
     return "".join(islice(cycle(words(_PROSE)), count)).rstrip()
 
 
 def code(count: int) -> str:
-    """So many tokens of a program."""
+    """Returns `count` tokens of a program."""
     return "".join(islice(cycle(words(_CODE)), count)).rstrip()
 
 

@@ -1,4 +1,4 @@
-"""The parts of a suite: the measurements on every side, in order."""
+"""Defines the parts of a suite: the measurements on every side, in order."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -35,25 +35,25 @@ class Sizes(Struct, frozen=True):
     side_streams: tuple[tuple[int, float], ...] = ((64, 10.0), (256, 0.0))
     """Streams and pace that Chat and Responses are measured with."""
     single_events: tuple[tuple[int, float], ...] = ((64, 2.0),)
-    """Streams and pace at which every side still has an event for each token: as near to flat out as that goes."""
+    """Streams and the fastest pace at which every side still has an event for each token."""
     dispatch_scripts: tuple[str, ...] = ("call_then_text", "call_then_call")
     dispatch_clients: int = 8
     dispatch_each: int = 3
     prompt_loads: Loads = ((1, 200), (4, 400), (16, 800), (64, 1280))
-    """Clients, and their requests together."""
+    """Number of clients, and of the requests of all clients together."""
     session_loads: Loads = ((1, 20), (4, 40), (16, 64), (64, 64))
-    """Clients, and their sessions together."""
+    """Number of clients, and of the sessions of all clients together."""
     session_turns: int = 10
     late_loads: Loads = ((1, 8),)
-    """The same at turn 200."""
+    """Clients and sessions at turn 200."""
     capacity_limit_s: float = 20.0
-    """Of a case: no request begins later."""
+    """Time limit of a case: no request starts later."""
     scale_streams: int = 256
     scale: tuple[str, ...] = ("--parsers=1", "--parsers=2", "--parsers=4", "--frontends=2", "--frontends=4")
     contents_streams: int = 256
     contents_tokens: int = 120
     captures: Path | None = None
-    """Where recorded requests of real clients lie."""
+    """Folder of recorded requests of real clients."""
 
 
 QUICK = Sizes(
@@ -78,7 +78,7 @@ QUICK = Sizes(
     contents_streams=32,
     contents_tokens=40,
 )
-"""Enough to see that everything works."""
+"""Small sizes, to check that everything works."""
 
 Part: TypeAlias = Callable[[Site, Sizes], AsyncIterator[Row]]
 
@@ -105,8 +105,8 @@ async def hold(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
 async def ttft(site: Site, sizes: Sizes) -> AsyncIterator[Row]:
     """Time to first token on the three APIs.
 
-    A long prompt's repeated prefix comes first, because Dynamo keeps the tokens of the first system prompt that a
-    process sees, and only of that: it shall have its best here.
+    A long prompt's repeated prefix comes first, because Dynamo keeps only the tokens of the first system prompt that a
+    process sees. So it has its best figures here.
     """
     async for row in sequences.ttft(site, ["large"], ["tail"], BOTH, sizes.requests):
         yield row
@@ -175,7 +175,7 @@ async def prompt_capacity(site: Site, sizes: Sizes, *, kind: Kind) -> AsyncItera
 
 
 async def session_capacity(site: Site, sizes: Sizes, *, turn: int) -> AsyncIterator[Row]:
-    """The same for sessions of agents at a turn."""
+    """How many turns of agents' sessions a side serves, and how fast, by the number of clients."""
     loads = sizes.session_loads if turn < LATE else sizes.late_loads
     async for row in capacity.turns(site, turn, loads, sizes.session_turns, sizes.capacity_limit_s):
         yield row

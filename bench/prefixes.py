@@ -1,14 +1,14 @@
 """`python -m bench.prefixes`: measures what a changing prefix costs.
 
-The experiment with which Dynamo's authors argue for stable prefixes, on any server: a long prompt (`--tokens`), asked
-again and again with a new tail, as an agent does from turn to turn.
+It repeats the experiment with which Dynamo's authors argue for stable prefixes, on any server: a long prompt
+(`--tokens`) is sent again and again with a new tail, as an agent does from turn to turn.
 
     header stable      Claude Code's billing line in front of every request
     header varying     a billing line that differs from request to request
-    thinking kept      behind the prompt, a turn with 500 tokens of reasoning that come back as they were
-    thinking mutated   the same, but the last words of that reasoning differ in every request
+    thinking kept      after the prompt, a turn with 500 tokens of reasoning that come back as they were
+    thinking mutated   as kept, but the last words of that reasoning differ in every request
 
-A stack of our own is started twice: as it is, and with `--no-strip-anthropic-preamble`, where the line stays in the
+A stack of our own is started twice: by default, and with `--no-strip-anthropic-preamble`, where the line stays in the
 prompt. Dynamo's own figures for 52,000 tokens: 168 ms to the first token with a stable line, 912 with a varying one,
 169 with stripping; 167 and 322 ms with kept and mutated reasoning.
 """
@@ -34,16 +34,16 @@ from bench.runs import first_model
 from bench.stack import StackFailed, own_stack
 
 CHARS_PER_TOKEN = 4.5
-"""Of the demo model's tokenizer on this text; what a prompt really had is in the results."""
+"""For the demo model's tokenizer on this text. The results have the exact number of tokens."""
 THINKING_TOKENS = 500
 PREFILL_TOKENS_PER_S = 60_000
-"""The script engine's, used where the stack is our own and no other is given."""
+"""Speed of the script engine, the default engine of a stack of our own."""
 RATIOS = {
     "header varying / stable": ("header varying", "header stable"),
     "thinking mutated / kept": ("thinking mutated", "thinking kept"),
 }
 STACKS: Mapping[str, Sequence[str]] = {"stripped": (), "left in": ("--no-strip-anthropic-preamble",)}
-"""Of our own: what becomes of the billing line, and the flags for it."""
+"""Stacks of our own: what happens to the billing line, and the flags for it."""
 
 Body = dict[str, Any]
 Variant = Callable[[int], Body]
@@ -58,13 +58,13 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What one variant cost, over all requests but the first."""
+    """Figures of one variant, over all requests but the first."""
 
     stack: str
-    """What becomes of the billing line (`STACKS`); "" on a server that was given."""
+    """What happens to the billing line (`STACKS`); "" with `--url`."""
     variant: str
     first: Turn
-    """Of a prompt seen for the first time."""
+    """The turn with the new prompt."""
     ttft_ms: float
     """Median."""
     prompt_tokens: int
@@ -85,7 +85,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def variants(model: str, tokens: int, seed: int) -> Mapping[str, Variant]:
-    """The requests of each variant, by number. Variants share no prefix with each other."""
+    """Returns the requests of each variant, by number. Variants share no prefix."""
     manual = make_prompt("large", "same", "text n=4 delay=0", seed).system
 
     def text(name: str, share: float) -> str:
@@ -150,7 +150,7 @@ def _result(call: str, said: str) -> Body:
 
 
 async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
-    """One turn. Raises RuntimeError where the answer is no good stream."""
+    """Requests one turn. Raises RuntimeError if the answer is not a complete stream."""
     data = json.dumps(body).encode()
     first = 0.0
     usage: dict[str, Any] = {}
@@ -162,7 +162,7 @@ async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
             if not line.startswith(b"data: "):
                 continue
             event = json.loads(line[6:])
-            # Weights that have learnt nothing may end a turn at once, or write nothing that is shown.
+            # Random weights may end a turn at once, or write nothing visible.
             if not first and event["type"] not in ("message_start", "ping"):
                 first = time.perf_counter()
             usage |= event.get("usage") or event.get("message", {}).get("usage") or {}
@@ -177,8 +177,8 @@ async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
 async def measure(
     url: str, model: str, *, tokens: int, requests: int, timeout_s: float, key: str | None = None, stack: str = ""
 ) -> list[Figures]:
-    """All variants in turn, so that other work of the machine slows all of them. The first request of each measures a
-    new prompt, the others are the result. Raises RuntimeError, aiohttp.ClientError."""
+    """Measures all variants in turn, so that other work of the machine slows all of them. The first request of each has
+    a new prompt, the others are the result. Raises RuntimeError, aiohttp.ClientError."""
     headers = {"anthropic-version": "2023-06-01", "x-api-key": key or "bench", "content-type": "application/json"}
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     bodies = variants(model, tokens, int(time.time()) % 1_000_000)
@@ -202,7 +202,7 @@ async def measure(
 
 
 def ratios(figures: Sequence[Figures]) -> dict[str, float]:
-    """Of the times to the first token, in each stack."""
+    """Returns the ratios of times to the first token, for each stack."""
     found = {}
     for stack in dict.fromkeys(figure.stack for figure in figures):
         by_name = {figure.variant: figure.ttft_ms for figure in figures if figure.stack == stack}

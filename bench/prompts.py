@@ -1,11 +1,11 @@
-"""Request bodies in an agent's shape, made from nothing but a seed: the same bytes on every machine. Pure.
+"""Makes request bodies like an agent's from a seed: the same bytes on every machine. Pure.
 
 `size` is `small` (200 tokens, no tools) or `large` (52,000 tokens with the demo model's tokenizer: a system prompt of
-some 177 KB and 20 tools). `kind` says what one request has in common with the next:
+about 177 KB and 20 tools). `kind`: what one request has in common with the next:
 
     same    everything
     tail    all but the end of the user's message: a repeated prefix with a new tail
-    head    nothing from the first tool's or the system prompt's first words on; the words behind them are the same
+    head    nothing from the first words of the first tool or the system prompt on; the words after them are the same
     fresh   nothing: another text for every request
 """
 
@@ -24,7 +24,7 @@ SYSTEM_BYTES = 177_000
 SMALL_BYTES = 740
 TOOL_BYTES = 1620
 NUMBER = b"@@@@@@@@"
-"""Stands for the request's number."""
+"""Placeholder for the request's number."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -76,9 +76,9 @@ _TOOLS = _words(
 
 
 def make_body(api: Api, model: str, *, size: Size, kind: Kind, play: str, seed: int = 0) -> Callable[[int], bytes]:
-    """The body of the n-th request. `play`: the script to play and its options, as in `text n=16`.
+    """Returns the body of the n-th request. `play`: the script to play and its options, as in `text n=16`.
 
-    Numbers make requests different within a run, the seed from run to run.
+    Requests differ by their numbers within a run, and by the seed from run to run.
     """
 
     def render(seed: int) -> bytes:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PERIOD_US = 10_000
-"""A share is spent and refilled once in this time: a step of the measured streams. The kernel takes no share below a
+"""Time in which a share is used and refilled: a step of the measured streams. The kernel accepts no share below a
 millisecond."""
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 

@@ -1,7 +1,7 @@
-"""`python -m bench.random_model DIR`: a model with random weights behind the demo's tokenizer and template.
+"""`python -m bench.random_model DIR`: makes a model with random weights, and the demo's tokenizer and template.
 
-Large enough that a prefill takes its time, small enough for the machine at hand: what an engine computes and what its
-cache saves do not depend on what the weights have learnt.
+It is large enough that a prefill takes time, but small enough for the machine: the work of an engine and the savings of
+its cache do not depend on trained weights.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The result of a suite, as a file that grows while it runs, so that a run that was cut off goes on where it was."""
+"""Stores the result of a suite in a file after every part, so that an interrupted run can continue."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ class SideFacts(Struct):
     name: str
     described: str
     start_s: list[float] = field(default_factory=list)
-    """From the command to the first request that can be served: one for each time it was started."""
+    """Seconds from the command to the first request that can be served, for each start."""
 
 
 class Entry(Struct, frozen=True):
@@ -43,7 +43,7 @@ class Record(Struct):
     sides: list[SideFacts]
     entries: list[Entry] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
-    """Contents at full load against those of a slow run, of our own stack."""
+    """Comparisons of contents at full load with those of a slow run, of our own stack."""
     finished: str = ""
 
     def side(self, name: str) -> SideFacts:
@@ -54,7 +54,7 @@ class Record(Struct):
         raise KeyError(name)
 
     def has(self, side: str, repeat: int, part: str) -> bool:
-        """That part was measured there, without a problem."""
+        """Returns whether the part was measured on that side without a problem."""
         return any((e.side, e.repeat, e.part) == (side, repeat, part) and not e.problem for e in self.entries)
 
     def repeats(self, part: str) -> set[int]:
@@ -62,7 +62,7 @@ class Record(Struct):
         return {e.repeat for e in self.entries if e.part == part and not e.problem}
 
     def put(self, entry: Entry) -> None:
-        """Adds an entry, in the place of one that was there."""
+        """Adds an entry, or replaces the one of the same part."""
         same = (entry.side, entry.repeat, entry.part)
         self.entries = [e for e in self.entries if (e.side, e.repeat, e.part) != same] + [entry]
 
@@ -77,7 +77,7 @@ class Record(Struct):
 
     @property
     def failed(self) -> list[str]:
-        """What went wrong, in words; of our own side only, as a peer may refuse unsupported fields."""
+        """Returns failures in words; of our own side only, because a peer may refuse unsupported fields."""
         problems = [f"{e.side}, {e.part}: {e.problem}" for e in self.entries if e.problem]
         ours = [row for e in self.entries if e.side == self.sides[0].name for row in e.rows if row.failed]
         problems += [f"{row.case.scenario} {row.case.api} {row.case.prompt}: {next(iter(row.errors))}" for row in ours]
@@ -98,6 +98,6 @@ def load(path: Path) -> Record:
 
 
 def default_path(record: Record) -> Path:
-    """A file of its own in `bench/results`."""
+    """Returns a new file name in `bench/results`."""
     stamp = record.started.replace(":", "").replace("-", "")
     return RESULTS / f"{stamp}-{record.label}.json"

@@ -1,6 +1,6 @@
-"""Requests that real clients did send, where a folder of recordings is at hand: each file `{"body": {...}}`.
+"""Reads requests that real clients sent, from a folder of recordings: files with `{"body": {...}}`.
 
-They are asked as they are, but for the model's name and a last text that names the script.
+They are sent unchanged, except for the model's name and a last text that names the script.
 """
 
 import json
@@ -19,7 +19,7 @@ FILES = {
 
 
 def recorded_bodies(folder: Path, api: str, model: str, play: str, seed: int = 0) -> Sequence[Callable[[int], bytes]]:
-    """Of each recording of `api` that declares tools, the n-th body."""
+    """Returns, for each recording of `api` with tools, a function from a number to a body."""
     found = []
     for path in sorted(folder.glob(FILES[api])) if api in FILES else ():
         body: dict[str, Any] = json.loads(path.read_bytes())["body"]

@@ -1,4 +1,4 @@
-"""What is kept of a run, as JSON, and how it is shown, as tables."""
+"""Writes a run as JSON, and shows it as tables."""
 
 import os
 import platform
@@ -16,18 +16,18 @@ from bench.stats import Spread
 
 RESULTS = Path(__file__).parent / "results"
 BUSY_CORES = 0.1
-"""Above it a case is marked as disturbed by other work on the machine."""
+"""With more cores used by other work, a case is marked as disturbed."""
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where it was measured."""
+    """The machine of a measurement."""
 
     cores: int
     processor: str
     system: str
     python: str
     load_before: float
-    """One-minute load average when the run began: what else the machine was doing."""
+    """One-minute load average at the start: shows other work on the machine."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Run(msgspec.Struct, frozen=True):
     machine: Machine
     rows: list[Row]
     start_s: float | None = None
-    """From the command to the first request that could be served; for a stack of our own."""
+    """Seconds from the command to the first request that can be served, of a stack of our own."""
 
 
 def this_machine() -> Machine:
@@ -60,7 +60,7 @@ def this_machine() -> Machine:
 
 
 def now() -> str:
-    """The time, as results carry it."""
+    """Returns the time in the form of results."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -80,7 +80,7 @@ def load(path: Path) -> Run:
 
 
 def show(run: Run, console: Console) -> None:
-    """A table for each scenario: medians where a case was run several times."""
+    """Shows a table for each scenario: medians, if a case was run several times."""
     rows = medians(run.rows)
     machine = run.machine
     console.print(

@@ -1,4 +1,4 @@
-"""The result of a run: a row for each measured case. Pure."""
+"""Computes the result of a run: a row for each measured case. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from bench.stats import Spread, middle, spread
 
 
 class Case(Struct, frozen=True):
-    """What was done. Equal cases of several runs are compared and averaged."""
+    """What was measured. Equal cases of several runs are compared and averaged."""
 
     scenario: str
     api: str
@@ -30,7 +30,7 @@ class Case(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """What came of it. Times in ms; tokens as the server counted them, or else events with output."""
+    """The figures of a case. Times in ms; tokens as the server counted them, otherwise events with output."""
 
     case: Case
     requests: int
@@ -41,11 +41,11 @@ class Row(Struct, frozen=True):
     events: int
     """Events with output: fewer than tokens where a server merges."""
     prompt_tokens: int | None
-    """Of the largest prompt."""
+    """Tokens of the largest prompt."""
     tokens_per_s: float
     bytes_per_token: float
     first_ttft_ms: float | None
-    """Of the first request alone; the spreads of a sequence leave it out."""
+    """Time of the first request of a sequence. The spreads leave it out."""
     ttft_ms: Spread | None
     first_byte_ms: Spread | None
     itl_ms: Spread | None
@@ -53,9 +53,9 @@ class Row(Struct, frozen=True):
     gap_ms: Spread | None
     """Between one read with output and the next."""
     worst_gap_ms: Spread | None
-    """Of each stream, the longest time without output: the spread over streams shows whether one was starved."""
+    """The longest time without output of each stream. The spread shows whether a stream starved."""
     send_lag_ms: Spread | None
-    """How late the client sent: above all this shows a client at its limit."""
+    """How late the client sent requests. Shows a client at its limit."""
     cost: Cost
     memory: dict[str, Memory]
     dispatch_ms: Spread | None = None
@@ -64,7 +64,7 @@ class Row(Struct, frozen=True):
     dispatch_missing: int = 0
     """Calls that did not arrive, or for which the worker has no time."""
     turn_end_ms: Spread | None = None
-    """The same from the call's last token to the end of the turn."""
+    """Time from the call's last token to the end of the turn."""
     runs: int = 1
 
     @property
@@ -97,7 +97,7 @@ def make_row(
     *,
     sequence: bool = False,
 ) -> Row:
-    """A row of what was exchanged. `sequence`: one request after the other, so that the first one stands alone."""
+    """Makes the row of some exchanges. `sequence`: they followed each other, and the first one is shown separately."""
     good = [one for one in exchanges if one.finished]
     spoken = [one for one in good[1:] if sequence] or good
     counted = [one.tokens(api) for one in good]

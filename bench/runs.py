@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 @asynccontextmanager
 async def open_run(asked: argparse.Namespace, stack_arguments: Sequence[str]) -> AsyncIterator[tuple[report.Run, Site]]:
-    """A run without rows, and the site that it is about; a stack of our own where no URL is given.
+    """Opens the site, by default a stack of our own. Yields a run without rows, and the site.
 
     Raises StackFailed, ValueError, OSError, aiohttp.ClientError.
     """
@@ -126,7 +126,7 @@ async def first_model(url: str, key: str | None) -> str:
 
 
 async def token_ids(url: str, model: str, text: str, key: str | None) -> list[int]:
-    """Token ids of a text, from Turnwire. Raises ValueError where the server does not."""
+    """Requests the token ids of a text from Turnwire. Raises ValueError if the server has none."""
     told = await _ask("POST", url, "/v1/tokenize", key, {"model": model, "prompt": text})
     if not isinstance(told, dict) or not told.get("tokens"):
         raise ValueError(f"{url} does not tell the token ids of {text}, which --nats needs")

@@ -17,27 +17,27 @@ SLOW_DELAY_MS = 3.0
 
 
 class Check(Struct, frozen=True):
-    """What came of it for one API."""
+    """The result for one API."""
 
     api: str
     streams: int
-    """At full load."""
+    """Streams at full load."""
     events: int
     """Events of these streams, deltas as they came."""
     slow_events: int
     """Events of one stream for each script, one at a time."""
     differing: list[str]
-    """How streams differ from those of the slow run; empty: not at all."""
+    """Differences from the streams of the slow run; empty if there are none."""
 
 
 async def compare(site: Site, streams: int, tokens: int) -> Check:
-    """One stream of each script at a pace, then `streams` at once, flat out."""
+    """Runs one stream of each script at a pace, then `streams` at once, flat out; compares them."""
     client = site.client("keepalive")
     try:
         slow: dict[str, list[Event]] = {}
         slow_events = 0
         for script in SCRIPTS:
-            for _ in range(2):  # the second has the prefix in the cache, as all that follow
+            for _ in range(2):  # from the second on, the prefix is in the cache
                 exchange = await client.exchange(_body(site, script, tokens, SLOW_DELAY_MS, 0), keep=True)
             slow[script] = _read(site, exchange)
             slow_events += exchange.events

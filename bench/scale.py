@@ -1,10 +1,10 @@
-"""`python -m bench.scale`: how many streams a core carries, by stage, and whether more processes carry more.
+"""`python -m bench.scale`: measures how many streams a core carries, by stage, and whether more processes carry more.
 
-A stage's CPU for one step of all its streams is `step + token * streams`, fitted to measured loads (the cost of the
-requests is in it, spread over their tokens). A process on a core
-of its own then carries as many streams as fill the time between two steps. To check that with few cores, frontends and
-parsers get a fraction of a core each: below the predicted number of streams each token must have its own event in
-time, and above it must not. `--write` puts the tables into `docs/large-deployments.md`.
+A stage's CPU for one step of all its streams is `step + token * streams`, fitted to measured loads (including the cost
+of requests, spread over their tokens). A process on a core of its own then carries as many streams as fill the time
+between two steps. To check that with few cores, frontends and parsers get a fraction of a core each: below the
+predicted number of streams each token must have its own event in time, and above it must not. `--write` puts the tables
+into `docs/large-deployments.md`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ LOADS = (16, 64, 128, 256)
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2), (4, 4))
 """Frontends and parsers."""
 BELOW, ABOVE = 0.75, 1.5
-"""Of the predicted streams."""
+"""Loads, as shares of the predicted streams."""
 STAGES = ("frontend", "parser", "worker", "nats")
 LIMITED = ("frontend", "parser")
 
@@ -45,7 +45,7 @@ class StepCost(Struct, frozen=True):
     """The CPU that one process of a stage takes for a step of its streams, µs."""
 
     step: float
-    """For waking up, whatever the number of streams."""
+    """For waking up, independent of the number of streams."""
     token: float
     """For each stream."""
 
@@ -55,7 +55,7 @@ class StepCost(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """One load on a stack whose frontends and parsers have a share of a core each."""
+    """One load on a stack in which each frontend and parser has a share of a core."""
 
     frontends: int
     parsers: int

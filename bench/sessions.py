@@ -1,4 +1,4 @@
-"""An agent's sessions as their client keeps them: the next request, and the answers that become part of it. Pure."""
+"""Plays sessions of agents as their client: makes requests, and adds the answers to the next ones. Pure."""
 
 import json
 import random
@@ -16,11 +16,11 @@ SYSTEM_BYTES = 20_000
 TOOLS = 5
 TOOLS_BYTES = 12_000
 TURN_TOKENS = 67
-"""Of a turn, besides the tool's result."""
+"""Tokens of a turn without the tool's result."""
 BYTES_PER_TOKEN = 4.78
-"""Of the demo model's tokenizer on this text."""
+"""For the demo model's tokenizer on this text."""
 LATER_BYTES = 2_000
-"""Of a tool's result from the measured turns on."""
+"""Bytes of a tool's result in the measured turns."""
 
 
 class AgentSession:
@@ -30,7 +30,7 @@ class AgentSession:
     """
 
     def __init__(self, head: bytes, messages: list[bytes], results: Iterator[str]) -> None:
-        """`head`: the request up to its messages; `results`: of the tools, one for each call."""
+        """`head`: the request up to its messages; `results`: tool results, one for each call."""
         self._head = head
         self._messages = messages
         self._results = results

@@ -1,4 +1,4 @@
-"""What is compared: each side can be started on this machine, with the same model directory and the same scripts."""
+"""Starts the sides of a comparison on this machine, with the same model directory and the same scripts."""
 
 import subprocess
 from collections.abc import AsyncIterator, Container, Mapping
@@ -22,19 +22,19 @@ from bench.stack import ROOT, STATE, own_stack
 
 OURS = "turnwire"
 BASE = "base"
-"""Another checkout of ours, with which a change is compared."""
+"""Another checkout of Turnwire, to compare a change with."""
 FASTEST = ("--tokenizer", "fastokens")
 """Flags for Dynamo's frontend with which it is fastest."""
 SERVED_AS = "bench/scripted"
 SLOTS = 1100
-"""Turns that our worker takes at once: more than the most streams that are held, as the peer's worker has no limit."""
+"""Slots of our worker: more than the largest number of open streams, because the peer's worker has no limit."""
 
 
 class Up(Struct, frozen=True):
-    """A side that answers."""
+    """A running side."""
 
     site: Site
-    """For the Messages API; `api` is to be replaced for others."""
+    """For the Messages API. Other APIs replace `api`."""
     start_s: float
 
 
@@ -51,15 +51,15 @@ class Side(Protocol):
 
     @property
     def parts(self) -> Container[str]:
-        """In which parts it is measured."""
+        """The parts in which it is measured."""
         ...
 
     def fit(self, sizes: Sizes) -> Sizes:
-        """As much of everything as it can do."""
+        """Returns the sizes that this side can do."""
         ...
 
     def open(self) -> AbstractAsyncContextManager[Up]:
-        """Starts it, and ends it. Raises StackFailed."""
+        """Starts the side, and ends it. Raises StackFailed."""
         ...
 
 
@@ -82,12 +82,10 @@ class Turnwire(Struct, frozen=True):
         return PARTS if self.name == BASE else (*PARTS, "contents")
 
     def fit(self, sizes: Sizes) -> Sizes:
-        """See `Side.fit`."""
         return sizes
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Up]:
-        """See `Side.open`."""
         own = (f"--model={self.model}", f"--served-model-name={SERVED_AS}", f"--slots={SLOTS}")
         async with own_stack((*own, f"--state-dir={STATE / self.name}", *self.flags), root=self.root) as stack:
             site = _site(stack.url, stack.model, stages(stack.pid), stack.marks)
@@ -114,20 +112,19 @@ class Dynamo(Struct, frozen=True):
         return ("stream",) if self.mock_engine else PARTS
 
     def fit(self, sizes: Sizes) -> Sizes:
-        """See `Side.fit`. The mock engine has a pace of its own, and is measured on Messages only."""
+        """Limits the mock engine, which has its own pace, to Messages."""
         if not self.mock_engine:
             return sizes
         return replace(sizes, delays_ms=(0.0,), side_streams=(), single_events=())
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Up]:
-        """See `Side.open`."""
         async with dynamo_stack(self.python, self.model, self.flags, mock_engine=self.mock_engine) as stack:
             yield Up(_site(stack.url, stack.model, stack.pids, stack.marks), stack.start_s)
 
 
 def commit(root: Path) -> str:
-    """The commit that is checked out, and whether files differ from it; "no commit" where git knows of none."""
+    """Returns the commit that is checked out, and whether files differ from it; "no commit" outside a repository."""
     command = ("git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*")
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Our own stack for one run: `turnwire up` with the script engine, ended by its process id."""
+"""Starts our own stack for one run: `turnwire up` with the script engine."""
 
 import asyncio
 import json
@@ -25,11 +25,11 @@ STATE = ROOT / ".turnwire" / "bench"
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A stack that answers."""
+    """A running stack."""
 
     url: str
     urls: Sequence[str]
-    """Of every frontend; `url` is the first."""
+    """URLs of all frontends; `url` is the first."""
     model: str
     pid: int
     nats_url: str
@@ -39,7 +39,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class _Ready(msgspec.Struct):
-    """What `turnwire up` writes into its ready file, as far as it matters here."""
+    """The members of `turnwire up`'s ready file that are used here."""
 
     url: str
     urls: list[str]
@@ -121,7 +121,7 @@ async def _ready(process: asyncio.subprocess.Process, ready: Path, log: Path, st
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:
-    """Asks a process to end, and makes it end where it does not within `STOP_S`."""
+    """Sends SIGTERM to a process, and kills it if it does not end within `STOP_S`."""
     if process.returncode is not None:
         return
     process.send_signal(signal.SIGTERM)

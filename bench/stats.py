@@ -1,4 +1,4 @@
-"""Quantiles of what was measured. Pure."""
+"""Computes quantiles. Pure."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Spread(Struct, frozen=True):
-    """How a set of figures is spread."""
+    """The distribution of a set of figures."""
 
     count: int
     min: float
@@ -23,7 +23,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def spread(figures: Iterable[float | None], digits: int = 4) -> Spread | None:
-    """The spread of those that are there; None if there are none."""
+    """Returns the spread of the figures that are not None; None if there are none."""
     ordered = sorted(figure for figure in figures if figure is not None)
     if not ordered:
         return None

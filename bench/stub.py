@@ -1,4 +1,4 @@
-"""A minimal asyncio server with canned output, against which the client's own ceiling is measured.
+"""Serves canned output with a minimal asyncio server, to measure the limit of the client itself.
 
 `python -m bench.stub [--tokens N] [--batch N]` listens on a free port, says which, and runs until it is ended.
 """
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 Answer: TypeAlias = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
-"""Answers one request, of which it gets the body."""
+"""Answers one request. Arguments: its body and the writer."""
 
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nrequest-id: req_stub\r\n"
@@ -33,7 +33,7 @@ def delta(text: str) -> bytes:
 
 
 def opening() -> bytes:
-    """The events in front of the first delta."""
+    """Returns the events before the first delta."""
     return (
         b'event: message_start\ndata: {"type":"message_start",'
         b'"message":{"id":"msg_stub","usage":{"input_tokens":7}}}\n\n'
@@ -43,7 +43,7 @@ def opening() -> bytes:
 
 
 def closing(tokens: int) -> bytes:
-    """The events behind the last delta."""
+    """Returns the events after the last delta."""
     usage = b'{"input_tokens":7,"cache_read_input_tokens":3,"output_tokens":%d}' % tokens
     return (
         b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
@@ -94,7 +94,7 @@ async def serve(answer: Answer, port: int = 0) -> asyncio.Server:
 
 
 def port_of(server: asyncio.Server) -> int:
-    """Where it listens."""
+    """Returns the port of a server."""
     return int(server.sockets[0].getsockname()[1])
 
 

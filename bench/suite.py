@@ -1,7 +1,7 @@
-"""`python -m bench.suite`: everything that is measured, in one run and one table; with `--peer`, beside Dynamo.
+"""`python -m bench.suite`: measures all parts in one run and one table; with `--peer`, beside Dynamo.
 
 Both sides are up at once, with the same model directory, scripts and client, and each part is measured on one, then on
-the other. Each repeat starts them anew. The result file is written after every part: `--resume FILE` goes on with it.
+the other. Each repeat starts them again. The result file is written after every part; `--resume FILE` continues it.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class Suite:
         self._seed = int(time.time()) % 10_000
 
     async def run(self, parts: Sequence[str]) -> None:
-        """Measures what is not measured yet. SIGTERM cancels it, so that what it started is ended."""
+        """Measures what is not measured yet. SIGTERM cancels it, so that the stacks are ended."""
         running = asyncio.current_task()
         if running is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
@@ -105,7 +105,7 @@ class Suite:
             site = replace(up.site, seed=self._seed, quiet_wait_s=self._quiet_s)
             async for row in PARTS[part](site, side.fit(self._sizes)):
                 rows.append(row)
-        except (OSError, ValueError, msgspec.MsgspecError, ExceptionGroup) as error:  # the other parts may do
+        except (OSError, ValueError, msgspec.MsgspecError, ExceptionGroup) as error:  # the other parts may succeed
             problem = f"{type(error).__name__}: {error}"
         entry = Entry(side.name, repeat, part, _since(began), rows, problem)
         self._say(summary.brief(entry))
@@ -211,7 +211,7 @@ def plain(sizes: Sizes) -> dict[str, object]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the suite; 0: everything was answered well and alike, 1: not everything, or it could not run."""
+    """Runs the suite. Returns 0 if all answers were good and equal; 1 if not, or if it could not run."""
     own, behind = split(sys.argv[1:] if argv is None else argv)
     asked = arguments().parse_args(own)
     console = make_console()

@@ -1,4 +1,4 @@
-"""The results of a suite in lines: one figure of one case for every side. Pure but for the table."""
+"""Summarizes the results of a suite in lines: one figure of one case for every side. Pure, except for the table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -17,7 +17,7 @@ MODEL_MS = 10.0
 """A token's time with a large model: each token then has an event of its own."""
 RATE = "requests/s"
 EVENTS = "events per token"
-"""Neither more nor less of it is better."""
+"""Neither more nor less is better."""
 Figure: TypeAlias = Callable[[Row], float | None]
 CAPACITY, TTFT, CPU, STREAMS, DISPATCH, MEMORY, SCALE = (
     "Capacity: 52,000 tokens, a closed loop",
@@ -38,7 +38,7 @@ class Line(Struct, frozen=True):
     what: str
     unit: str
     values: dict[str, float | None]
-    """By side; None: that side did not do it."""
+    """The figure of each side; None: not measured."""
     more: bool = False
     """More is better."""
 
@@ -152,14 +152,14 @@ def show(record: Record, console: Console) -> None:
 
 
 def disturbance(record: Record) -> str:
-    """What other work on the machine may have spoiled."""
+    """Describes which cases other work on the machine disturbed."""
     known = record.disturbed
     busy = sum(cores > BUSY_CORES for cores in known)
     return f"other work took more than {BUSY_CORES} cores during {busy} of {len(known)} cases of more than a second"
 
 
 def number(value: float | None) -> str:
-    """A figure, in as many digits as it is good for."""
+    """Formats a figure with its significant digits."""
     if value is None:
         return "–"
     if abs(value) < 0.1:

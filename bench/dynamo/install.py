@@ -1,7 +1,7 @@
-"""`python -m bench.dynamo.install`: Dynamo from PyPI, in an environment of its own.
+"""`python -m bench.dynamo.install`: installs Dynamo from PyPI, into an environment of its own.
 
-`TURNWIRE_PEERS` says where peers are kept; by default the user's cache. The environment is kept, and made again when
-the wanted version changes.
+`TURNWIRE_PEERS` is the directory of peers, by default in the user's cache. The environment is kept, and made again when
+the required version changes.
 """
 
 import os
@@ -36,17 +36,17 @@ NEEDED = (
 
 
 def home() -> Path:
-    """Where peers are kept."""
+    """Returns the directory of peers."""
     return Path(os.environ.get(PEERS) or Path.home() / ".cache" / "turnwire-peers")
 
 
 def interpreter() -> Path:
-    """The Python of Dynamo's environment, whether or not it is there."""
+    """Returns the Python of Dynamo's environment, which may not exist."""
     return home() / "dynamo" / "venv" / "bin" / "python"
 
 
 def installed() -> bool:
-    """Whether the required version is installed."""
+    """Returns whether the required version is installed."""
     if not interpreter().exists():
         return False
     look = "from importlib.metadata import version; print(version('ai-dynamo'), version('ai-dynamo-runtime'))"
@@ -55,9 +55,9 @@ def installed() -> bool:
 
 
 def install(say: Callable[[str], None]) -> Path:
-    """Makes the environment unless it is there; returns its Python.
+    """Makes the environment unless it exists; returns its Python.
 
-    Raises subprocess.CalledProcessError where pip fails, OSError where the directory cannot be written.
+    Raises subprocess.CalledProcessError if pip fails, OSError if the directory cannot be written.
     """
     if installed():
         return interpreter()

@@ -1,4 +1,4 @@
-"""Dynamo's frontend and the scripted worker for one run, on free ports of the loopback, ended by their process ids."""
+"""Starts Dynamo's frontend and the scripted worker for one run, on free ports of the loopback, and ends them."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ FRONTEND = (
 
 
 class DynamoStack(Struct, frozen=True):
-    """A stack that answers."""
+    """A running stack."""
 
     url: str
     model: str
@@ -45,7 +45,7 @@ async def dynamo_stack(
 ) -> AsyncIterator[DynamoStack]:
     """Starts both, with `flags` for the frontend, and ends them. `model`: the directory that both read.
 
-    `mock_engine`: Dynamo's own engine without a model in the worker's place, which says as many random tokens as a
+    `mock_engine`: Dynamo's own engine without a model instead of the worker. It emits as many random tokens as a
     request allows. Raises StackFailed.
     """
     port = free_port()
@@ -79,14 +79,14 @@ def _scripted(model: Path, marks: Path) -> Sequence[str]:
 
 
 def _mock_engine(model: Path) -> Sequence[str]:
-    """Without pauses, and with room for every stream of a run."""
+    """Returns the command: no pauses, and slots for every stream of a run."""
     named = (f"--model-path={model}", f"--model-name={MODEL}")
     room = ("--max-num-seqs=2048", "--max-num-batched-tokens=262144", "--num-gpu-blocks-override=200000")
     return ("dynamo.mocker", *named, "--speedup-ratio=100000", *room)
 
 
 def _environment(directory: Path) -> dict[str, str]:
-    """Everything stays on the loopback and in `directory`; no model hub is used."""
+    """Returns variables that keep everything on the loopback and in `directory`, without a model hub."""
     return os.environ | {
         "PYTHONPATH": str(ROOT),
         "DYN_FILE_KV": str(directory / "discovery"),
@@ -110,7 +110,7 @@ async def _start(command: Sequence[str], environment: Mapping[str, str], log: Pa
 
 
 async def _ready(url: str, running: Mapping[str, asyncio.subprocess.Process], directory: Path) -> None:
-    """Returns once the model is served. Sends no request, since the first one shapes the tokenizer's cache.
+    """Returns once the model is served. Sends no request, because the first one fills the tokenizer's cache.
 
     Raises StackFailed.
     """

@@ -1,9 +1,9 @@
-"""A worker for Dynamo: token ids in, the tokens of a written script out, one chunk per token. Runs in Dynamo's own
+"""A worker for Dynamo that answers token ids with the tokens of a script, one chunk per token. Runs in Dynamo's own
 environment, with this repository on its path.
 
 It plays what Turnwire's script engine plays, from the same pure core (`script_player`): the prompt's tail names the
-script, the first token is said at once, and streams of one pace are stepped together, as the batches of an engine are.
-Flat out there is no wait between two tokens. Marks go to a file as they do there.
+script, the first token is emitted at once, and streams of one pace are stepped together, like an engine's batches.
+Flat out there is no wait between two tokens. Marks are written to a file, as there.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from turnwire_tools.script.player import (
 )
 
 TAIL = 160
-"""Tokens of the prompt's end in which the directive stands."""
+"""Tokens at the end of the prompt that contain the directive."""
 DEFAULT_MAX_TOKENS = 1 << 20
 
 
@@ -46,10 +46,10 @@ class Steps:
 
     def __init__(self) -> None:
         self._next: dict[int, asyncio.Future[None]] = {}
-        """The coming step of each pace, in ns."""
+        """The next step of each pace, in ns."""
 
     def wait(self, period_ns: int) -> asyncio.Future[None]:
-        """Done at the pace's next step."""
+        """Returns a future that is done at the next step of a pace."""
         waiting = self._next.get(period_ns)
         if waiting is None:
             loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ class Steps:
         return waiting
 
     def _step(self, period_ns: int, due_ns: int) -> None:
-        """Wakes them, or waits for the rest of the time: the loop's timers count in whole ms, and may come early."""
+        """Wakes the streams, or waits for the remaining time: timers of the loop count in ms, and may fire early."""
         left_ns = due_ns - time.monotonic_ns()
         if left_ns > 0:
             asyncio.get_running_loop().call_later(left_ns / 1e9, self._step, period_ns, due_ns)
@@ -82,7 +82,7 @@ class Player:
         self._steps = Steps()
 
     async def generate(self, request: dict[str, Any], context: Any) -> AsyncIterator[dict[str, Any]]:
-        """One answer, in the chunks that Dynamo expects."""
+        """Yields one answer, in the chunks that Dynamo expects."""
         directive = self._directive(request["token_ids"])
         limit = (request.get("stop_conditions") or {}).get("max_tokens") or DEFAULT_MAX_TOKENS
         script = self._compiled(directive.name, directive.n)

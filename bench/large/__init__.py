@@ -1,1 +1,1 @@
-"""What a large deployment costs: routing, heartbeats and frames of 100,000 streams, by the code that routes them."""
+"""Simulates large deployments: routing, heartbeats and frames of 100,000 streams, with the code of the services."""

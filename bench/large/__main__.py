@@ -1,4 +1,4 @@
-"""`python -m bench.large`: simulates 100,000 streams on one bus, or shared out over several, and puts the tables into
+"""`python -m bench.large`: simulates 100,000 streams on one bus, or spread over several, and writes the tables into
 `docs/large-deployments.md`."""
 
 import argparse
@@ -21,7 +21,7 @@ PARTS = ("routing", "server", "stages")
 
 
 def put(page: Path, part: str, text: str) -> None:
-    """Replaces a measured part of a page. Raises ValueError where it has none."""
+    """Replaces a measured part of a page. Raises ValueError if it is not there."""
     first, last = BEGIN.format(part=part), END.format(part=part)
     before, begin, rest = page.read_text(encoding="utf-8").partition(first)
     _, end, behind = rest.partition(last)
@@ -31,7 +31,7 @@ def put(page: Path, part: str, text: str) -> None:
 
 
 def main() -> int:
-    """Prints the tables, and puts them into the page with `--write`."""
+    """Prints the tables; with `--write`, writes them into the page."""
     parser = argparse.ArgumentParser(prog="python -m bench.large", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: routing and server")
     parser.add_argument("--streams", type=int, default=100_000)
@@ -52,7 +52,7 @@ def main() -> int:
                 (asked.streams, buses, asked.rounds if asked.streams <= MANY * buses else 1, asked.seed)
                 for buses in asked.buses
             ]
-            # A process for each: the memory that one leaves is not the next one's.
+            # A process for each, so that they share no memory.
             with multiprocessing.get_context("spawn").Pool(len(cases), maxtasksperchild=1) as pool:
                 text = routing_table(list(pool.imap(simulate, cases, chunksize=1)))
             text += f"\n{asked.streams:,} streams, blocks of {BLOCK} tokens. {when}"

@@ -1,4 +1,4 @@
-"""What heartbeats and frames cost: their bytes, the CPU to read them, and that of the NATS server to carry them."""
+"""Measures heartbeats and frames: their bytes, the CPU to read them, and the CPU of nats-server to carry them."""
 
 import asyncio
 import subprocess
@@ -27,19 +27,19 @@ from services.runtime.registry import Registry
 
 CARD = ModelCard("org/model-30b", max_model_len=131072, family="qwen3", tools=True, engine="vllm", block_tokens=32)
 WINDOW, PATIENCE_S = 100, 60.0
-"""Messages that are under way at once; the longest wait for one."""
+"""Messages in flight, and the longest wait for one."""
 READ = 2_000
-"""Heartbeats that are read at least, to know what one costs."""
+"""Heartbeats to read, at least, to measure the cost of one."""
 
 
 class Heartbeats(Struct, frozen=True):
-    """Of all processes of one bus, each once."""
+    """One heartbeat of every process of a bus."""
 
     processes: int
     bytes: float
-    """Of one, on average."""
+    """Size of one, on average."""
     read_us: float
-    """CPU to check and take one."""
+    """CPU to check and apply one."""
 
 
 def heartbeats(counts: dict[str, int], links: dict[str, Counter[int]]) -> Heartbeats:
@@ -86,7 +86,7 @@ def heartbeats(counts: dict[str, int], links: dict[str, Counter[int]]) -> Heartb
 
 
 def frame_bytes(entries: float) -> tuple[int, int]:
-    """Bytes of a token frame and of an event frame with so many streams, one token each."""
+    """Returns the bytes of a token frame and of an event frame with `entries` streams, one token each."""
     count = max(1, round(entries))
     turns = [f"turn_{number:024x}" for number in range(count)]
     tokens = TokenFrame("w" * 30, 2**40, [TokenEntry(turn, 1, 300, [4242]) for turn in turns])
@@ -95,8 +95,8 @@ def frame_bytes(entries: float) -> tuple[int, int]:
 
 
 async def server_cost(size: int, subscribers: int, messages: int) -> tuple[float, float]:
-    """CPU microseconds of nats-server for each message that it delivers, and the deliveries per second that it reached
-    with these clients, which share the machine with it."""
+    """Returns the CPU microseconds of nats-server for a delivered message, and deliveries per second with clients on
+    the same machine."""
     with tempfile.TemporaryDirectory() as directory:
         port = free_port()
         command = [str(find_nats_server()), "-a", "127.0.0.1", "-p", str(port)]
@@ -118,7 +118,7 @@ async def server_cost(size: int, subscribers: int, messages: int) -> tuple[float
             for sent in range(WINDOW, messages + 1, WINDOW):
                 for _ in range(WINDOW):
                     await clients[0].publish("tw.v2.test", data)
-                while received < sent * subscribers:  # else the server drops clients that fall behind
+                while received < sent * subscribers:  # the server drops clients that fall behind
                     arrived.clear()
                     await asyncio.wait_for(arrived.wait(), PATIENCE_S)
             took, used = time.monotonic() - began, cpu_seconds(server.pid) - before
@@ -132,7 +132,7 @@ async def server_cost(size: int, subscribers: int, messages: int) -> tuple[float
 
 async def _connected(port: int) -> Client:
     async def ignore(_: Exception) -> None:
-        """It is tried again."""
+        """Does nothing: the client tries again."""
 
     for _ in range(300):
         try:

@@ -13,11 +13,11 @@ from bench.report import Run
 from bench.stats import Spread
 
 STEPS_PER_S = 50
-"""Of an engine that needs 20 ms a token."""
+"""Steps of an engine that needs 20 ms a token."""
 
 
 class Simulated(Struct, frozen=True):
-    """One bus with its share of the streams."""
+    """The result for one bus with its share of the streams."""
 
     buses: int
     streams: int
@@ -33,11 +33,11 @@ class Simulated(Struct, frozen=True):
     heartbeats: Heartbeats
     token_frames: int
     event_frames: int
-    """Of one step."""
+    """Event frames of one step."""
 
 
 def simulate(arguments: tuple[int, int, int, int]) -> Simulated:
-    """`arguments`: all streams, over how many buses, rounds, seed."""
+    """Simulates one bus. `arguments`: all streams, number of buses, rounds, seed."""
     total, buses, rounds, seed = arguments
     streams = total // buses
     bus = Bus(streams, Shape(), seed)
@@ -65,7 +65,7 @@ def simulate(arguments: tuple[int, int, int, int]) -> Simulated:
 
 
 def routing_table(results: Sequence[Simulated]) -> str:
-    """One column for each number of buses."""
+    """Returns the table, with a column for each number of buses."""
     rows: list[tuple[str, list[str]]] = [
         ("streams of one bus", [f"{one.streams:,}" for one in results]),
         ("workers, parsers", [f"{one.counts['worker']:,}, {one.counts['parser']:,}" for one in results]),
@@ -107,12 +107,12 @@ def routing_table(results: Sequence[Simulated]) -> str:
 
 
 def _share(value: float) -> str:
-    """Only later rounds have one."""
+    """Formats a share; the first round has none."""
     return f"{value:.1%}" if value else "–"
 
 
 def _delivered(one: Simulated) -> int:
-    """Each process sends one in a second, and all receive it."""
+    """Returns the heartbeats delivered per second: each process sends one, and all receive it."""
     return one.heartbeats.processes**2
 
 
@@ -122,7 +122,7 @@ def _frame_bytes(one: Simulated) -> float:
 
 
 async def server_table() -> str:
-    """What nats-server needs for a message."""
+    """Returns the table of nats-server's CPU per message."""
     rows = [["message", "receivers", "CPU of nats-server for a delivery", "deliveries per second, with these clients"]]
     cases = ((200, 1, 30_000, "frame of one stream"), (1_000, 1, 30_000, "frame of ten streams"))
     for size, receivers, messages, text in (*cases, (500, 64, 1_500, "heartbeat"), (2_000, 64, 1_000, "heartbeat")):
@@ -132,7 +132,7 @@ async def server_table() -> str:
 
 
 def stages_table(run: Run, tokens_per_s: float, turn_s: float) -> str:
-    """Cores for 1,000 streams, from a result of `bench.load` with `stream` and `ttft`."""
+    """Returns the table of cores for 1,000 streams, from a result of `bench.load` with `stream` and `ttft`."""
     streams = [row for row in run.rows if row.case.scenario == "stream"]
     large = max(streams, key=lambda row: row.case.clients)
     prompts = [row for row in run.rows if row.case.scenario == "ttft"]
@@ -167,5 +167,5 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _resident() -> int:
-    """Bytes."""
+    """Returns the resident memory in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -1,7 +1,7 @@
 """Routes the turns of one bus with the preprocessors' own router and index, in virtual time. No processes, no IO.
 
-Sessions of four kinds of clients: those of a kind share the beginning of their prompts, and each has a history of its
-own, which grows with every turn. A session's next turn begins when the last one ends.
+Clients are of four kinds. Sessions of one kind share the beginning of their prompts, and each has its own history,
+which grows with every turn. A session's next turn begins when the last one ends.
 """
 
 import random
@@ -28,24 +28,24 @@ GROWTH = 8
 TURN_S = 12
 """Virtual seconds of a turn."""
 QUEUE = 1024
-"""Turns that wait for a slot at a worker; it refuses further ones."""
+"""Turns that wait for a slot of a worker. It refuses more."""
 TICKS = 10
-"""Of a virtual second: in each, a tenth of the processes sends its heartbeat."""
+"""Ticks of a virtual second. In each, a tenth of the processes sends heartbeats."""
 KV_BLOCKS = 2_500_000 // BLOCK
-"""Of one worker's cache."""
+"""Blocks of one worker's cache."""
 
 
 class Shape(Struct, frozen=True):
-    """How many streams a process has, where all are in use."""
+    """The number of streams of a busy process of each stage."""
 
     slots: int = 512
-    """Of a worker; three quarters of them are used."""
+    """Slots of a worker. Three quarters of them are used."""
     parser: int = 500
     frontend: int = 1000
     preprocessor: int = 4000
 
     def counts(self, streams: int) -> dict[str, int]:
-        """Processes of each stage for so many streams."""
+        """Returns the processes of each stage for `streams` streams."""
         return {
             "frontend": max(2, -(-streams // self.frontend)),
             "preprocessor": max(2, -(-streams // self.preprocessor)),
@@ -55,7 +55,7 @@ class Shape(Struct, frozen=True):
 
 
 class Placed(Struct, frozen=True):
-    """Where a stream is."""
+    """The processes of a stream."""
 
     worker: int
     parser: int
@@ -63,23 +63,23 @@ class Placed(Struct, frozen=True):
 
 
 class Routing(Struct, frozen=True):
-    """What came of it."""
+    """The result of a simulation."""
 
     turns: int
     place_ms: Spread | None
     """CPU to look one prompt up in the index and order the workers."""
     returned: float
-    """Share of the last round's turns that went to the worker of the session's last one."""
+    """Share of the last round's turns that went to the worker of the session's previous turn."""
     held: float
-    """Share of the last round's prompt tokens that their worker held."""
+    """Share of the last round's prompt tokens that their worker had cached."""
     fullest: float
-    """Turns of the fullest worker, by the average, at the end."""
+    """Turns of the fullest worker at the end, divided by the average."""
     keys: int
-    """In the index: of one worker each, so that a block of two workers counts twice."""
+    """Keys in the index. A block on two workers counts twice."""
     fill_s: float
-    """CPU to fill an empty index, as a preprocessor that starts does, with the snapshots of all workers."""
+    """CPU to fill an empty index from the snapshots of all workers, as a starting preprocessor does."""
     placed: list[Placed]
-    """Where each stream is at the end."""
+    """The processes of each stream at the end."""
 
 
 class _Session:
@@ -92,7 +92,7 @@ class _Session:
 
 
 class Bus:
-    """One bus: its workers, the index that all preprocessors have, and a router for each of them."""
+    """One bus: its workers, the index that all preprocessors have, and a router for each preprocessor."""
 
     def __init__(self, streams: int, shape: Shape, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -120,7 +120,7 @@ class Bus:
         return [self._chance.getrandbits(64) for _ in range(count)]
 
     def run(self, rounds: int) -> Routing:
-        """Every session has `rounds` turns; the first ones arrive within the length of a turn."""
+        """Simulates `rounds` turns of every session. The first ones arrive within the length of a turn."""
         length = TURN_S * TICKS
         arrivals: deque[list[int]] = deque(list(range(at, self._streams, length)) for at in range(length))
         times: list[float] = []
@@ -180,7 +180,7 @@ class Bus:
         self._running["parser"][placed.parser] += change
 
     def _beat(self, tick: int) -> None:
-        """The heartbeats of a tick; every router has them."""
+        """Sends the heartbeats of a tick to every router."""
         slots = self._shape.slots
         for stage, last in (("worker", self._workers), ("parser", self._parsers)):
             for one in range(tick, len(last), TICKS):
@@ -191,7 +191,7 @@ class Bus:
                     router.reset(last[one])
 
     def _fill(self) -> float:
-        """Fills an index again from the snapshots, a tenth of the workers, and returns the seconds of all."""
+        """Fills an index from the snapshots of a tenth of the workers. Returns the seconds for all."""
         some = range(0, len(self._caches), 10)
         index, snapshots = KvIndex(), [pack(self._caches[one].keys()) for one in some]
         began = time.process_time()
@@ -201,13 +201,13 @@ class Bus:
 
 
 def name(stage: str, number: int) -> str:
-    """The id of a process in a pod: its host's name and a random part."""
+    """Makes the id of a process in a pod: the host's name and a random part."""
     return f"{stage}-{0x7D9C5B6F4 + number * 2654435761 % 2**20:x}-{number:05x}-{number * 40503 % 2**24:06x}"
 
 
 def frames(placed: list[Placed]) -> tuple[int, int]:
-    """Token frames and event frames of one step of all engines: one frame for each worker and parser, and then one for
-    each frontend whose streams it had."""
+    """Returns the token frames and event frames of one step of all engines: one for each worker and parser, and one for
+    each parser and frontend."""
     return (
         len({(one.worker, one.parser) for one in placed}),
         len({(one.worker, one.parser, one.frontend) for one in placed}),
@@ -215,7 +215,7 @@ def frames(placed: list[Placed]) -> tuple[int, int]:
 
 
 def links(placed: list[Placed]) -> dict[str, Counter[int]]:
-    """How many receivers each worker and each parser sends frames to."""
+    """Returns the receivers of each worker's and each parser's frames."""
     return {
         "worker": Counter(worker for worker, _ in {(one.worker, one.parser) for one in placed}),
         "parser": Counter(parser for parser, _ in {(one.parser, one.frontend) for one in placed}),

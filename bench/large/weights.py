@@ -1,8 +1,8 @@
-"""`python -m bench.large.weights`: `router_load_tokens` and agents' turns, on simulated engines and in virtual time.
+"""`python -m bench.large.weights`: simulates `router_load_tokens` for sessions of agents, in virtual time.
 
-Sessions share a system prompt, start on cold caches at about once, and call tools between their turns. The router is
-that of the preprocessors, with heartbeats each second. An engine's step takes a time for itself, for each prompt token
-that it computes and for each token of context that it attends to: orders of magnitude, of no particular model.
+Sessions share a system prompt, start on cold caches at about the same time, and call tools between their turns. The
+router is the preprocessors', with a heartbeat a second. An engine's step takes a fixed time, and more for each prompt
+token that it computes and each token of context. These times are orders of magnitude, not those of a model.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from services.preprocessor.routing.router import Router, TurnProfile, Weights
 
 SLOTS, QUEUE = 256, 1024
 SHARED, OWN, GROWTH, OUTPUT = 12_000, 1_000, 1_500, 300
-"""Tokens: of the shared system prompt, of a session's first question, of a tool's result, of an answer."""
+"""Tokens of the shared system prompt, of a session's first question, of a tool's result, of an answer."""
 START_S, TOOL_S = 1.0, 2.0
-"""All sessions start within the first; a tool takes the second on average."""
+"""Time in which all sessions start, and average time of a tool."""
 STEP_S, PROMPT_TOKEN_S, CONTEXT_TOKEN_S = 0.010, 1 / 20_000, 30e-9
 CHUNK = 8192
-"""Prompt tokens of a step at most."""
+"""Maximum of prompt tokens in a step."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Turn:
 
 @dataclass
 class Session:
-    """`worker`: of its last turn, which holds its context."""
+    """One session. `worker`: the one of its last turn, which has its context cached."""
 
     context: int = SHARED + OWN
     worker: str = ""
@@ -53,13 +53,13 @@ class Engine:
 
     id: str
     warm: bool = False
-    """It has the shared prompt."""
+    """Whether it has the shared prompt cached."""
     stepping: bool = False
     waiting: list[Turn] = field(default_factory=list)
     running: list[Turn] = field(default_factory=list)
 
     def step(self) -> float:
-        """Begins a step; returns its seconds."""
+        """Starts a step; returns its seconds."""
         room = CHUNK
         for turn in self.waiting:
             taken = min(room, turn.missing)
@@ -82,7 +82,7 @@ class Engine:
 
 @dataclass
 class Result:
-    """`turn_s`: of each turn; `computed`: prompt tokens; `moved`: turns on another worker than the session's last."""
+    """`turn_s`: seconds of each turn; `computed`: prompt tokens; `moved`: turns on another worker than the last one."""
 
     turn_s: list[float] = field(default_factory=list)
     computed: int = 0
@@ -90,13 +90,13 @@ class Result:
 
 
 def simulate(load_tokens: float, *, workers: int, sessions: int, turns: int, seed: int = 1) -> Result:
-    """All sessions have so many turns each."""
+    """Simulates all sessions, with `turns` turns each."""
     chance, result = random.Random(seed), Result()
     router = Router(Weights(load_tokens=load_tokens))
     engines = {name: Engine(name) for name in (f"worker-{number}" for number in range(workers))}
     everyone = [Session() for _ in range(sessions)]
     heartbeats: list[Heartbeat] = []
-    # (time, session that sends its next turn, or none, engine whose step ends)
+    # (time, session that sends its next turn or None, engine that ends a step)
     events: list[tuple[float, int, str]] = [(chance.uniform(0, START_S), n, "") for n in range(sessions)]
     heapq.heapify(events)
     beat_at = 0.0

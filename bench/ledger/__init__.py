@@ -1,1 +1,1 @@
-"""Agent sessions through the ledger: how much of what an engine has already computed a next prompt begins with."""
+"""Plays agent sessions through the ledger: measures which tokens an engine has to compute again."""

@@ -1,5 +1,5 @@
-"""`python -m bench.ledger`: for each published chat template, the share of tokens that an engine has computed already
-and must compute again, since the next prompt does not begin with them: with the ledger and without.
+"""`python -m bench.ledger`: measures for each published chat template which share of tokens an engine computes again,
+because the next prompt does not begin with them, with the ledger and without.
 
 Templates come from the `trl` package (pip install --no-deps trl). Sessions are random, the same for every template.
 """
@@ -20,7 +20,7 @@ from bench.ledger.walk import Walk, common
 
 
 class Chance:
-    """`Choices` out of a seeded generator."""
+    """`Choices` from a seeded generator."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -33,7 +33,7 @@ class Chance:
 
 
 def measure(template: str, directory: Path, sessions: int) -> Counter[str]:
-    """Sums over all sessions, each of another client: turns, those kept, tokens known and computed again."""
+    """Returns sums over sessions of all clients: turns, kept turns, cached tokens, tokens computed again."""
     setup, sums = build(template, directory), Counter[str]()
     for seed in range(sessions):
         client = list(CLIENTS.values())[seed % len(CLIENTS)]

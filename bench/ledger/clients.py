@@ -1,4 +1,4 @@
-"""What real clients make of a turn when they send it back, over all three APIs."""
+"""Sends turns back as real clients do, over all three APIs."""
 
 import json
 import re
@@ -19,21 +19,21 @@ JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True)
 class Block:
-    """A block as the server's events told it."""
+    """A block as the client received it."""
 
     kind: str
     text: str
-    """For calls: the arguments."""
+    """The text; for calls, the arguments."""
     name: str = ""
     call_id: str = ""
     seal: str = ""
     item_id: str = ""
-    """Of the Responses item."""
+    """Id of the Responses item."""
 
 
 @dataclass
 class Dialogue:
-    """A session as its client knows it. `said` holds blocks; results are (call id, text)."""
+    """A session as its client knows it. `said`: blocks; results are (call id, text)."""
 
     system: str
     tools: list[dict[str, Any]]
@@ -44,7 +44,7 @@ Client = Callable[[Dialogue], Conversation]
 
 
 def javascript(text: str) -> Any:
-    """What JSON.parse makes of a text, in a form that `json.dumps` writes as JSON.stringify would."""
+    """Parses a text like JSON.parse, so that `json.dumps` writes it like JSON.stringify."""
     return json.loads(text, parse_int=_double, parse_float=_double, object_pairs_hook=_object) if text.strip() else {}
 
 
@@ -68,8 +68,8 @@ def _conversation(
     *,
     ids: bool = False,
 ) -> Conversation:
-    """A session as its client writes it. `answer`: the parts of a turn of the model; `system`: the role of messages of
-    the system; `ids`: texts have the ids of their items."""
+    """Makes the conversation that a client sends. `answer`: parts of a turn of the model; `system`: role of system
+    messages; `ids`: whether texts have the ids of their items."""
     turns: list[Message] = []
     for kind, what in dialogue.entries:
         if kind == "results":
@@ -84,7 +84,7 @@ def _conversation(
 
 
 def _shown(blocks: list[Block]) -> list[Block]:
-    """Those that clients send back: all but blank text."""
+    """Returns the blocks that clients send back: all but blank text."""
     return [block for block in blocks if block.kind != "text" or block.text.strip()]
 
 
@@ -172,7 +172,7 @@ def opencode_chat(dialogue: Dialogue) -> Conversation:
 
 
 def plain_chat(dialogue: Dialogue) -> Conversation:
-    """A client that knows no reasoning: most of them."""
+    """A client without reasoning, as most are."""
     return _chat(dialogue, None, lambda arguments: arguments, lambda call_id: call_id)
 
 

@@ -1,7 +1,7 @@
-"""Sessions that look alike, at the same time: the same visible first turns, other tokens and often other thoughts.
+"""Plays sessions that look alike at the same time: equal visible first turns, other tokens and often other thoughts.
 
-Each prompt must be its own session's: made of the ids that its engine has, wherever the client returns anything that
-shows which session it is, and else the template's text in the tokenizer's tokens. Words tell whose a thought is.
+Each prompt must belong to its own session: made of its engine's ids, if the client returns anything that shows which
+session it is; otherwise the template's text in the tokenizer's tokens. Each thought has a word of its session.
 """
 
 import random
@@ -22,9 +22,9 @@ from services.preprocessor.prompt import Prompt, assemble
 from services.preprocessor.restore import open_ledger
 
 THOUGHT = re.compile(r"w9\d{7}x")
-"""A word that one session only has thought."""
+"""A word that only one session has in its thoughts."""
 ALIKE = 3
-"""Turns of which the client sees the same in every session."""
+"""Turns that look the same to the clients of all sessions."""
 _PROVE_REASONING = (
     "claude-code",
     "claude-code-omitted",
@@ -36,7 +36,7 @@ _PROVE_REASONING = (
 
 
 class Chance:
-    """`Choices` out of a seeded generator."""
+    """`Choices` from a seeded generator."""
 
     def __init__(self, seed: object) -> None:
         self._random = random.Random(str(seed))
@@ -60,8 +60,8 @@ class Member:
     dialogue: Dialogue
     before: list[Before] = field(default_factory=list)
     proven: list[bool] = field(default_factory=list)
-    """Behind each turn: its client returns something of the turns so far that is no other session's. Until then the
-    turns may be rendered, and stay so."""
+    """For each turn: whether the client has returned something that no other session has. Until then, turns may be
+    rendered, and stay so."""
 
 
 class Crowd:
@@ -71,7 +71,7 @@ class Crowd:
         ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
         self.setup, self.ledger = setup, ledger
         self.counts: Counter[str] = Counter()
-        """Prompts by what they were: exact, rendered, wrong, foreign."""
+        """Number of prompts that were exact, rendered, wrong or foreign."""
         self.faults: list[str] = []
         self._seed, self._turns = seed, turns
         self._chance = Chance(f"{seed} order")
@@ -150,7 +150,7 @@ class Crowd:
         whole = kept is not None and kept.whole_in(text, self.ledger.model.ends)
         if kept is not None and whole and member.proven[member.before.index(kept)]:
             return "wrong"
-        # Nothing but what the session's own engine has, and the tokenizer's tokens.
+        # Only ids of the session's own engine, and the tokenizer's tokens.
         starts = [0, *(len(turn.ids) for turn in member.before if ids[: len(turn.ids)] == turn.ids)]
         return "rendered" if any(self._is_plain(ids, start, text) for start in starts) else "foreign"
 

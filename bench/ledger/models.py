@@ -1,4 +1,4 @@
-"""A loaded model for any chat template: the demo model's tokenizer with the template's own control tokens."""
+"""Makes a model for any chat template: the demo model's tokenizer with the template's control tokens."""
 
 import json
 import re
@@ -21,13 +21,13 @@ _END_TOKENS = (
     *("<|end|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|assistant_end|>", "<｜hy_eos:opensource｜>"),
     "<|message_sep|>",
 )
-"""Tokens that end a turn, most telling first; a model's generation_config would name them."""
+"""Tokens that end a turn, the most specific first. A model's generation_config would name them."""
 _ALSO_ENDS = ("<|call|>", "<|eom_id|>", "<|tool_response>")
 _BOS, _EOS = "<s>", "</s>"
 
 
 def build(template: str, directory: Path) -> ModelSetup:
-    """A model whose template is this text. Raises ValueError where no family reads its calls."""
+    """Makes a model with this template. Raises ValueError if no family reads its calls."""
     base = build_demo_model(Path(tempfile.gettempdir()) / "turnwire-bench-demo")
     directory.mkdir(parents=True, exist_ok=True)
     controls = set(_CONTROL.findall(template + _rendered(template)))
@@ -61,7 +61,7 @@ def build(template: str, directory: Path) -> ModelSetup:
 
 
 def _rendered(template: str) -> str:
-    """A small conversation in this template: some build their control tokens of pieces."""
+    """Renders a small conversation, because some templates build their control tokens from pieces."""
     messages = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
     try:
         return (
@@ -69,5 +69,5 @@ def _rendered(template: str) -> str:
             .from_string(template)
             .render(messages=messages, tools=None, add_generation_prompt=True, bos_token=_BOS, eos_token=_EOS)
         )
-    except Exception:  # the template wants more than this
+    except Exception:  # the template requires more than this
         return ""

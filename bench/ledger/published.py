@@ -1,6 +1,6 @@
-"""Chat templates that were published, out of packages: none is kept here.
+"""Finds published chat templates in packages. None is stored here.
 
-`trl` is installed with the tests. `python -m bench.ledger.published DIRECTORY` takes more out of two other packages on
+`trl` is installed with the tests. `python -m bench.ledger.published DIRECTORY` extracts more from two other packages on
 PyPI, without installing them: llama.cpp's folder of templates (MIT), which the source of `llama-cpp-python` has, and
 the model list of `xinference` (Apache-2.0). Tests read that folder if the environment variable CHAT_TEMPLATES names it.
 """
@@ -26,17 +26,17 @@ _NOT_RENDERED = {
     "llamacpp_fireworks_ai_llama_3_firefunction_v2": "refuses to be rendered without a variable `functions`",
     "llamacpp_llama_cpp_deepseek_r1": "writes a generator as JSON, which Jinja cannot",
 }
-"""Templates that render no agent's conversation, and why."""
+"""Templates that cannot render an agent's conversation, and why."""
 
 
 def published() -> dict[str, Path]:
-    """Files by name: those of `trl`, if it is installed, then those in the folder CHAT_TEMPLATES."""
+    """Returns files by name: from `trl`, if it is installed, then from the folder CHAT_TEMPLATES."""
     folder = os.environ.get("CHAT_TEMPLATES")
     return {**of_trl(), **({file.stem: file for file in sorted(Path(folder).glob("*.jinja"))} if folder else {})}
 
 
 def of_trl() -> dict[str, Path]:
-    """Files of the `trl` package, which without its own dependencies is data; none where it is not installed."""
+    """Returns files of the `trl` package, which is data without its dependencies; none if it is not installed."""
     spec = importlib.util.find_spec("trl")
     if spec is None or not spec.submodule_search_locations:
         return {}
@@ -93,7 +93,7 @@ def _digest(text: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Downloads into the directory that is named."""
+    """Downloads templates into the directory that is named."""
     if len(argv) != 1:
         print("usage: python -m bench.ledger.published DIRECTORY", file=sys.stderr)
         return 2

@@ -1,7 +1,6 @@
-"""Random agent sessions: what a model of a family writes, tokens and all, and what its client does next.
+"""Makes random agent sessions: the text and tokens that a model of a family writes, and what its client does next.
 
-Every word of a session is its own, so that whether a template shows a turn whole and in order is seen in its text,
-without a parser.
+Every word of a session is unique, so that the text alone shows whether a template renders a turn whole and in order.
 """
 
 import json
@@ -48,7 +47,7 @@ _CALLS = (1, 1, 1, 2, 3, 4)
 
 
 class Choices(Protocol):
-    """Where chance comes from: bytes (`fuzz.generated_turns.Choices`), or a generator."""
+    """The source of randomness: bytes (`fuzz.generated_turns.Choices`) or a generator."""
 
     def below(self, count: int) -> int: ...
     def of(self, options: Any) -> Any: ...
@@ -73,10 +72,10 @@ class Output:
 
 
 class Model:
-    """A model that writes what `Choices` say, in its family's form and in tokens of its own choosing."""
+    """A model that writes random turns, in its family's form and in tokens of its own choice."""
 
     def __init__(self, setup: ModelSetup, ledger: Ledger, choose: Choices, number: int = 0) -> None:
-        """`number`: the session's; its turns have ids of their own."""
+        """`number`: of the session, for the ids of its turns."""
         self.setup = setup
         self.ledger = ledger
         self.choose = choose
@@ -85,7 +84,7 @@ class Model:
         self.think: Callable[[], str] = self.say
         """Makes a thought."""
         self.calls = bool(setup.family.style.call)
-        """It calls tools now and then."""
+        """Whether it sometimes calls tools."""
         self._words = self._counting()
         self._number = number
         self._turns = self._calls = 0
@@ -98,7 +97,7 @@ class Model:
         return next(self._words)
 
     def answer(self, prompt: Prompt, *, reason: FinishReason = FinishReason.STOP, keep: float = 1.0) -> Output:
-        """One turn. `keep`: the share of its tokens after which it is cut off, with another reason than STOP."""
+        """Writes one turn. `keep`: the share of its tokens after which it is cut off, with another reason than STOP."""
         raw = self._text(prompt)
         ids = self._tokens(raw)
         ids = ids[: max(int(len(ids) * keep), 1)]
@@ -109,7 +108,7 @@ class Model:
         return Output(list(parse.ids), self.ledger.reader.text_of(parse.ids), _blocks(parse), signed)
 
     def say(self) -> str:
-        """Some words with the punctuation of prose and code."""
+        """Returns some words with the punctuation of prose and code."""
         words = [self.word() for _ in range(1 + self.choose.below(4))]
         forms = ("{} and {}.", "{},\n{}", "{}\n\n- {}", "`{}` < {}", "{} {{{}}}", "{}: é船 {}", '"{}" isn\'t C:\\{}\\n')
         text = words[0]
@@ -192,7 +191,7 @@ class Model:
         return str(self.choose.of(_BLANKS))
 
     def _tokens(self, text: str) -> list[int]:
-        """Tokens as a model may choose them: not those that a tokenizer would."""
+        """Returns tokens that a model may choose, but a tokenizer would not."""
         ids: list[int] = []
         for piece in self._added.split(text):
             if self._added.fullmatch(piece):
@@ -238,7 +237,7 @@ def start(model: Model) -> Dialogue:
 
 
 def go_on(dialogue: Dialogue, output: Output, model: Model) -> None:
-    """What the client does with an answer: runs its calls, or lets the user speak; now and then an instruction."""
+    """Continues a session after an answer: runs its calls, or adds a user message; sometimes an instruction."""
     dialogue.entries.append(("said", output.blocks))
     if output.calls:
         dialogue.entries.append(("results", [(call.call_id, model.say()) for call in output.calls]))

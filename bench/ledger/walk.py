@@ -1,4 +1,4 @@
-"""A session through the ledger, step by step, with what must be true of each step told by words alone."""
+"""Plays a session through the ledger step by step, and checks each step by the words in its text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ SEALER = Sealer(b"bench")
 
 @dataclass(frozen=True)
 class Before:
-    """A prompt, and what was decoded behind it."""
+    """A prompt, and the tokens that were decoded after it."""
 
     prompt: Prompt
     output: Output
 
     @property
     def ids(self) -> list[int]:
-        """What an engine has in its cache after the turn."""
+        """The ids that an engine has in its cache after the turn."""
         return [*self.prompt.ids, *self.output.ids]
 
     @property
@@ -36,14 +36,13 @@ class Before:
         return self.prompt.text[: context.head_chars] if context else self.prompt.text
 
     def kept_in(self, text: str) -> bool:
-        """Whether a prompt's text shows the turn behind the same text, every word of it once and in order."""
+        """Returns whether a prompt has the turn after the same text, with every word once and in order."""
         head, words = self.head, self.output.words
         return text.startswith(head) and WORD.findall(text[len(head) :])[: len(words)] == words
 
     def whole_in(self, text: str, ends: Sequence[str]) -> bool:
-        """Whether the turn is also one message there, as the model wrote it: a template that has no form for the turn
-        gets it in several, between which a token of `ends` stands. A turn without an entry comes back from no client
-        unchanged."""
+        """Returns whether the turn is also one message there. Templates without a form for it get several messages,
+        with a token of `ends` between them."""
         if not self.kept_in(text) or self.output.entry is None:
             return False
         behind = text[len(self.head) :]
@@ -54,15 +53,15 @@ class Before:
 
 @dataclass
 class Step:
-    """A prompt with a history."""
+    """A prompt, and the turns before it."""
 
     prompt: Prompt
     others: list[Prompt]
-    """The same, as other clients send it."""
+    """Prompts of the same history, as other clients send it."""
     before: list[Before]
     """All turns of the session so far, oldest first."""
     plain: list[int]
-    """The ids of the text as the tokenizer gives them."""
+    """The tokenizer's ids of the prompt's text."""
     ends: tuple[str, ...]
     """Texts of the tokens that end a turn."""
 
@@ -84,12 +83,12 @@ class Walk:
     setup: ModelSetup
     choose: Choices
     clients: Sequence[Client]
-    """The first one is served; what the others would have sent is prepared beside it."""
+    """The first one is served; prompts of the others are only prepared."""
     turns: int = 5
     lossy: bool = False
-    """Entries get lost, one in three."""
+    """Whether one in three entries is lost."""
     cut: bool = False
-    """Turns reach their limit of tokens, every second one."""
+    """Whether every second turn reaches its token limit."""
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +122,7 @@ class Walk:
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Returns the length of the common prefix."""
     count = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:

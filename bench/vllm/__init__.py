@@ -1,1 +1,1 @@
-"""vLLM behind Turnwire, beside vLLM behind its own server."""
+"""Compares Turnwire with vLLM and vLLM's own server."""

@@ -1,8 +1,8 @@
-"""`python -m bench.vllm`, or `make bench-vllm`: one vLLM, twice: behind its own server and behind Turnwire.
+"""`python -m bench.vllm`, or `make bench-vllm`: compares one vLLM under its own server and under Turnwire.
 
-The same settings, model and machine; a model with random weights, large enough for a prefill to take its time, which a
-logits processor makes write the same tokens on both sides (`bench.vllm.forced`). Both servers are up at once and take
-turns.
+Both have the same settings, model and machine. The model has random weights, and is large enough that a prefill takes
+time. A logits processor makes it write the same tokens on both sides (`bench.vllm.forced`). Both servers run at the
+same time and take turns.
 """
 
 import argparse
@@ -32,11 +32,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 BEGIN, END = "<!-- bench.vllm -->", "<!-- /bench.vllm -->"
 LEFT_IN = "Turnwire, left in"
 MARGIN = 8192
-"""Of the window, beyond the prompt that is asked for."""
+"""Tokens of the window beyond the requested prompt."""
 
 
 async def measure(asked: argparse.Namespace, result: Result, folder: Path) -> None:
-    """Fills the result part by part. SIGTERM cancels it, so that what it started is ended.
+    """Fills the result part by part. SIGTERM cancels it, so that the servers are ended.
 
     Raises StackFailed, Failed, RuntimeError, OSError, aiohttp.ClientError.
     """
@@ -79,7 +79,7 @@ async def _prefixes(url: str, asked: argparse.Namespace, stack: str) -> list[pre
 
 
 def write(result: Result, page: Path = PAGE) -> None:
-    """The tables into the page. Raises OSError, ValueError where it has no markers."""
+    """Writes the tables into the page. Raises OSError, or ValueError if it has no markers."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

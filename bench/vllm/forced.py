@@ -1,7 +1,7 @@
-"""A logits processor of vLLM: a model with random weights writes what `bench.vllm.scripts` has for its prompt.
+"""Forces tokens in vLLM: a logits processor with which a model with random weights writes a script's tokens.
 
 `--logits-processors bench.vllm.forced:Forced` of `vllm serve`, or the same in `engine_args` of `turnwire up --engine
-vllm`. All of a step is computed as ever; only the choice among the logits is made.
+vllm`. All of a step is computed; only the choice among the logits is forced.
 """
 
 import os
@@ -18,7 +18,7 @@ NAME = "bench.vllm.forced:Forced"
 
 
 class Forced(AdapterLogitsProcessor):  # type: ignore[misc]
-    """See the module."""
+    """The logits processor."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         super().__init__(vllm_config, device, is_pin_memory)
@@ -57,7 +57,7 @@ class _Turn:
 
 
 def _form(guided: Any) -> OutputFormat | None:
-    """What guided decoding is to keep, as the scripted agent takes it."""
+    """Returns the form of guided decoding, for the scripted agent."""
     if guided is None:
         return None
     if isinstance(guided.json, dict):

@@ -21,7 +21,7 @@ _MODEL = ("VLLM::EngineCor", "VLLM::Worker")
 
 
 class Failed(Exception):
-    """A server did not answer as it must."""
+    """A server's answer was wrong."""
 
 
 class TurnRow(Struct, frozen=True):
@@ -59,7 +59,7 @@ class StreamRow(Struct, frozen=True):
 
 
 class DispatchRow(Struct, frozen=True):
-    """One call, behind which the model goes on."""
+    """One call, after which the model continues."""
 
     side: str
     api: str
@@ -131,7 +131,7 @@ async def streams(servers: Mapping[str, Server], api: str, model: str, number: i
 
 
 async def dispatches(servers: Mapping[str, Server], api: str, requests: int, marks: Path) -> AsyncIterator[DispatchRow]:
-    """Calls with text behind them, one side after the other. Raises Failed."""
+    """Measures calls followed by text, one side after the other. Raises Failed."""
     dialect, clock = DIALECTS[api], Marks(marks)
     clients = _clients(servers, dialect)
     for number in range(requests + 1):

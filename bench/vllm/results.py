@@ -1,4 +1,4 @@
-"""The result of a run, and the tables made of it. Pure."""
+"""Makes tables of the result of a run. Pure."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -27,7 +27,7 @@ class Result(Struct):
     dispatch: list[DispatchRow] = field(default_factory=list)
     prefixes: list[Figures] = field(default_factory=list)
     load_after: float = 0.0
-    """One-minute load average at the end: what else the machine was doing."""
+    """One-minute load average at the end: shows other work on the machine."""
 
 
 def tables(result: Result) -> str:
@@ -106,8 +106,8 @@ def _session_ratios(turns: Sequence[TurnRow], style: str, api: str) -> Iterable[
 
 
 def _new(turns: Sequence[TurnRow]) -> Iterable[tuple[int, int]]:
-    """Of each turn with Turnwire: tokens which neither an earlier prompt nor an earlier output had, and how many others
-    were computed."""
+    """Yields for each turn with Turnwire the tokens that no earlier prompt or output had, and how many others were
+    computed."""
     for before, after in pairwise(row for row in turns if row.side == OURS):
         if after.turn > 1:
             new = after.prompt - before.prompt - before.output

@@ -1,6 +1,6 @@
-"""What a model with random weights is to write, by its prompt. Pure but for the files that are read once.
+"""Chooses what a model with random weights writes, by its prompt. Pure, except for files that are read once.
 
-A user's message brings the texts of the turns that follow it (`[[say]]…[[/say]]`, once for each turn), or names a
+A user's message contains the texts of the turns that follow it (`[[say]]…[[/say]]`, once for each turn), or names a
 script (`[[script NAME]]`). Without either, the scripted agent of the demo decides. `[[free]]`: nothing is forced.
 """
 
@@ -20,7 +20,7 @@ from turnwire_tools.script.agent import act
 from turnwire_tools.script.agent_prompt import read_prompt
 
 SCRIPTS = "TURNWIRE_BENCH_SCRIPTS"
-"""Environment variable: a JSON file, by script the texts of its turns."""
+"""Environment variable: a JSON file with the texts of each script's turns."""
 MARKS = "TURNWIRE_BENCH_MARKS"
 """Environment variable: the file for the times of `[[mark ID]]` (`bench.clocks.Marks`)."""
 _SAY = re.compile(r"\[\[say\]\](.*?)\[\[/say\]\]", re.DOTALL)
@@ -37,9 +37,9 @@ class Writing(Struct, frozen=True):
 
     ids: list[int]
     closer: int | None = None
-    """Index of the token which ends the first call."""
+    """Index of the token that ends the first call."""
     mark: str = ""
-    """Name under which the time of that token is wanted."""
+    """Name under which the time of that token is recorded."""
 
 
 class Writer:

@@ -30,15 +30,15 @@ ROOT = Path(__file__).parents[2]
 
 
 class Server(Struct, frozen=True):
-    """A server that answers."""
+    """A running server."""
 
     url: str
     pid: int
-    """Of the process above all others of the server."""
+    """Process id of the server's main process."""
 
 
 def engine_arguments(window: int) -> dict[str, Any]:
-    """Of vLLM's engine, the same for both servers."""
+    """Returns the arguments of vLLM's engine, the same for both servers."""
     return {
         "dtype": "float32",
         "enforce_eager": True,
@@ -51,21 +51,21 @@ def engine_arguments(window: int) -> dict[str, Any]:
 
 
 def build_model(path: Path, *, hidden: int, layers: int) -> Path:
-    """Random weights behind the demo's tokenizer and a published chat template."""
+    """Makes a model with random weights, the demo's tokenizer and a published chat template."""
     build(path, hidden=hidden, layers=layers)
     shutil.copyfile(of_trl()[TEMPLATE], path / "chat_template.jinja")
     return path
 
 
 def set_environment(scripts: Mapping[str, Sequence[str]], folder: Path) -> Path:
-    """For both servers, which inherit this process's environment. Returns the file of the marks."""
+    """Sets the environment that both servers inherit. Returns the file of the marks."""
     (folder / "scripts.json").write_text(json.dumps(scripts), encoding="utf-8")
     marks = folder / "marks"
     marks.touch()
     os.environ |= {SCRIPTS: str(folder / "scripts.json"), MARKS: str(marks), "PYTHONPATH": str(ROOT)}
     os.environ |= {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    # Each of vLLM's processes would compile thousands of modules again.
+    # Otherwise each of vLLM's processes would compile thousands of modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     return marks
 

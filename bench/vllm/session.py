@@ -1,6 +1,6 @@
-"""An agent session over one API: its requests, and what a client reads from the answers. Pure.
+"""Plays an agent session over one API: makes its requests, and reads the answers. Pure.
 
-Twenty turns, each with thinking and a call but for the last; the client sends back what it received, as agents do: tool
+Twenty turns, each but the last with thinking and a call; the client sends back what it received, as agents do: tool
 inputs as parsed JSON (Messages) or as the string that came (Chat).
 """
 
@@ -16,7 +16,7 @@ from bench.prompts import make_prompt, prose
 
 TURNS = 20
 Style: TypeAlias = Literal["crooked", "tidy"]
-"""How the model writes JSON: with white space and zeros that no template would write, or as templates do."""
+"""How the model writes JSON: with white space and zeros that no template writes, or as templates do."""
 Body: TypeAlias = dict[str, Any]
 Event: TypeAlias = tuple[int, bytes]
 """When it was read (ns), and its bytes."""
@@ -54,7 +54,7 @@ class Answer(Struct, frozen=True):
     calls: Sequence[Call]
     first_at: int
     last_at: int
-    """Of the events with output (ns)."""
+    """Time of the last event with output (ns)."""
 
 
 class Dialect(Protocol):
@@ -183,7 +183,7 @@ class Chat:
 
     def turn(self, answer: Answer, results: Sequence[str]) -> Sequence[Body]:
         message: Body = {"role": "assistant", "content": answer.text}
-        if answer.thinking:  # under both names, of which servers read one or the other
+        if answer.thinking:  # under both names, because servers read one or the other
             message |= {"reasoning": answer.thinking, "reasoning_content": answer.thinking}
         if answer.calls:
             message["tool_calls"] = [
@@ -204,11 +204,11 @@ class Session:
     """One conversation: `body`, then `take` its answer, and so on."""
 
     def __init__(self, dialect: Dialect, model: str, *, script: str, tokens: int, seed: int) -> None:
-        """`tokens`: of the system prompt and the tools, about; sessions of different seeds share no prefix."""
+        """`tokens`: of the system prompt and the tools, about. Sessions with different seeds share no prefix."""
         self.dialect = dialect
         self._model = model
         self._source = random.Random(seed)
-        self._system, self._tools = _front(tokens, seed)
+        self._system, self._tools = _head(tokens, seed)
         user = {"role": "user", "content": f"Look around, step by step. [[script {script}]]"}
         self._messages: list[Body] = [user]
 
@@ -230,7 +230,7 @@ def single(dialect: Dialect, model: str, request: str) -> bytes:
 
 
 def scripts() -> dict[str, list[str]]:
-    """What the model writes, by name: a session in each style, a call with text behind it, and a story."""
+    """What the model writes, by name: a session in each style, a call followed by text, and a story."""
     source = random.Random("scripts")
     thoughts = [prose(source, _THOUGHT_CHARS).replace("```", "'").strip() for _ in range(TURNS)]
     story = prose(random.Random("story"), 1200)
@@ -263,7 +263,7 @@ def _call(number: int, style: Style) -> str:
     return f"<tool_call>\n<function=run_shell>\n{parameters}</function>\n</tool_call>"
 
 
-def _front(tokens: int, seed: int) -> tuple[list[str], list[Body]]:
+def _head(tokens: int, seed: int) -> tuple[list[str], list[Body]]:
     """System prompt and tools."""
     prompt = make_prompt("large", "same", "text n=4", seed)
     count = min(len(prompt.tools), int(tokens / 2 / _TOOL_TOKENS))

@@ -1,1 +1,2 @@
-"""`turnwire`: start, watch and check the four services. The top layer: it may import everything."""
+"""The program `turnwire`, which starts, connects and checks the four services. It may import all packages but the
+tools."""

@@ -1,4 +1,4 @@
-"""What commands share: errors for the user, files that are written whole, and requests to processes of this machine."""
+"""Code that commands share: errors for the user, atomic writes of files, and requests to processes of this machine."""
 
 import http.client
 import os
@@ -8,11 +8,11 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 
 
 class CommandError(Exception):
-    """The command cannot do what it is for."""
+    """The command failed. The text is for the user."""
 
     status = 1
 
@@ -30,7 +30,7 @@ def create_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises UsageError, which names the file, if it is not UTF-8; OSError."""
+    """Returns the text of a file. Raises UsageError, with the file's name, if it is not UTF-8; OSError."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -38,27 +38,27 @@ def read_text(path: Path) -> str:
 
 
 def append_to_file(path: Path, mode: int = 0o600) -> IO[bytes]:
-    """Opens a file to append to; a new one gets this mode. Raises OSError."""
+    """Opens a file to append to. A new file gets this mode. Raises OSError."""
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode), "ab")
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Writes a file so that no reader finds a part of it. Raises OSError."""
+    """Writes a file atomically: no reader sees a part of it. Raises OSError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
     create_file(partial, data, mode)
     partial.replace(path)
 
 
-def reachable(host: str) -> str:
-    """The host for URLs of a listener on `host`, for clients on this machine."""
-    host = _EVERYWHERE.get(host, host)
+def reachable_host(host: str) -> str:
+    """Returns the host to use in URLs of a listener on `host`, for clients on this machine."""
+    host = _LOOPBACK.get(host, host)
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def get(url: str, timeout_s: float) -> tuple[int, bytes]:
-    """Status and body. Raises OSError."""
-    # On this machine there is no proxy, and a certificate need not contain this address.
+    """Requests a URL; returns status and body. Raises OSError."""
+    # Requests to this machine need no proxy, and the certificate may lack this address.
     context = ssl._create_unverified_context()
     handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     try:

@@ -1,8 +1,8 @@
-"""The program `turnwire`: finds the command and runs it.
+"""Runs the program `turnwire`: finds the command and calls it.
 
-A command is a function, and its parameters are its flags. It is imported when it is called, so that `turnwire health`
-starts quickly. Errors that a user can cause are one line on stderr (CommandError, TurnwireError, OSError); any other
-exception is a bug and keeps its traceback. Status: 0 success, 1 failure, 2 wrong usage or configuration.
+A command is a function, and its parameters are the flags. It is imported when it is called, so that `turnwire health`
+starts quickly. Errors that a user can cause (CommandError, TurnwireError, OSError) are one line on stderr; any other
+exception is a bug and keeps its traceback. Exit status: 0 success, 1 failure, 2 wrong usage or configuration.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from services.runtime.config.loader import mask_passwords, nearest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit status."""
+    """Runs a command. Returns its exit status."""
     name, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
     if name in ("", "-h", "--help", "help"):
         print(usage(), file=sys.stdout if name else sys.stderr)
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(argv: Sequence[str]) -> int:
-    """Runs the stage in the first argument with the other arguments as its flags."""
+    """Runs the stage that the first argument names; the others are its flags. Returns the exit status."""
     stage = argv[0] if argv else ""
     if stage in ("-h", "--help"):
         print(f"usage: turnwire serve {{{','.join(STAGES)}}} [flags]\n\nturnwire serve STAGE --help shows the flags.")
@@ -61,8 +61,8 @@ def serve(argv: Sequence[str]) -> int:
 
 
 def usage() -> str:
-    """The overview of all commands."""
-    from services.cli.connect.client import client_names  # no other command needs it
+    """Returns the overview of all commands."""
+    from services.cli.connect.client import client_names  # other commands do not need it
 
     texts = summaries()
     texts["connect"] += f": {', '.join(client_names())}"

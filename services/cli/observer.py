@@ -1,4 +1,4 @@
-"""Connects commands to the bus: as its user `tap`, which only listens, unless they name another."""
+"""Connects commands to the bus, by default as the user `tap`, which may only listen."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,7 +9,7 @@ from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.observability.telemetry import open_log
 
 ANSWER_S = 0.15
-"""How long a bus may take for an answer at the end: a signal ends a command within a second."""
+"""How long closing waits for the bus. It is short, because a signal must end a command within a second."""
 
 
 @asynccontextmanager
@@ -21,7 +21,7 @@ async def observing(
     user: str = "tap",
     log_level: Literal["warning", "error"] = "warning",
 ) -> AsyncIterator[Bus]:
-    """A connection that is closed at the end. Raises TurnwireError if there is no bus."""
+    """Connects to the bus, and disconnects at the end. Raises TurnwireError if the bus cannot be reached."""
     log = open_log(ServiceConfig(log_level=log_level))
     bus = Bus(
         config,

@@ -1,4 +1,5 @@
-"""Finds commands by name: entry points of the group `turnwire.commands`. A command is imported when it is called."""
+"""Finds commands by name: in a table, and among the entry points of `turnwire.commands`. Imports a command when it is
+called."""
 
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -42,34 +43,38 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
     "buckets": ("services.cli.commands.make_buckets:COMMAND", "create the buckets that services share on the bus"),
     "demo-model": ("turnwire_tools.script.demo_model:COMMAND", "make the demo model's directory"),
 }
-"""Where the commands of this distribution are, and what they do: a clone that was never installed has no entry points,
-and an overview that imports all of them takes two seconds. No package can replace these."""
+"""The commands of this distribution: their places and summaries. A clone that was never installed has no entry points,
+and an overview that imports all commands takes two seconds. Other packages cannot replace these."""
 
 
 class Command(Struct, frozen=True):
-    """A command of `turnwire`, which an entry point names."""
+    """A command of `turnwire`. An entry point names an object of this type."""
 
     function: Callable[..., int]
-    """Its parameters are the flags and its docstring is the help; it returns the exit status."""
+    """Its parameters are the flags, its docstring is the help. It returns the exit status."""
     settings: Sequence[type[Config]] = ()
-    """Each setting in them is a flag, too. With any, the first argument of the function is their `Sources`."""
+    """Each setting of these is also a flag. If there are any, the first argument of the function is their `Sources`."""
     without: Sequence[str] = ()
     """Names of settings that are not flags."""
 
 
 def load_command(name: str) -> Command | None:
-    """The command called `name`; None if there is none. Raises CommandError if another package's cannot be used."""
+    """Returns the command called `name`; None if there is none.
+
+    Raises CommandError if another package's command cannot be imported.
+    """
     if name in BUILT_IN:  # without a search in all installed packages
         command: Command = pkgutil.resolve_name(BUILT_IN[name][0])
         return command
-    entry = _added().get(name)
+    entry = _entry_points().get(name)
     return None if entry is None else _load(entry)
 
 
 def summaries() -> dict[str, str]:
-    """What each command does, by name; of another package's, the first line of its help, or why it has none."""
+    """Returns what each command does, by name; for a command of another package, the first line of its help, or the
+    error of its import."""
     texts = {name: text for name, (_, text) in BUILT_IN.items()}
-    for name, entry in sorted(_added().items()):
+    for name, entry in sorted(_entry_points().items()):
         try:
             texts[name] = (_load(entry).function.__doc__ or "").strip().partition("\n")[0]
         except CommandError as error:
@@ -77,8 +82,8 @@ def summaries() -> dict[str, str]:
     return texts
 
 
-def _added() -> dict[str, EntryPoint]:
-    """The commands of other packages."""
+def _entry_points() -> dict[str, EntryPoint]:
+    """Returns the entry points of other packages' commands."""
     return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in BUILT_IN}
 
 

@@ -11,25 +11,25 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 END_S = 1.0
-"""How long a command may take to end after a signal."""
+"""Time limit for the end of a command after a signal."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs the coroutine of a command, which SIGINT or SIGTERM cancels. Raises KeyboardInterrupt if it was cancelled.
+    """Runs the coroutine of a command. SIGINT and SIGTERM cancel it, which raises KeyboardInterrupt.
 
-    `asyncio.run` leaves SIGTERM alone, and SIGINT where the parent ignores it, as a shell does for background jobs.
+    `asyncio.run` does not handle SIGTERM, nor SIGINT if the parent ignores it, as shells do for background jobs.
     """
     with asyncio.Runner() as runner:
         try:
-            return runner.run(_cancelled_by_signals(main))
+            return runner.run(_run_until_signal(main))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
 
-async def _cancelled_by_signals(main: Coroutine[Any, Any, T]) -> T:
+async def _run_until_signal(main: Coroutine[Any, Any, T]) -> T:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
 
@@ -44,10 +44,10 @@ async def _cancelled_by_signals(main: Coroutine[Any, Any, T]) -> T:
             signal.signal(signum, handler)
 
 
-async def status_of(ended: asyncio.Future[int]) -> int:
-    """The exit status in `ended`, or 0 when the command is cancelled: for commands that run until Ctrl-C."""
+async def status_of(status: asyncio.Future[int]) -> int:
+    """Waits for an exit status; returns 0 if the command is cancelled. For commands that run until Ctrl-C."""
     try:
-        return await ended
+        return await status
     except asyncio.CancelledError:
         task = asyncio.current_task()
         assert task is not None
@@ -59,9 +59,9 @@ async def status_of(ended: asyncio.Future[int]) -> int:
 def time_limit() -> Iterator[None]:
     """Ends the process with status 1 if SIGINT or SIGTERM has not ended it within `END_S`.
 
-    Python runs no handler while the main thread waits for a name server, and at the end it waits for its other threads.
-    The system writes a signal with a handler to the wakeup file, which a thread reads. A loop with handlers of its own,
-    as that of `turnwire up`, replaces that file, and decides itself when it ends.
+    Python runs no signal handler while the main thread waits for a name server, and at exit it waits for its other
+    threads. So a thread reads the wakeup file, to which the interpreter writes each signal that has a handler. An event
+    loop with its own handlers, such as that of `turnwire up`, replaces that file, and has no time limit.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
@@ -69,7 +69,7 @@ def time_limit() -> Iterator[None]:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_limit, args=(reader,), daemon=True).start()
+    threading.Thread(target=_exit_late, args=(reader,), daemon=True).start()
     try:
         yield
     finally:
@@ -77,7 +77,7 @@ def time_limit() -> Iterator[None]:
         writer.close()
 
 
-def _limit(reader: socket.socket) -> None:
+def _exit_late(reader: socket.socket) -> None:
     with reader:
         while received := reader.recv(1):
             if received[0] in SIGNALS:

@@ -98,8 +98,8 @@ async def test_every_wait_of_a_replay_ends() -> None:
 async def test_every_wait_of_up_ends(nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = {"TURNWIRE_NATS_URL": nats.url, "TURNWIRE_STATE_DIR": str(tmp_path), "TURNWIRE_PORT": "0"}
     plan = make_plan(Sources({}, env, None))
-    monkeypatch.setattr(up, "specs", lambda *_: [Spec("worker-1", ["sleep", "600"])])
-    monkeypatch.setattr(up, "not_ready", lambda _url: "starting")
+    monkeypatch.setattr(up, "make_specs", lambda *_: [Spec("worker-1", ["sleep", "600"])])
+    monkeypatch.setattr(up, "readiness_problem", lambda _url: "starting")
 
     def start() -> tuple[Work, Callable[[], None]]:
         running = up._Up(plan)

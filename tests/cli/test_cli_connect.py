@@ -15,7 +15,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from schemas.control import ModelCard
-from services.cli.connect.served import ServerError, base_url, read_models
+from services.cli.connect.server import ServerError, base_url, read_models
 from services.cli.main import main
 from services.frontend.apis.models.documents import listing, names
 from tests.certificates import Authority

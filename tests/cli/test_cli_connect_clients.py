@@ -7,7 +7,7 @@ import pytest
 from schemas.control import ModelCard
 from services.cli.connect.client import BadRequest, Client, Target, client_names, load_client
 from services.cli.connect.clients import aider, claude, cline, codex, openclaw, opencode, pi, qwen
-from services.cli.connect.served import ServedModel
+from services.cli.connect.server import ServedModel
 from services.frontend.apis.models.documents import listing, names
 
 CARDS = [

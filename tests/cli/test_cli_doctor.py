@@ -55,7 +55,7 @@ async def test_a_missing_bus_is_a_failure_only_if_it_was_named() -> None:
 
 def test_a_draining_process_is_described() -> None:
     beat = Heartbeat("parser", "p1", draining=True, load=Load(running=2))
-    assert doctor_bus.described(beat) == "p1, 2 running, draining"
+    assert doctor_bus.describe(beat) == "p1, 2 running, draining"
 
 
 def test_what_models_get_of_images_and_documents() -> None:

@@ -149,7 +149,7 @@ async def test_health_of_a_process(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("", "127.0.0.1"), ("10.0.0.1", "10.0.0.1")],
 )
 def test_the_host_in_the_url_of_a_listener(host: str, expected: str) -> None:
-    assert common.reachable(host) == expected
+    assert common.reachable_host(host) == expected
 
 
 def test_health_is_quick_to_import() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.cli.connect.client import Settings
-from services.cli.connect.settings_file import Unreadable, text_of, write
+from services.cli.connect.settings_file import UnreadableFile, text_of, write
 
 
 def as_json(path: Path, values: dict[str, Any], **more: Any) -> Settings:
@@ -112,7 +112,7 @@ def test_values_of_other_options_are_removed(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_parsed_is_unchanged(tmp_path: Path, kind: Any, content: str, why: str) -> None:
     path = tmp_path / "file"
     path.write_text(content)
-    with pytest.raises(Unreadable, match=why):
+    with pytest.raises(UnreadableFile, match=why):
         write(Settings(str(path), kind, {"a": 1}))
     assert path.read_text() == content
     assert [one.name for one in tmp_path.iterdir()] == ["file"]

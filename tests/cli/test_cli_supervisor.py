@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.up.supervisor import ChildFailed, Spec, Supervisor, described, quiet
+from services.cli.up.supervisor import ChildFailed, Spec, Supervisor, describe_status, quiet_variables
 
 
 class Watched:
@@ -193,9 +193,9 @@ asyncio.run(main())
     ("status", "words"), [(0, "status 0"), (3, "status 3"), (-9, "killed by SIGKILL"), (-63, "killed by signal 63")]
 )
 def test_statuses_in_words(status: int, words: str) -> None:
-    assert described(status) == words
+    assert describe_status(status) == words
 
 
 def test_threads_are_limited_unless_set_by_hand() -> None:
-    assert set(quiet({"OMP_NUM_THREADS": "8"})) == set(quiet({})) - {"OMP_NUM_THREADS"}
-    assert set(quiet({}).values()) == {"1"}
+    assert set(quiet_variables({"OMP_NUM_THREADS": "8"})) == set(quiet_variables({})) - {"OMP_NUM_THREADS"}
+    assert set(quiet_variables({}).values()) == {"1"}

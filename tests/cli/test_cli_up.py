@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 from nats import connect
 
-from services.cli.running import newest
+from services.cli.instances import newest_instance
 from tests.conftest import NatsServer
 
 START_S = 90.0
@@ -135,7 +135,7 @@ async def test_it_serves_restarts_what_dies_and_drains(state: Path, tmp_path: Pa
         assert any("export ANTHROPIC_BASE_URL=" + ready["url"] in line for line in running.lines)
         assert any("export CLAUDE_CODE_MAX_CONTEXT_TOKENS=262144" in line for line in running.lines)
         assert await answer(ready["url"])
-        found = newest(os.environ)
+        found = newest_instance(os.environ)
         assert found is not None
         assert found.url == ready["url"]
         commands = list(running.children().values())
@@ -162,7 +162,7 @@ async def test_it_serves_restarts_what_dies_and_drains(state: Path, tmp_path: Pa
         assert await running.end() == 0
         await until_gone(pids)
         assert not running.ready_file.exists()
-        assert newest(os.environ) is None
+        assert newest_instance(os.environ) is None
 
 
 @pytest.mark.slow

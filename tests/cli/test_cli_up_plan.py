@@ -13,13 +13,13 @@ from services.cli.up.plan import (
     DEMO_MODEL,
     Plan,
     make_plan,
+    make_specs,
     prepare_state,
     require_hub_model,
     reserve_ports,
-    specs,
 )
-from services.cli.up.readiness import reason_of
-from services.cli.up.screen import Screen, instructions, log_line, log_text, shortened
+from services.cli.up.readiness import problem_of
+from services.cli.up.screen import Screen, instructions, log_line, log_text, shorten
 from services.runtime.config import Config, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
@@ -43,7 +43,7 @@ def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/sta
 
 def child(made: Plan, stage: str, config: type[Config], env: dict[str, str] | None = None, number: int = 0) -> Config:
     """The configuration that a child makes of its command line and environment."""
-    of_stage = [spec for spec in specs(made, "nats://n:1", [81, 82, 83], {}) if spec.name.startswith(stage)]
+    of_stage = [spec for spec in make_specs(made, "nats://n:1", [81, 82, 83], {}) if spec.name.startswith(stage)]
     return sources_of(of_stage[number].command[3:], config, env=env).load(config).config
 
 
@@ -85,14 +85,14 @@ def test_the_environment_reaches_the_children_by_itself() -> None:
     env = {"TURNWIRE_MODEL": "acme/m", "TURNWIRE_NATS_URL": "nats://bus:4222", "TURNWIRE_WORKER_SLOTS": "3"}
     made = plan(env=env)
     assert (made.demo, made.embedded_nats, made.model) == (False, False, "acme/m")
-    (worker,) = [spec for spec in specs(made, None, [81], {}) if spec.name == "worker-1"]
+    (worker,) = [spec for spec in make_specs(made, None, [81], {}) if spec.name == "worker-1"]
     config = sources_of(worker.command[3:], WorkerConfig, env=env).load(WorkerConfig).config
     assert (config.model, config.bus.nats_url, config.slots) == ("acme/m", "nats://bus:4222", 3)
 
 
 def test_counts_and_order() -> None:
     made = plan("--workers", "2", "--parsers", "3", "--frontends", "2")
-    assert [spec.name for spec in specs(made, None, [81, 82], {})] == [
+    assert [spec.name for spec in make_specs(made, None, [81, 82], {})] == [
         *("preprocessor-1", "worker-1", "worker-2", "frontend-1", "frontend-2"),
         *("parser-1", "parser-2", "parser-3"),
     ]
@@ -113,11 +113,11 @@ def test_several_frontends_share_their_responses() -> None:
 
 
 def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(plan(), None, [81], {})} == {"1"}
+    assert {spec.env.get("OMP_NUM_THREADS") for spec in make_specs(plan(), None, [81], {})} == {"1"}
     monkeypatch.setattr(up_plan, "engine_problem", lambda engine: None)
     for engine in ("trtllm", "vllm"):
         own = plan("--engine", engine, "--model", "m")
-        assert {spec.env.get("OMP_NUM_THREADS") for spec in specs(own, None, [81], {})} == {None}
+        assert {spec.env.get("OMP_NUM_THREADS") for spec in make_specs(own, None, [81], {})} == {None}
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_instructions() -> None:
     ],
 )
 def test_what_is_still_missing(body: bytes, reason: str) -> None:
-    assert reason_of(body) == reason
+    assert problem_of(body) == reason
 
 
 JSON_LINE = '{"time":"2026-01-01T00:00:00Z","level":"warning","event":"bus.error","stage":"worker","process":"w","n":1,"x":null}'
@@ -268,12 +268,12 @@ def test_log_lines_elsewhere() -> None:
 
 
 def test_long_values_keep_both_ends() -> None:
-    shown = shortened("a" * 200 + "z")
+    shown = shorten("a" * 200 + "z")
     assert len(shown) <= 122
     assert shown.startswith("aaa")
     assert shown.endswith("az")
-    assert shortened("a\x1b[31m\nb") == "a\\x1b[31m\\nb"
-    assert shortened({"a": 1}) == '{"a":1}'
+    assert shorten("a\x1b[31m\nb") == "a\\x1b[31m\\nb"
+    assert shorten({"a": 1}) == '{"a":1}'
 
 
 def test_the_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[str]) -> None:

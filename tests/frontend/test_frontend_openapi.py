@@ -109,6 +109,16 @@ def test_wire_types_have_the_constraints_of_their_api() -> None:
     assert create["allOf"][1] == {"required": ["model", "max_tokens"]}
 
 
+def test_members_with_a_default_are_required_in_answers_only() -> None:
+    schemas = EVERYTHING["components"]["schemas"]
+    assert {"id", "type", "role", "content", "stop_reason", "usage"} <= set(schemas["MessagesAnswer"]["required"])
+    assert {"object", "choices"} <= set(schemas["ChatAnswer"]["required"])
+    assert {"finish_reason", "logprobs"} <= set(schemas["ChatAnswerChoice"]["required"])
+    assert {"object", "status", "store", "error"} <= set(schemas["ResponsesAnswer"]["required"])
+    assert schemas["ChatBody"]["required"] == ["messages"]
+    assert schemas["ChatBody"]["properties"]["temperature"]["default"] is None
+
+
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99}
 HI = [{"role": "user", "content": "hi"}]
 REQUESTS: list[tuple[str, str, dict[str, Any] | None]] = [

@@ -19,8 +19,8 @@ from cyclopts import Parameter
 from schemas import subjects
 from schemas.errors import TurnwireError
 from services.cli.common import UsageError, read_text
+from services.cli.instances import bus_defaults, newest_instance
 from services.cli.registry import Command
-from services.cli.running import bus_defaults, newest
 from services.cli.signals import run, status_of
 from services.cli.up.plan import reserve_ports
 from services.frontend.http.cors import AllowedHosts, is_loopback
@@ -120,7 +120,7 @@ def _vocabulary(model: str | None, env: Mapping[str, str]) -> Vocabulary | None:
 
     Raises TurnwireError, OSError or ValueError for a named model without a readable tokenizer.
     """
-    instance = newest(env)
+    instance = newest_instance(env)
     name = model or (instance.model_dir if instance is not None else "") or env.get("TURNWIRE_MODEL")
     if not name:
         return None

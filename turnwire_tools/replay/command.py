@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from services.cli.common import CommandError, read_text
-from services.cli.connect.served import read_models
+from services.cli.connect.server import read_models
 from services.cli.registry import Command
 from services.cli.signals import run
 from services.parser.service import load_backend

@@ -15,8 +15,8 @@ from rich.text import Text
 from schemas import subjects
 from schemas.frames import TurnRequest
 from services.cli.common import append_to_file
+from services.cli.instances import bus_defaults
 from services.cli.registry import Command
-from services.cli.running import bus_defaults
 from services.cli.signals import run
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig

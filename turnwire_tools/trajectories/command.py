@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from schemas import subjects
 from schemas.frames import TokenFinish
+from services.cli.instances import bus_defaults
 from services.cli.registry import Command
-from services.cli.running import bus_defaults
 from services.cli.signals import run
 from services.parser.service import load_backend
 from services.runtime.bus import Delivery

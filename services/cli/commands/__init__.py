@@ -1,1 +1,1 @@
-"""The commands that are one file each."""
+"""Commands that are one file each."""

@@ -1,12 +1,12 @@
 """`turnwire health STAGE`: requests /live or /ready from a process on this machine, as a container's health check.
 
-It imports the standard library and the configuration only, since it runs every few seconds in every container.
+It imports only the standard library and the configuration, because it runs every few seconds in every container.
 """
 
 import sys
 
 from schemas.control import Stage
-from services.cli.common import get, reachable
+from services.cli.common import get, reachable_host
 from services.cli.registry import Command
 from services.runtime.config import STAGES, FrontendConfig, Positive, StageConfig
 from services.runtime.config.loader import Sources
@@ -31,7 +31,7 @@ def check(sources: Sources, stage: Stage = "frontend", /, *, ready: bool = False
             print(f"turnwire health: no port for the request: give the {stage} a --metrics-port", file=sys.stderr)
             return 2
         host, port = config.metrics_host, config.metrics_port
-    url = f"{scheme}://{reachable(host)}:{port}/{'ready' if ready else 'live'}"
+    url = f"{scheme}://{reachable_host(host)}:{port}/{'ready' if ready else 'live'}"
     try:
         status, body = get(url, timeout_s)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`turnwire buckets`: creates the buckets that services share. No service has the right to."""
+"""`turnwire buckets`: creates the buckets that services share, because services may not create them."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ COMMAND = Command(make, (BusConfig, BucketsConfig))
 
 
 async def make_buckets(config: BucketsConfig) -> list[str]:
-    """Makes every bucket; returns a description of each. Raises TurnwireError for the first that cannot be made."""
+    """Makes all buckets; returns a description of each. Raises TurnwireError for the first that cannot be made."""
     buckets = [bucket_config(config)]
     if config.ledger_store_mb:
         buckets.insert(0, ledger_bucket(config))
@@ -41,7 +41,7 @@ async def make_buckets(config: BucketsConfig) -> list[str]:
 
 
 async def _make(bus: Bus, bucket: BucketConfig, patience_s: float) -> None:
-    """Makes a bucket, waiting for a JetStream that is not up yet."""
+    """Makes a bucket. Waits if JetStream is still starting."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while True:

@@ -1,4 +1,4 @@
-"""`turnwire key NAME`: makes an API key and prints it once; only its hash is kept."""
+"""`turnwire key NAME`: makes an API key and prints it once. Only its hash is stored."""
 
 import hashlib
 import os
@@ -51,7 +51,7 @@ COMMAND = Command(make)
 
 
 def _append(path: Path, line: str) -> None:
-    """Appends the line, after a line break if the file has none at its end."""
+    """Appends the line, after a line break if the file does not end with one."""
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="utf-8") as file:
         text = file.read()
         file.write(("" if not text or text.endswith("\n") else "\n") + line + "\n")

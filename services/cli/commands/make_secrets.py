@@ -1,4 +1,4 @@
-"""`turnwire secrets DIR`: makes the secrets of a deployment, in a directory for each service."""
+"""`turnwire secrets DIR`: makes the secrets of a deployment, with a directory for each service."""
 
 import secrets
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ COMMAND = Command(make)
 
 
 def make_secrets(directory: Path) -> None:
-    """Makes the secrets that do not exist. Raises OSError."""
+    """Makes the secrets that do not exist yet. Raises OSError."""
     for user in (*USERS, "nats"):
         (directory / user).mkdir(parents=True, exist_ok=True, mode=0o700)
-    passwords = {user: keep(directory / user / "nats.password", secrets.token_hex(24)) for user in USERS}
+    passwords = {user: keep_or_make(directory / user / "nats.password", secrets.token_hex(24)) for user in USERS}
     _share(directory, "seal.key", ("preprocessor", "parser", "frontend"))
     _share(directory, "heartbeat.key", tuple(STAGES))
     lines = [f'{user.upper()}_PASSWORD: "{password.strip()}"\n' for user, password in passwords.items()]
@@ -47,14 +47,14 @@ def make_secrets(directory: Path) -> None:
 
 
 def _share(directory: Path, name: str, users: Sequence[str]) -> None:
-    """Makes a key that several users have; the first one's file decides."""
-    key = keep(directory / users[0] / name, secrets.token_hex(32))
+    """Makes a key that several users share. If the first user's file exists, the others get its key."""
+    key = keep_or_make(directory / users[0] / name, secrets.token_hex(32))
     for user in users[1:]:
         replace_file(directory / user / name, key.encode())
 
 
-def keep(path: Path, fresh: str) -> str:
-    """The text of the file, which is made with `fresh` if it does not exist."""
+def keep_or_make(path: Path, secret: str) -> str:
+    """Returns the text of the file. If there is none, makes it with `secret`."""
     if not path.exists():
-        replace_file(path, fresh.encode() + b"\n")
+        replace_file(path, secret.encode() + b"\n")
     return path.read_text()

@@ -1,4 +1,4 @@
-"""`turnwire config`: every setting with its value and its origin."""
+"""`turnwire config`: shows every setting with its value and its origin."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -29,7 +29,7 @@ def show(
         json: Print one JSON object instead of tables.
     """
     tables: Mapping[str, type[Config]] = {stage: _TABLES[stage]} if stage else _TABLES
-    # Without a model, the table still shows everything else.
+    # Without a model, the tables still show all other settings.
     loaded = sources.load_all(tables, defaults={"model": None})
     if json:
         rows = {name: {row: {"value": v, "origin": o} for row, v, o in table.rows()} for name, table in loaded.items()}

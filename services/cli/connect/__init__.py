@@ -1,1 +1,1 @@
-"""turnwire connect: settings of agent clients for a running server."""
+"""Sets up agent clients for a running server."""

@@ -1,7 +1,7 @@
-"""`turnwire catalog codex`: writes the model catalogue without which Codex uses its fallback profile (docs/clients.md).
+"""`turnwire catalog codex`: writes the model catalogue, without which Codex uses a fallback profile (docs/clients.md).
 
-From a running server, or from a model's files. The frontend serves the same document under `/codex/models.json`; a file
-is for a Codex that cannot reach the server when it starts, or that uses its own profiles.
+The entries come from a running server or from a model's files. The frontend serves the same document under
+`/codex/models.json`. A file is for a Codex that cannot reach the server when it starts, or that uses its own profiles.
 """
 
 import os
@@ -18,15 +18,15 @@ from cyclopts import Parameter
 
 from schemas.control import ModelCard
 from services.cli.common import CommandError, UsageError
-from services.cli.connect.served import ServerError, read_models
+from services.cli.connect.server import ServerError, read_models
+from services.cli.instances import server_url
 from services.cli.registry import Command
-from services.cli.running import server_url
 from services.frontend.apis.models.codex_profile import Profile, assign_profiles, catalogue, profiles_of, with_profile
 from services.runtime.config import Count, PreprocessorConfig
 from services.runtime.config.loader import KEY_VARIABLE
 
 DEFAULT_PROFILE = "gpt-5.5"
-"""Codex' newest profile with plain tools: later ones require a model that calls tools in JavaScript."""
+"""The newest profile of Codex with plain tools: later ones require a model that calls tools in JavaScript."""
 CODEX_TIMEOUT_S = 30.0
 
 
@@ -74,32 +74,32 @@ COMMAND = Command(catalog)
 
 
 def make(flags: Flags) -> dict[str, Any]:
-    """The catalogue for these flags.
+    """Makes the catalogue for these flags.
 
-    Raises UsageError for a name or profile that does not exist; CommandError, TurnwireError or OSError where the
-    server, a file or Codex cannot be read.
+    Raises UsageError for a name or profile that does not exist; CommandError, TurnwireError or OSError if the server, a
+    file or Codex cannot be read.
     """
     if flags.model_dir is not None:
         entries = from_files(flags.model_dir, flags.model or [], flags.max_model_len)
     else:
-        served = read_models(server_url(flags.url, os.environ), flags.key)
+        server = read_models(server_url(flags.url, os.environ), flags.key)
         for name in flags.model or []:
-            served.choose(name)
-        entries = [entry for entry in served.catalogue if not flags.model or entry["slug"] in flags.model]
+            server.choose(name)
+        entries = [entry for entry in server.catalogue if not flags.model or entry["slug"] in flags.model]
         if not entries:
-            raise ServerError(f"{served.url} serves no model")
+            raise ServerError(f"{server.url} serves no model")
     if flags.bundled is None:
         if flags.profile:
             raise UsageError("--profile requires --from: the profiles are Codex' own")
         return {"models": entries}
-    profiles = bundled(flags.bundled)
+    profiles = codex_profiles(flags.bundled)
     return {"models": with_profiles(entries, profiles, flags.profile or [])}
 
 
 def with_profiles(
     entries: Sequence[dict[str, Any]], profiles: dict[str, Profile], flags: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The entries with Codex' own profiles. Raises UsageError for a name or profile that does not exist."""
+    """Returns the entries with profiles of Codex. Raises UsageError for a name or profile that does not exist."""
     names = [entry["slug"] for entry in entries]
     chosen = {"*": DEFAULT_PROFILE} if DEFAULT_PROFILE in profiles else {}
     chosen |= {name or "*": slug for name, _, slug in (flag.rpartition("=") for flag in flags)}
@@ -113,7 +113,7 @@ def with_profiles(
 
 
 def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> list[dict[str, Any]]:
-    """Entries for a model that is not served yet. Raises CommandError, TurnwireError or OSError."""
+    """Makes entries for a model that is not served yet. Raises CommandError, TurnwireError or OSError."""
     from services.preprocessor.model import ModelSetup  # transformers takes 1.5 s to import
 
     config = PreprocessorConfig(model=model, served_model_name=",".join(names) or None, max_model_len=max_model_len)
@@ -125,8 +125,8 @@ def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> l
     return entries
 
 
-def bundled(source: str) -> dict[str, Profile]:
-    """The profiles of a Codex program, by path or name, or of a file with its output.
+def codex_profiles(source: str) -> dict[str, Profile]:
+    """Reads profiles from a Codex program, by path or name, or from a file with its output.
 
     Raises CommandError or OSError.
     """

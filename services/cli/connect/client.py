@@ -1,4 +1,4 @@
-"""The interface between `turnwire connect` and a client: what a client module gets and what it returns."""
+"""Defines the interface between `turnwire connect` and the modules of clients."""
 
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +12,12 @@ import msgspec
 from msgspec import Struct
 
 from services.cli.common import UsageError
-from services.cli.connect.served import ServedModel
+from services.cli.connect.server import ServedModel
 
 PROVIDER = "turnwire"
 """Turnwire's name in clients that have several providers."""
 ANY_KEY = "any"
-"""Clients require a key even where the server does not."""
+"""The key for a server without keys. Clients require one."""
 ENTRY_POINTS = "turnwire.clients"
 """The entry point group through which other packages add clients."""
 
@@ -34,7 +34,7 @@ class Target(Struct, frozen=True):
     """The server's other model names, for clients with a list to choose from."""
     key: str | None = None
     api: Api | None = None
-    """None: the one that works best with the client."""
+    """None: the API that works best with the client."""
     websockets: bool = False
     """For Codex: use a WebSocket."""
     catalogue: list[dict[str, Any]] = []
@@ -44,9 +44,9 @@ class Target(Struct, frozen=True):
     default: bool = False
     """Make the model the client's default, replacing another."""
     folder: str | None = None
-    """Folder for the settings; None: the client's own."""
+    """Folder for the settings; None: the client's default."""
     env: Mapping[str, str] = {}
-    """The environment; its variables name the client's own folder."""
+    """The environment, with variables that name the client's folder."""
 
     @property
     def token(self) -> str:
@@ -55,11 +55,11 @@ class Target(Struct, frozen=True):
 
     @property
     def models(self) -> list[ServedModel]:
-        """All models, the chosen one first."""
+        """All models, starting with the one to use."""
         return [self.model, *self.others]
 
     def settings_folder(self, default: str, variable: str | None = None) -> str:
-        """The folder that the user chose, else the value of `variable`, else `default`, with `~` as the user's home."""
+        """Returns the folder that the user chose, else the value of `variable`, else `default` with `~` expanded."""
         home = self.env.get("HOME") or self.env.get("USERPROFILE") or "~"
         from_env = self.env.get(variable) if variable else None
         return self.folder or from_env or default.replace("~", home, 1)
@@ -75,23 +75,23 @@ class Settings(Struct, frozen=True):
     if_absent: dict[str, Any] = {}
     """Merged where the file has no value."""
     remove: dict[str, Any] = {}
-    """Removed where the file has this value, or, for None, any: left over from other options of `connect`."""
+    """Removed if the file has this value; None: any value. For values that other options of `connect` have set."""
     whole: bool = False
-    """Replaces the file."""
+    """Replace the file instead of merging."""
 
 
 class Plan(Struct, frozen=True):
-    """The settings of a client for one target."""
+    """The settings of a client for a target, or a library's program."""
 
     files: list[Settings]
     start: str
     """The command that starts the client with them."""
     exports: dict[str, str] = {}
-    """Environment variables that have the same effect, for clients that need nothing else."""
+    """Environment variables with the same effect, for clients that need no file."""
     notes: list[str] = []
     """Printed for the user."""
     code: str = ""
-    """For a library, in place of settings: a program that uses the server."""
+    """For a library: a program that uses the server, instead of settings."""
 
 
 class BadRequest(UsageError):
@@ -99,42 +99,39 @@ class BadRequest(UsageError):
 
 
 class Client(Struct, frozen=True):
-    """An agent client or library. Its name on the command line is that of its module, with hyphens, or entry point."""
+    """An agent client or library. Its name on the command line is its module's, with hyphens, or its entry point's."""
 
     title: str
     make_settings: Callable[[Target], Plan]
     apis: Sequence[Api] = get_args(Api)
 
     def plan(self, target: Target) -> Plan:
-        """The settings for a target. Raises BadRequest for an API that the client does not use."""
+        """Makes the settings for a target. Raises BadRequest for an API that the client does not support."""
         if target.api not in (None, *self.apis):
             raise BadRequest(f"{self.title} uses {' or '.join(self.apis)}, not {target.api}")
         return self.make_settings(target)
 
 
 def client_names() -> list[str]:
-    """The names of all clients: one for each module in `clients/`, each file in `programs/` and each entry point.
-
-    Imports none of them.
-    """
+    """Lists all clients: modules in `clients/`, files in `programs/`, and entry points. Imports none of them."""
     return sorted({*_modules(), *_programs(), *entry_points(group=ENTRY_POINTS).names})
 
 
 def load_client(name: str) -> Client:
-    """The `CLIENT` of the module of that name in `clients/`, the program, or the object that an entry point names."""
-    loaded: Client
+    """Loads a client: `CLIENT` of a module in `clients/`, a program, or the object that an entry point names."""
+    client: Client
     if name in _modules():
-        loaded = import_module(f"services.cli.connect.clients.{name.replace('-', '_')}").CLIENT
+        client = import_module(f"services.cli.connect.clients.{name.replace('-', '_')}").CLIENT
     elif (program := _programs().get(name)) is not None:
-        loaded = Client(name, lambda target: Plan([], "", code=program_for(program, target)), apis=("chat",))
+        client = Client(name, lambda target: Plan([], "", code=program_for(program, target)), apis=("chat",))
     else:
         (entry, *_) = entry_points(group=ENTRY_POINTS, name=name)
-        loaded = entry.load()
-    return loaded
+        client = entry.load()
+    return client
 
 
 def program_for(file: Path, target: Target) -> str:
-    """A library's program with the server's values, quoted, for `$base`, `$key`, `$model` and `$litellm_model`."""
+    """Returns a library's program with quoted values for `$base`, `$key`, `$model` and `$litellm_model`."""
     model = target.model.id
     values = {"base": f"{target.url}/v1", "key": target.token, "model": model, "litellm_model": f"openai/{model}"}
     quoted = {name: msgspec.json.encode(value).decode() for name, value in values.items()}

@@ -9,10 +9,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from services.cli.connect.client import Api, BadRequest, Plan, Target, client_names, load_client
-from services.cli.connect.served import read_models
+from services.cli.connect.server import read_models
 from services.cli.connect.settings_file import text_of, write
+from services.cli.instances import server_url
 from services.cli.registry import Command
-from services.cli.running import server_url
 from services.runtime.config.loader import KEY_VARIABLE
 
 
@@ -53,36 +53,36 @@ def connect(
     Args:
         client: The client to set up.
     """
-    chosen = load_client(client)
-    plan = chosen.plan(target(flags, os.environ))
+    module = load_client(client)
+    plan = module.plan(make_target(flags, os.environ))
     if not flags.write:
-        print(shown(plan))
+        print(text_of_plan(plan))
         return 0
     if plan.code:
-        raise BadRequest(f"{chosen.title} is a library: its code is printed without --write")
+        raise BadRequest(f"{module.title} is a library: its code is printed without --write")
     for settings in plan.files:
         print(*write(settings), sep="\n")
     for note in plan.notes:
         print(note)
-    print(f"Start {chosen.title} with:  {plan.start}")
+    print(f"Start {module.title} with:  {plan.start}")
     return 0
 
 
 COMMAND = Command(connect)
 
 
-def target(flags: Flags, env: Mapping[str, str]) -> Target:
-    """The server's models and the user's options. Raises ServerError."""
-    served = read_models(server_url(flags.url, env), flags.key)
-    model = served.choose(flags.model)
+def make_target(flags: Flags, env: Mapping[str, str]) -> Target:
+    """Reads the server's models, and adds the user's options. Raises ServerError."""
+    server = read_models(server_url(flags.url, env), flags.key)
+    model = server.choose(flags.model)
     return Target(
-        url=served.url,
+        url=server.url,
         model=model,
-        others=[other for other in served.models if other.id != model.id],
+        others=[other for other in server.models if other.id != model.id],
         key=flags.key,
         api=flags.api,
         websockets=flags.websockets,
-        catalogue=served.catalogue,
+        catalogue=server.catalogue,
         catalogue_file=flags.catalog_file,
         default=flags.default,
         folder=flags.dir,
@@ -90,8 +90,8 @@ def target(flags: Flags, env: Mapping[str, str]) -> Target:
     )
 
 
-def shown(plan: Plan) -> str:
-    """The plan as text: a program, variables to export, or the contents of files."""
+def text_of_plan(plan: Plan) -> str:
+    """Returns the plan as text: a program, variables to export, or the contents of files."""
     if plan.code:
         return plan.code.rstrip()
     lines = [f"# {note}" for note in plan.notes]

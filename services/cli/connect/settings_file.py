@@ -1,4 +1,4 @@
-"""Merges settings into a client's JSON or TOML file, after copying it. A file that cannot be parsed is unchanged."""
+"""Merges settings into a client's JSON or TOML file, after copying it. Does not change a file that it cannot parse."""
 
 import contextlib
 import itertools
@@ -15,19 +15,19 @@ from services.cli.common import CommandError, create_file, replace_file
 from services.cli.connect.client import Settings
 
 
-class Unreadable(CommandError):
-    """The file cannot be parsed; it is unchanged."""
+class UnreadableFile(CommandError):
+    """The file cannot be parsed, and is unchanged."""
 
 
 def text_of(settings: Settings) -> str:
-    """The settings as the text of a new file."""
+    """Returns the settings as the text of a new file."""
     return _render(settings, _parse(settings, "", Path()))
 
 
 def write(settings: Settings) -> list[str]:
-    """Merges settings into their file; returns lines that describe what was done. Raises OSError or Unreadable."""
+    """Merges settings into their file. Returns lines that describe the changes. Raises OSError or UnreadableFile."""
     path = Path(settings.path).expanduser()
-    if path.is_symlink():  # perhaps into a repository of dotfiles: keep the link
+    if path.is_symlink():  # keep the link: it may point into a repository of dotfiles
         path = path.resolve()
     before = path.read_text(encoding="utf-8") if path.exists() else None
     document = _parse(settings, before or "", path)
@@ -36,7 +36,7 @@ def write(settings: Settings) -> list[str]:
     if after == before:
         return [f"{path}: unchanged"]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A new file may contain a key, so that only its owner can read it.
+    # A new file may contain a key, so only its owner may read it.
     mode = 0o600 if before is None else path.stat().st_mode & 0o777
     backup = "" if before is None else f"; the copy of the old file is {_back_up(path, mode)}"
     replace_file(path, after.encode(), mode)
@@ -49,14 +49,14 @@ def _parse(settings: Settings, text: str, path: Path) -> Any:
     try:
         document: Any = tomlkit.parse(text) if settings.kind == "toml" else json.loads(text)
     except TOMLKitError as error:
-        raise Unreadable(f"{path} is not TOML ({error}); it is unchanged") from None
+        raise UnreadableFile(f"{path} is not TOML ({error}); it is unchanged") from None
     except ValueError as error:
-        raise Unreadable(
+        raise UnreadableFile(
             f"{path} is not plain JSON, perhaps because of comments ({error}); it is unchanged: "
             "add the settings that are shown without --write by hand"
         ) from None
     if not isinstance(document, dict):
-        raise Unreadable(f"{path} has no settings; it is unchanged")
+        raise UnreadableFile(f"{path} has no settings; it is unchanged")
     return document
 
 
@@ -70,7 +70,7 @@ def _render(settings: Settings, document: Any) -> str:
 
 
 def _merge(into: Any, values: Mapping[str, Any], *, keep: bool = False) -> None:
-    """Merges `values` into `into`, table by table; `keep`: existing values stay."""
+    """Merges `values` into `into`, table by table. `keep`: do not replace existing values."""
     for key, value in values.items():
         if isinstance(into.get(key), dict) and isinstance(value, Mapping):
             _merge(into[key], value, keep=keep)
@@ -100,7 +100,7 @@ def _changes(document: Mapping[str, Any], values: Mapping[str, Any], above: str 
 
 
 def _back_up(path: Path, mode: int) -> Path:
-    """Makes a copy under a name that does not exist yet."""
+    """Copies the file to a name that does not exist yet."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for number in itertools.count():
         backup = path.with_name(f"{path.name}.{stamp}{f'-{number}' if number else ''}.bak")

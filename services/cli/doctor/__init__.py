@@ -1,1 +1,1 @@
-"""turnwire doctor: checks of this machine, the bus and the model."""
+"""Checks this machine, the bus and the model."""

@@ -1,4 +1,4 @@
-"""Checks the bus: whether it is reachable, its message size, and the processes on it."""
+"""Checks the bus: whether it can be reached, its message size, and the processes on it."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ NEEDED_PAYLOAD = 8_000_000
 
 
 async def check(config: BusConfig, explicit: bool, listen_s: float) -> list[Finding]:
-    """Checks the bus. `explicit`: the user named this server, so that its absence is a failure."""
+    """Checks the bus. `explicit`: the user named this server, so it is a failure if it cannot be reached."""
     try:
         async with observing(config, "doctor") as bus:
             return [await _server(config, bus), *await _peers(bus, listen_s)]
@@ -41,29 +41,29 @@ async def _server(config: BusConfig, bus: Bus) -> Finding:
 
 
 async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
-    beats: dict[tuple[str, str], Heartbeat] = {}
+    heartbeats: dict[tuple[str, str], Heartbeat] = {}
 
-    def on_heartbeat(message: Delivery) -> None:
-        beat = msgspec.json.decode(message.data, type=Heartbeat)
-        beats[beat.stage, beat.id] = beat
+    def on_heartbeat(delivery: Delivery) -> None:
+        heartbeat = msgspec.json.decode(delivery.data, type=Heartbeat)
+        heartbeats[heartbeat.stage, heartbeat.id] = heartbeat
 
     await bus.subscribe(subjects.heartbeats(), on_heartbeat)
     await asyncio.sleep(listen_s)
-    if not beats:
+    if not heartbeats:
         return [Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
     findings = []
     for stage in STAGES:
-        processes = [described(beat) for beat in beats.values() if beat.stage == stage and not beat.leaving]
+        processes = [describe(peer) for peer in heartbeats.values() if peer.stage == stage and not peer.leaving]
         findings.append(Finding("ok" if processes else "warn", stage, "; ".join(processes) or "none"))
-    versions = {beat.version for beat in beats.values()}
+    versions = {peer.version for peer in heartbeats.values()}
     if len(versions) > 1:
         findings.append(Finding("warn", "versions", f"several releases: {', '.join(sorted(versions))}"))
     return findings
 
 
-def described(beat: Heartbeat) -> str:
+def describe(peer: Heartbeat) -> str:
     """Describes a process in a few words."""
-    lengths = ((card.name, f" ({card.max_model_len})" if card.max_model_len else "") for card in beat.models)
+    lengths = ((card.name, f" ({card.max_model_len})" if card.max_model_len else "") for card in peer.models)
     models = "".join(f" {name}{length}" for name, length in lengths)
-    load = f"{beat.load.running} running" + (f" of {beat.load.slots}" if beat.load.slots else "")
-    return f"{beat.id}{models}, {load}{', draining' if beat.draining else ''}"
+    load = f"{peer.load.running} running" + (f" of {peer.load.slots}" if peer.load.slots else "")
+    return f"{peer.id}{models}, {load}{', draining' if peer.draining else ''}"

@@ -9,8 +9,8 @@ from rich.text import Text
 from services.cli.doctor import bus as doctor_bus
 from services.cli.doctor import machine as doctor_machine
 from services.cli.doctor.finding import Finding, Status
+from services.cli.instances import bus_defaults, newest_instance
 from services.cli.registry import Command
-from services.cli.running import bus_defaults, newest
 from services.cli.signals import run
 from services.runtime.config import (
     STAGES,
@@ -48,9 +48,9 @@ COMMAND = Command(examine, (BusConfig, FrontendConfig, WorkerConfig, Preprocesso
 
 
 def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
-    """All checks, in order."""
+    """Yields the findings of all checks, in order."""
     yield from doctor_machine.check()
-    # Without a model, everything else is checked.
+    # Without a model, all other settings are checked.
     try:
         defaults = {"model": None, **bus_defaults(sources.env)}
         loaded = sources.load_all({**STAGES, "up": UpConfig}, defaults)
@@ -63,7 +63,7 @@ def findings(sources: Sources, listen_s: float) -> Iterable[Finding]:
     )
     yield Finding("ok", "settings", "; ".join(changed) or "all defaults")
     frontend, worker, preprocessor = (loaded[stage].config for stage in ("frontend", "worker", "preprocessor"))
-    instance = newest(sources.env)
+    instance = newest_instance(sources.env)
     if instance is not None:
         yield Finding("ok", "running", f"turnwire up serves {instance.model} at {' '.join(instance.urls)}")
     explicit = instance is not None or loaded["frontend"].origins["nats_url"] != "default"

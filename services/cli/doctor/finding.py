@@ -1,4 +1,4 @@
-"""One line of the doctor's report."""
+"""Formats one line of the doctor's report."""
 
 from typing import Literal, TypeAlias
 
@@ -20,5 +20,5 @@ class Finding(Struct, frozen=True):
 
 
 def first_line(error: BaseException) -> str:
-    """An exception in one line."""
+    """Returns the first line of an exception's text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -25,7 +25,7 @@ FEW_FILES = 4096
 
 
 def check() -> Iterable[Finding]:
-    """All checks without configuration."""
+    """Yields the findings of all checks that need no configuration."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     yield Finding("ok", "python", f"{python} on {platform.platform()}")
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
@@ -38,7 +38,7 @@ def check() -> Iterable[Finding]:
 
 
 def check_packages() -> Finding:
-    """The versions of packages."""
+    """Checks the versions of packages."""
     versions = {name: _version(name) for name in (*REQUIRED, *OPTIONAL)}
     missing = [name for name in REQUIRED if versions[name] is None]
     text = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
@@ -48,7 +48,7 @@ def check_packages() -> Finding:
 
 
 def check_files() -> Finding:
-    """The limit of open files."""
+    """Checks the limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < FEW_FILES:
         return Finding("warn", "open files", f"{soft}: enough for about {soft - 100} streams only (ulimit -n 65536)")
@@ -56,7 +56,7 @@ def check_files() -> Finding:
 
 
 def check_nats_server() -> Finding:
-    """Whether `turnwire up` can start a server."""
+    """Checks whether `turnwire up` can start a nats-server."""
     try:
         binary = find_nats_server()
     except FileNotFoundError as error:
@@ -66,7 +66,7 @@ def check_nats_server() -> Finding:
 
 
 def check_gpu() -> Finding:
-    """The GPUs of the driver."""
+    """Checks the GPUs of the driver."""
     if shutil.which("nvidia-smi") is None:
         return Finding("note", "gpu", "no nvidia-smi: script, transformers and vllm-cpu run on the CPU")
     rows = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
@@ -74,7 +74,7 @@ def check_gpu() -> Finding:
 
 
 def check_port(config: FrontendConfig) -> Finding:
-    """Whether the frontend's port is free."""
+    """Checks whether the frontend's port is free."""
     try:
         reserve_ports(config.host, config.port, 1)
     except OSError as error:
@@ -83,7 +83,7 @@ def check_port(config: FrontendConfig) -> Finding:
 
 
 def check_engine(config: WorkerConfig) -> Iterable[Finding]:
-    """The engine of the configuration. The engine is not started."""
+    """Checks the configured engine, without starting it."""
     try:
         engine = load_engine(config.engine)
         if not isinstance(engine, Explainable):
@@ -106,9 +106,9 @@ def _version(package: str) -> str | None:
 
 
 def _output(*command: str) -> str:
-    """The output of a program; "" if it fails."""
+    """Returns the output of a program; "" if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip()
+    return process.stdout.strip()

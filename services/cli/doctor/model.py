@@ -25,7 +25,7 @@ _TOOL = {
 
 
 def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Finding]:
-    """All checks that do not load the weights."""
+    """Yields the findings of all checks that do not load the weights."""
     from transformers import AutoTokenizer
 
     if preprocessor.model != worker.model:
@@ -38,7 +38,7 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
     yield Finding(
         "ok", "tokenizer", f"{type(tokenizer).__name__}, {len(tokenizer)} tokens, ends with {tokenizer.eos_token}"
     )
-    yield _checked("template", check_template, tokenizer, preprocessor)
+    yield _run_check("template", check_template, tokenizer, preprocessor)
     try:
         setup = ModelSetup.load(preprocessor)
     except _ERRORS as error:
@@ -48,12 +48,12 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
         encoder = setup.encoder
         parts = f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
         yield Finding("ok", "encoding", f"{encoder.name} ({encoder.reason}); {parts}")
-        yield Finding("ok", "history", described_history(setup.traits))
-        yield _checked("turns", check_turns, setup)
+        yield Finding("ok", "history", describe_history(setup.traits))
+        yield _run_check("turns", check_turns, setup)
     yield from check_directory(worker)
 
 
-def _checked(about: str, check: Callable[..., tuple[Status, str]], *arguments: Any) -> Finding:
+def _run_check(about: str, check: Callable[..., tuple[Status, str]], *arguments: Any) -> Finding:
     try:
         status, text = check(*arguments)
     except _ERRORS as error:
@@ -62,7 +62,7 @@ def _checked(about: str, check: Callable[..., tuple[Status, str]], *arguments: A
 
 
 def check_template(tokenizer: Any, config: PreprocessorConfig) -> tuple[Status, str]:
-    """Whether the chat template renders tools into the prompt, which agents require."""
+    """Checks whether the chat template renders tools into the prompt, which agents require."""
     template = ChatTemplate.of(tokenizer, override=config.chat_template)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     prompt = template.render(messages, tools=[_TOOL], variables=config.template_kwargs)
@@ -71,8 +71,8 @@ def check_template(tokenizer: Any, config: PreprocessorConfig) -> tuple[Status, 
     return "ok", f"renders tools; the prompt ends with {prompt[-40:]!r}"
 
 
-def described_history(traits: TemplateTraits) -> str:
-    """The form in which the template renders a conversation, found by probing it."""
+def describe_history(traits: TemplateTraits) -> str:
+    """Describes how the template renders a conversation, from the results of probing it."""
     if traits.ordered:
         return "in order, as parts of one message"
     if traits.reasoning is not None:
@@ -101,7 +101,7 @@ def described_history(traits: TemplateTraits) -> str:
 
 
 def check_turns(setup: ModelSetup) -> tuple[Status, str]:
-    """Whether the tokens of a turn come back as the prefix of the next prompt (docs/ledger.md)."""
+    """Checks whether the tokens of a turn are a prefix of the next prompt (docs/ledger.md)."""
     keeps = try_turns(setup)
     if "refused" in (keeps.loop, keeps.user):
         return "warn", "the template refuses a small session with a call"
@@ -114,7 +114,7 @@ def check_turns(setup: ModelSetup) -> tuple[Status, str]:
 
 
 def check_directory(config: WorkerConfig) -> Iterable[Finding]:
-    """Context window and weights, where the model is a directory."""
+    """Checks context window and weights, if the model is a directory."""
     directory = Path(config.model)
     if not directory.is_dir():
         yield Finding("note", "weights", f"{config.model} is a hub id: they are downloaded when the engine starts")

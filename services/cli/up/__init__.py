@@ -1,1 +1,1 @@
-"""turnwire up: the whole pipeline on one machine."""
+"""Runs the whole pipeline on one machine."""

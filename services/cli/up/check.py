@@ -21,7 +21,7 @@ def check(sources: Sources, /) -> int:
         if problem := model_problem(config.model):
             raise FileNotFoundError(problem)
         require_hub_model(config.model)
-        from services.preprocessor.model import ModelSetup  # reads the tokenizer libraries: a second
+        from services.preprocessor.model import ModelSetup  # imports the tokenizer libraries, which takes a second
 
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:

@@ -13,12 +13,12 @@ import msgspec
 
 from schemas.errors import TurnwireError
 from services.cli.common import replace_file
+from services.cli.instances import CONNECT_S, Instance, announce, program
 from services.cli.registry import Command
-from services.cli.running import CONNECT_S, Instance, announced, program
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
-from services.cli.up.plan import Plan, make_plan, prepare_state, require_hub_model, reserve_ports, specs
-from services.cli.up.readiness import context_window, not_ready
+from services.cli.up.plan import Plan, make_plan, make_specs, prepare_state, require_hub_model, reserve_ports
+from services.cli.up.readiness import context_window, readiness_problem
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
 from services.runtime.config import FrontendConfig, ParserConfig, PreprocessorConfig, UpConfig, WorkerConfig
@@ -27,7 +27,7 @@ from services.runtime.config.loader import Sources, mask_passwords
 POLL_S = 0.05
 NATS_START_S = 15.0
 STOP_ORDER = ("frontend", "preprocessor", "worker", "parser", NATS)
-"""Upstream first, so that turns in progress find the later stages running."""
+"""Upstream stages first: turns in progress still need the later ones."""
 
 
 class Interrupted(Exception):
@@ -65,9 +65,9 @@ class _Up:
         self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
 
     def prepare(self) -> None:
-        """Makes the files that the processes need and looks for the model. Blocks, so that Ctrl-C ends it at once.
+        """Makes the files that the processes need, and finds the model. Raises OSError.
 
-        Raises OSError.
+        Blocks, so that Ctrl-C ends it at once.
         """
         with self._screen.progress("preparing the demo model" if self._plan.demo else "looking for the model"):
             prepare_state(self._plan)
@@ -109,10 +109,10 @@ class _Up:
             await self._supervisor.start(self._nats.spec)
         else:
             await self._require_bus()
-        for spec in specs(plan, nats_url, ports, os.environ):
+        for spec in make_specs(plan, nats_url, ports, os.environ):
             await self._supervisor.start(spec)
         if nats_url is not None:
-            await self._make_buckets(nats_url)  # while the stages start, which use none before the first turn
+            await self._make_buckets(nats_url)  # the stages, which are starting, need none before the first turn
         urls = [plan.url(port) for port in ports]
         bus_url = nats_url or plan.frontend.bus.nats_url
         window = await self._wait_until_ready(urls)
@@ -122,12 +122,12 @@ class _Up:
             path = Path(plan.up.ready_file)
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, msgspec.json.encode(instance) + b"\n", mode=0o666)
-        with announced(instance, os.environ):
+        with announce(instance, os.environ):
             print(instructions(plan, urls, window, time.monotonic() - self._started, program()), flush=True)
             await asyncio.Event().wait()
 
     async def _make_buckets(self, nats_url: str) -> None:
-        from services.cli.commands.make_buckets import make_buckets  # 0.1 s, in which the stages start
+        from services.cli.commands.make_buckets import make_buckets  # takes 0.1 s, while the stages start
 
         buckets = self._plan.buckets
         bus = dataclasses.replace(buckets.bus, nats_url=nats_url, connect_timeout_s=NATS_START_S)
@@ -137,8 +137,8 @@ class _Up:
             self._screen.report(f"turns are kept in memory only: {error.info.message}")
 
     async def _require_bus(self) -> None:
-        """Raises ChildFailed if no process could connect: one error instead of one from each."""
-        from services.cli.observer import observing  # 0.1 s, and with a server of its own `up` is without
+        """Raises ChildFailed if the bus cannot be reached: one error instead of one from each process."""
+        from services.cli.observer import observing  # takes 0.1 s, and is not needed with an embedded server
 
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
         try:
@@ -148,10 +148,10 @@ class _Up:
             raise ChildFailed(mask_passwords(error)) from error
 
     async def _wait_until_ready(self, urls: Sequence[str]) -> int:
-        """Waits until every frontend is ready; returns the model's context window."""
+        """Waits until all frontends are ready. Returns the model's context window."""
         with self._screen.progress("starting") as progress:
             for url in urls:
-                while (reason := await asyncio.to_thread(not_ready, url)) is not None:
+                while (reason := await asyncio.to_thread(readiness_problem, url)) is not None:
                     progress(reason)
                     await asyncio.sleep(POLL_S)
         return await asyncio.to_thread(context_window, urls[0], self._plan.model)
@@ -174,6 +174,6 @@ class _Up:
 
 
 def remove_ready_file(plan: Plan) -> None:
-    """Removes the ready file, also one that an earlier run left behind."""
+    """Removes the ready file, also that of an earlier run."""
     if plan.up.ready_file:
         Path(plan.up.ready_file).unlink(missing_ok=True)

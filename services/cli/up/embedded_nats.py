@@ -1,4 +1,4 @@
-"""The nats-server that `turnwire up` starts, on loopback and a free port."""
+"""Configures the nats-server that `turnwire up` starts, on loopback and a free port."""
 
 import fcntl
 import os
@@ -15,21 +15,21 @@ NAME = "nats"
 MAX_PAYLOAD = 8 << 20
 """The maximum that the NATS documentation recommends; a million token ids take 5.3 MB as base64."""
 MAX_STORE = 8 << 30
-"""For all buckets together; each also has its own, lower limit."""
+"""Limit of all buckets together. Each also has its own, lower limit."""
 GO = {"GOMAXPROCS": "1", "GOGC": "400"}
 """Defaults for Go's runtime. Its threads wake each other for every message: with one thread and fewer
 collections, a message of 4 KB takes about a quarter less CPU, one of 300 KB about half (100 frames/s, two cores)."""
 
 
 class EmbeddedNats:
-    """One embedded server; nothing else uses `directory`.
+    """One embedded server. Nothing else uses `directory`.
 
-    JetStream stores its data in `state_dir`, where it outlives this run, or in `directory` while another run uses
+    JetStream stores its data in `state_dir`, where it outlives this run, or in `directory` if another run uses
     `state_dir`. This object holds the lock of `state_dir`.
     """
 
     def __init__(self, directory: Path, state_dir: Path, port: int) -> None:
-        """Raises FileNotFoundError, with what to install, if there is no nats-server."""
+        """Raises FileNotFoundError, with the package to install, if there is no nats-server."""
         binary, config = find_nats_server(), directory / "nats.conf"
         self._lock = _lock(state_dir / "jetstream.lock")
         store = (state_dir if self._lock else directory) / "jetstream"
@@ -49,7 +49,7 @@ class EmbeddedNats:
 
 
 def find_nats_server() -> Path:
-    """The nats-server beside this interpreter, or on the path. Raises FileNotFoundError, with what to install."""
+    """Finds nats-server beside this interpreter or on the path. Raises FileNotFoundError, with what to install."""
     binary = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
     if binary is None:
         raise FileNotFoundError(
@@ -59,7 +59,7 @@ def find_nats_server() -> Path:
 
 
 def _lock(path: Path) -> IO[bytes] | None:
-    """The locked file; None if another run has the lock. Two servers on the same files would corrupt them."""
+    """Locks the file; returns None if another run has the lock. Two servers on the same files would corrupt them."""
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

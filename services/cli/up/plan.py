@@ -1,7 +1,8 @@
 """Decides what `turnwire up` starts: the command line of every child, before anything runs.
 
-A flag of `up` is passed to every stage that has it; the children read the environment and the file themselves. Defaults
-of `up` (demo model, sealing key, names and ports) become flags of the child, unless the user has set another value.
+A flag of `up` is passed to every stage that has it. The children read the environment and the configuration file
+themselves. Defaults of `up` (demo model, sealing key, names and ports) become flags of a child, unless the user has set
+another value.
 """
 
 import errno
@@ -17,9 +18,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.common import create_file, reachable
-from services.cli.running import default_state_dir
-from services.cli.up.supervisor import Spec, quiet
+from services.cli.common import create_file, reachable_host
+from services.cli.instances import default_state_dir
+from services.cli.up.supervisor import Spec, quiet_variables
 from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig
 from services.runtime.config.command_line import forwarded
 from services.runtime.config.loader import ConfigError, LoadedConfig, Sources
@@ -32,13 +33,13 @@ _NEEDS = {
     "vllm": ("vllm", "vllm"),
     "tracing": ("opentelemetry.exporter.otlp.proto.http", "otel"),
 }
-"""The package that an engine, or tracing, requires, and the extra that installs it."""
+"""The package that an engine or tracing requires, and the extra that installs it."""
 START_ORDER = ("preprocessor", "worker", "frontend", "parser")
-"""The slowest first."""
+"""The slowest to start first."""
 
 
 class Plan(Struct, frozen=True):
-    """Everything that is decided before the first process starts."""
+    """All decisions made before the first process starts."""
 
     up: UpConfig
     buckets: BucketsConfig
@@ -55,13 +56,13 @@ class Plan(Struct, frozen=True):
     """Flags of the processes of each stage."""
 
     def url(self, port: int) -> str:
-        """The base URL of a frontend for clients on this machine."""
+        """Returns the base URL of a frontend, for clients on this machine."""
         scheme = "https" if self.frontend.tls_cert_file else "http"
-        return f"{scheme}://{reachable(self.frontend.host)}:{port}"
+        return f"{scheme}://{reachable_host(self.frontend.host)}:{port}"
 
 
 def make_plan(sources: Sources) -> Plan:
-    """Checks every stage's configuration and decides what to start. Raises ConfigError with all problems."""
+    """Checks the configuration of every stage, and decides what to start. Raises ConfigError with all problems."""
     tables: dict[str, type[Config]] = {**STAGES, "buckets": BucketsConfig, "up": UpConfig}
     loaded = sources.load_all(tables, {"model": None})
     up: UpConfig = loaded["up"].config
@@ -96,9 +97,9 @@ def make_plan(sources: Sources) -> Plan:
 
 
 def engine_problem(engine: str) -> str | None:
-    """The package that an engine, or tracing, requires and this environment lacks; None if it lacks none."""
+    """Returns which package for an engine, or for tracing, is not installed; None if all are."""
     package, extra = _NEEDS.get(engine, ("", ""))
-    with suppress(ImportError):  # a package above it is missing
+    with suppress(ImportError):  # a parent package is missing
         if not package or importlib.util.find_spec(package) is not None:
             return None
     install = f"{sys.executable} -m pip install -e '.[{extra}]'"
@@ -106,7 +107,7 @@ def engine_problem(engine: str) -> str | None:
 
 
 def model_problem(model: str) -> str | None:
-    """Why no process could load the model, from local files; None for a model that may be on the hub."""
+    """Returns why the model cannot be loaded from local files; None if it can, or if it may be on the hub."""
     if Path(model).expanduser().is_file():
         return f"{model} is a file; a model is a directory or a hub id"
     try:
@@ -121,7 +122,7 @@ def require_hub_model(model: str) -> None:
     try:
         if local_folder(model) is not None or find_file(model, "config.json") is not None:
             return
-    except ValueError:  # no name that a model of the hub could have
+    except ValueError:  # a name that no model of the hub can have
         pass
     raise FileNotFoundError(f"there is no directory {model} here, and the hub has no such model or is out of reach")
 
@@ -138,7 +139,7 @@ def _flags(loaded: LoadedConfig[Any], sources: Sources, defaults: Mapping[str, A
 def prepare_state(plan: Plan) -> None:
     """Makes the files that the processes need: the demo model, and the key that seals reasoning.
 
-    Raises OSError where the state directory cannot be written.
+    Raises OSError if the state directory cannot be written.
     """
     plan.state_dir.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -148,17 +149,17 @@ def prepare_state(plan: Plan) -> None:
 
 
 def _make_demo_model(path: Path) -> None:
-    """Makes the demo model, unless it exists, in another process: training a tokenizer leaves 110 MB allocated."""
+    """Makes the demo model, unless it exists. Uses another process: training a tokenizer leaves 110 MB allocated."""
     command = [sys.executable, "-m", "services.cli.main", "demo-model", str(path)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ran.returncode != 0:
-        raise OSError(f"the demo model cannot be made: {ran.stderr.strip().rpartition(chr(10))[2]}")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        raise OSError(f"the demo model cannot be made: {process.stderr.strip().rpartition(chr(10))[2]}")
 
 
-def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str]) -> list[Spec]:
-    """All service processes, in the order of their start."""
+def make_specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str]) -> list[Spec]:
+    """Returns the specs of all service processes, in the order of their start."""
     bus = [f"--nats-url={nats_url}"] if nats_url else []
-    variables = {} if plan.worker.engine in ("trtllm", "vllm") else quiet(env)
+    variables = {} if plan.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
     processes = []
     for stage in START_ORDER:
         for number in range(getattr(plan.up, stage + "s")):
@@ -170,9 +171,9 @@ def specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[s
 
 
 def reserve_ports(host: str, port: int, count: int) -> list[int]:
-    """`port` if it is not 0, and free ones for the others. A server that names its port can listen on it.
+    """Returns `port` unless it is 0, and free ports for the others. Only servers that name a port can listen on it.
 
-    Raises OSError with the port and a remedy if it is in use.
+    Raises OSError, with the port and a remedy, if the port is in use.
     """
     ports = []
     for number in [port, *[0] * (count - 1)]:
@@ -185,14 +186,14 @@ def reserve_ports(host: str, port: int, count: int) -> list[int]:
                 reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
                 raise OSError(f"port {number} on {host} {reason}{hint}") from error
             if not number:
-                _withhold(listener)
+                _reserve(listener)
             ports.append(int(listener.getsockname()[1]))
     return ports
 
 
-def _withhold(listener: socket.socket) -> None:
-    """Leaves a connection in TIME_WAIT on the port: for a minute the system gives it to no socket that does not name
-    it, so that it is still free when its server starts."""
+def _reserve(listener: socket.socket) -> None:
+    """Leaves a connection in TIME_WAIT on the port. For a minute, the system then assigns it to no socket that binds to
+    port 0, so it is still free when its server starts."""
     listener.listen()
     with socket.create_connection(listener.getsockname()[:2]):
-        listener.accept()[0].close()  # first, so that this end has the TIME_WAIT
+        listener.accept()[0].close()  # the end that closes first has the TIME_WAIT

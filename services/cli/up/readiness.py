@@ -10,35 +10,35 @@ from services.cli.common import get
 TIMEOUT_S = 5.0
 
 
-def not_ready(url: str) -> str | None:
-    """Why a frontend is not ready; None if it is. Blocks."""
+def readiness_problem(url: str) -> str | None:
+    """Returns why a frontend is not ready; None if it is. Blocks."""
     try:
         status, body = get(f"{url}/health", TIMEOUT_S)
     except OSError:
         return "the frontend is starting"
-    return None if status == HTTPStatus.OK else reason_of(body)
+    return None if status == HTTPStatus.OK else problem_of(body)
 
 
-def reason_of(body: bytes) -> str:
-    """The reason in an answer of /health."""
+def problem_of(body: bytes) -> str:
+    """Returns the problem in an answer of /health."""
     with suppress(msgspec.DecodeError):
         answer = msgspec.json.decode(body)
         if isinstance(answer, dict):
             if answer.get("bus") is False:
                 return "the frontend is connecting to the bus"
-            missing = [stage for stage, there in (answer.get("stages") or {}).items() if not there]
+            missing = [stage for stage, processes in (answer.get("stages") or {}).items() if not processes]
             if missing:
                 return f"waiting for {' and '.join(missing)}"
     return "not ready yet"
 
 
 def context_window(url: str, model: str) -> int:
-    """The model's context window in tokens, from the frontend; 0 if unknown. Blocks."""
+    """Reads the model's context window in tokens from the frontend; 0 if unknown. Blocks."""
     try:
-        listed = msgspec.json.decode(get(f"{url}/v1/models", TIMEOUT_S)[1])
+        models = msgspec.json.decode(get(f"{url}/v1/models", TIMEOUT_S)[1])
     except (OSError, msgspec.DecodeError):
         return 0
-    for card in listed.get("data", []) if isinstance(listed, dict) else []:
+    for card in models.get("data", []) if isinstance(models, dict) else []:
         if card.get("id") == model:
             return int(card.get("max_model_len") or card.get("max_input_tokens") or 0)
     return 0

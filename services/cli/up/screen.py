@@ -1,4 +1,4 @@
-"""The output of `turnwire up`: progress, the log lines of the child processes, and how to use what was started.
+"""Prints the output of `turnwire up`: progress, log lines of the child processes, and how to use the server.
 
 On a terminal: colours, a spinner, and log lines as text. Elsewhere: plain lines, and the children's JSON unchanged.
 """
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from services.cli.connect.client import Target, client_names
 from services.cli.connect.clients import claude
-from services.cli.connect.served import ServedModel
+from services.cli.connect.server import ServedModel
 from services.cli.up.plan import Plan
 from services.runtime.observability.log_lines import printable
 
@@ -24,7 +24,7 @@ DEMO_NOTE = """\
 This is the demo: a small rule-based agent that calls real tools. For a real model: --model, --engine.
 """
 REMIND_S = 10.0
-"""Without a terminal, the reason of a wait is repeated after this time."""
+"""Without a terminal, the reason for waiting is repeated at this interval."""
 _COLOURS: Mapping[str, str] = {
     "nats": "blue",
     "frontend": "cyan",
@@ -38,14 +38,14 @@ _NATS_INFO = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC)\] ")
 
 
 class Screen:
-    """Writes progress and logs to stderr, instructions to stdout."""
+    """Writes progress and logs to stderr."""
 
     def __init__(self, log_level: str) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._debug = log_level == "debug"
 
     def child(self, name: str, line: str) -> None:
-        """Shows a line of a child process. Routine lines of nats-server are shown at log level debug only."""
+        """Shows a line of a child process; routine lines of nats-server only at log level debug."""
         if _NATS_INFO.match(line) and not self._debug:
             return
         if self._console.is_terminal:
@@ -59,7 +59,7 @@ class Screen:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Shows that something takes time. Call the yielded function with the reason of the wait."""
+        """Shows that something takes time. Yields a function to call with the reason for waiting."""
         started, shown, next_reminder = time.monotonic(), what, 0.0
         status = self._console.status(what) if self._console.is_terminal else None
 
@@ -78,7 +78,7 @@ class Screen:
 
 
 def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, program: str) -> str:
-    """How to use what was started, as lines for a shell. `program`: how `turnwire` is called there."""
+    """Returns how to use the server, as lines for a shell. `program`: how the shell calls `turnwire`."""
     keys, certificate = plan.frontend.api_keys_file, plan.frontend.tls_cert_file
     exports = claude.make_settings(Target(urls[0], ServedModel(plan.model, window))).exports
     settings = [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
@@ -102,7 +102,7 @@ def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, p
 
 
 def log_text(name: str, line: str) -> Text:
-    """A log line of a process as text in colour."""
+    """Returns a log line of a process as coloured text."""
     text = Text(f"{name:<15}", style=_COLOURS.get(name.partition("-")[0], ""))
     fields = _log_fields(line)
     if fields is None:
@@ -111,19 +111,19 @@ def log_text(name: str, line: str) -> Text:
     text.append(f"{fields['event']!s:<24}", style=_LEVELS.get(level, "default"))
     for key, value in fields.items():
         if key not in _HIDDEN and value is not None:
-            text.append(f" {key}=", style="dim").append(shortened(value), style="default")
+            text.append(f" {key}=", style="dim").append(shorten(value), style="default")
     if "exception" in fields:
         text.append("\n" + str(fields["exception"]), style="red")
     return text
 
 
 def log_line(name: str, line: str) -> str:
-    """A log line of a process: JSON unchanged, any other line after the name."""
+    """Returns a log line of a process: JSON unchanged, other lines with the name in front."""
     return line if _log_fields(line) is not None else f"{name} | {line}"
 
 
-def shortened(value: object, limit: int = 120) -> str:
-    """A value on one line, without its middle if it is long."""
+def shorten(value: object, limit: int = 120) -> str:
+    """Returns a value on one line. Cuts the middle out of a long one."""
     text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
     text = printable(text)
     half = limit // 2 - 1
@@ -131,7 +131,7 @@ def shortened(value: object, limit: int = 120) -> str:
 
 
 def _log_fields(line: str) -> dict[str, object] | None:
-    """The fields of a JSON log line; None for any other line."""
+    """Returns the fields of a JSON log line; None for other lines."""
     try:
         fields = msgspec.json.decode(line)
     except msgspec.DecodeError:

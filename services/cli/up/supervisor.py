@@ -1,7 +1,7 @@
 """Keeps child processes running: starts them, relays their output, restarts those that die, and ends them.
 
-The children are in a process group of their own. A Ctrl-C in the terminal therefore reaches only the supervisor, which
-ends them in order. If the supervisor is killed, the group's leader ends them (`reaper`).
+The children have their own process group, so a Ctrl-C in the terminal reaches only the supervisor, which ends them in
+order. If the supervisor is killed, the leader of the group ends them (`reaper`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from msgspec import Struct
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
 STEADY_S = 10.0
-"""After running for this time, a child is restarted with the first back-off again: it did not fail at its start."""
+"""A child that ran for this time did not fail at its start, and is restarted with the first back-off."""
 LINE_BYTES = 1024 * 1024
 USAGE = 2
 
@@ -26,15 +26,15 @@ class Spec(Struct, frozen=True):
     name: str
     command: list[str]
     env: dict[str, str] = {}
-    """Added to the supervisor's own environment."""
+    """Variables added to the supervisor's environment."""
 
 
 class ChildFailed(Exception):
-    """A child does not run, and a restart would not help."""
+    """A child failed, and a restart would not help."""
 
 
 class Supervisor:
-    """The children of one `turnwire up`. `relay(name, line)` gets their output, `report(text)` gets restarts."""
+    """Supervises the children of one `turnwire up`. `relay(name, line)` gets their output; `report(text)`, restarts."""
 
     def __init__(
         self, relay: Callable[[str, str], None], report: Callable[[str], None], start_attempts: int = 3
@@ -49,7 +49,7 @@ class Supervisor:
         self._last: dict[str, str] = {}
         self._failures: asyncio.Queue[str] = asyncio.Queue()
         self.ready = False
-        """Set by the owner when everything is served; then the number of restarts has no limit."""
+        """Set by the owner when the server is ready. From then on, restarts are not limited."""
 
     async def start(self, spec: Spec) -> None:
         """Starts one process and keeps it running until `stop`."""
@@ -61,7 +61,7 @@ class Supervisor:
         self._keepers[spec.name] = asyncio.create_task(self._keep(spec, child), name=spec.name)
 
     async def failed(self) -> None:
-        """Waits for a child that cannot be kept running. Raises ChildFailed with the reason."""
+        """Waits until a child cannot be kept running. Raises ChildFailed with the reason."""
         raise ChildFailed(await self._failures.get())
 
     @property
@@ -70,7 +70,7 @@ class Supervisor:
         return list(self._keepers)
 
     def pid(self, name: str) -> int | None:
-        """The process id of a child, if it runs now."""
+        """Returns the process id of a child; None if it does not run now."""
         process = self._running.get(name)
         return process.pid if process else None
 
@@ -86,7 +86,7 @@ class Supervisor:
         await asyncio.gather(*(self._keepers[name] for name in names), return_exceptions=True)
 
     async def kill(self) -> None:
-        """Kills all children and their children. The last call."""
+        """Kills all children and their children. Must be the last call."""
         self._ending.update(self._keepers)
         for keeper in self._keepers.values():
             keeper.cancel()
@@ -126,10 +126,10 @@ class Supervisor:
             failures = 1 if steady else failures + 1
             if status == USAGE or (not self.ready and failures >= self._start_attempts):
                 reason = f": {self._last[spec.name]}" if self._last.get(spec.name) else ""
-                self._failures.put_nowait(f"{spec.name} does not run: {described(status)}{reason}")
+                self._failures.put_nowait(f"{spec.name} does not run: {describe_status(status)}{reason}")
                 return
             delay = min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S)
-            self._report(f"{spec.name} ended ({described(status)}); starting it again in {delay:g} s")
+            self._report(f"{spec.name} ended ({describe_status(status)}); starting it again in {delay:g} s")
             await asyncio.sleep(delay)
             try:
                 child = await self._spawn(spec)
@@ -138,7 +138,7 @@ class Supervisor:
                 return
 
     async def _read(self, name: str, child: asyncio.subprocess.Process) -> None:
-        """Relays the output line by line; a line of more than `LINE_BYTES` in pieces."""
+        """Relays the output line by line, and lines longer than `LINE_BYTES` in pieces."""
         assert child.stdout is not None
         line = b"\n"
         while line:
@@ -153,8 +153,8 @@ class Supervisor:
                 self._relay(name, self._last[name])
 
 
-def described(status: int) -> str:
-    """An exit status in words: `status 1`, `killed by SIGSEGV`."""
+def describe_status(status: int) -> str:
+    """Returns an exit status in words: `status 1`, `killed by SIGSEGV`."""
     if status >= 0:
         return f"status {status}"
     try:
@@ -163,8 +163,8 @@ def described(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def quiet(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables to add to `env`: they stop numeric libraries from starting a thread for each core in every process, and
-    transformers from printing a notice in each that torch is missing."""
+def quiet_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns variables to add to `env`. They stop numeric libraries from starting a thread for each core in every
+    process, and transformers from printing in each that torch is missing."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TRANSFORMERS_NO_ADVISORY_WARNINGS")
     return {name: "1" for name in names if name not in env}

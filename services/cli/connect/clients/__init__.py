@@ -1,1 +1,1 @@
-"""One module for each agent client; `CLIENT` in it is a `services.cli.connect.client.Client`."""
+"""The agent clients: one module each, with a `services.cli.connect.client.Client` named `CLIENT`."""

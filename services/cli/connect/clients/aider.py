@@ -1,4 +1,4 @@
-"""aider: a configuration file of its own beside the user's, and the model's limits, over Chat Completions."""
+"""Sets up aider with Chat Completions: a configuration file beside the user's, and a file with the model's limits."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
 
 
 def make_settings(target: Target) -> Plan:
-    """`~/.aider.turnwire.conf.yml`, which `aider --config` reads in place of the user's; JSON is YAML."""
+    """Makes `~/.aider.turnwire.conf.yml`, which `aider --config` reads instead of the user's. JSON is also YAML."""
     folder = target.settings_folder("~")
     name, limits = f"openai/{target.model.id}", f"{folder}/.aider.{PROVIDER}.metadata.json"
     values = {

@@ -1,17 +1,17 @@
-"""Claude Code: environment variables, which its settings.json can hold too."""
+"""Sets up Claude Code: environment variables, which its settings.json can also hold."""
 
 from services.cli.connect.client import Client, Plan, Settings, Target
 
 UNKNOWN_MODEL_OUTPUT = 32_000
 """`max_tokens` in Claude Code's requests for a model that it does not know."""
 SMALL_WINDOW = 64 * 1024
-"""Claude Code compacts at window - min(max_tokens, 20,000) - 3,000 tokens, and its own prompt takes 16,000: with a
-small window it only works if `max_tokens` is lower."""
+"""Claude Code compacts at window - min(max_tokens, 20,000) - 3,000 tokens, and its own prompt takes 16,000. With a
+small window it only works with a lower `max_tokens`."""
 _TIERS = ("OPUS", "SONNET", "HAIKU", "FABLE")
 
 
 def make_settings(target: Target) -> Plan:
-    """Variables for the shell, and the same in settings.json."""
+    """Makes variables for the shell, and the same for settings.json."""
     name = target.model.id
     variables = {
         "ANTHROPIC_BASE_URL": target.url,
@@ -34,8 +34,10 @@ def make_settings(target: Target) -> Plan:
 
 
 def limits(window: int, longest: int) -> dict[str, str]:
-    """Variables for the context window, which Claude Code takes to be a million tokens if it does not know the model,
-    and for the longest answer. Tokens; 0: unknown."""
+    """Makes variables for the longest answer and the context window, in tokens; 0: unknown.
+
+    Without them, Claude Code assumes a window of a million tokens for a model that it does not know.
+    """
     if not window:
         return {}
     variables = {"CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(window)}

@@ -1,18 +1,18 @@
-"""Cline (its CLI): the provider `openai-compatible` in providers.json, over Chat Completions."""
+"""Sets up the CLI of Cline with Chat Completions: the provider `openai-compatible` in providers.json."""
 
 from typing import Any
 
 from services.cli.connect.client import Client, Plan, Settings, Target
 
 PROVIDER_ID = "openai-compatible"
-"""Cline has no name of one's own for a provider with an address."""
+"""Cline accepts no other name for a provider with an address."""
 
 _NEVER = "1970-01-01T00:00:00.000Z"
 """Cline requires the time of the last change, and shows it."""
 
 
 def make_settings(target: Target) -> Plan:
-    """The provider, and with `default`, or where none was used, the provider to start with."""
+    """Makes the provider. With `default`, or if none was used before, Cline starts with it."""
     folder = target.settings_folder("~/.cline/data/settings")
     path = f"{folder}/providers.json"
     if target.folder is None:

@@ -1,4 +1,4 @@
-"""Codex: a profile beside config.toml, and the model catalogue."""
+"""Sets up Codex with Responses: a profile beside config.toml, and the model catalogue."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ NO_SEARCH = (
 
 
 def make_settings(target: Target) -> Plan:
-    """`$CODEX_HOME/turnwire.config.toml`, which `codex --profile turnwire` reads on top of the user's config.toml; with
-    `default`, the same in config.toml."""
+    """Makes `$CODEX_HOME/turnwire.config.toml`, which `codex --profile turnwire` reads in addition to the user's
+    config.toml. With `default`, the same settings go into config.toml."""
     folder = target.settings_folder("~/.codex", "CODEX_HOME")
     catalogue = f"{folder}/{PROVIDER}-models.json"
     searches = target.model.supports("server_tools", "web_search")
@@ -26,7 +26,7 @@ def make_settings(target: Target) -> Plan:
         "name": "Turnwire",
         "base_url": f"{target.url}/v1",
         "wire_api": "responses",
-        "experimental_bearer_token": target.token,  # without one, Codex 0.169 does not read `model_catalog_url`
+        "experimental_bearer_token": target.token,  # without a token, Codex 0.169 does not read `model_catalog_url`
         "supports_websockets": target.websockets,
     }
     files = []

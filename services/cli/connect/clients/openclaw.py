@@ -1,14 +1,14 @@
-"""OpenClaw: a provider in openclaw.json, over Messages by default (over Chat, the order of reasoning is lost)."""
+"""Sets up OpenClaw: a provider in openclaw.json, by default with Messages (Chat loses the order of reasoning)."""
 
 from typing import Any
 
 from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
 from services.cli.connect.clients.pi import APIS, model_entry
-from services.cli.connect.served import ServedModel
+from services.cli.connect.server import ServedModel
 
 
 def make_settings(target: Target) -> Plan:
-    """A provider with every served model."""
+    """Makes a provider with all served models."""
     path = f"{target.settings_folder('~/.openclaw', 'OPENCLAW_STATE_DIR')}/openclaw.json"
     if target.folder is None:
         path = target.env.get("OPENCLAW_CONFIG_PATH") or path

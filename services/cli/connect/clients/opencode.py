@@ -1,9 +1,9 @@
-"""opencode: a provider in opencode.json, over Messages by default (it keeps sealed reasoning blocks in order)."""
+"""Sets up opencode: a provider in opencode.json, by default with Messages (keeps sealed reasoning in order)."""
 
 from typing import Any
 
 from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, Target
-from services.cli.connect.served import ServedModel
+from services.cli.connect.server import ServedModel
 
 _PACKAGES: dict[Api, str] = {
     "messages": "@ai-sdk/anthropic",
@@ -11,11 +11,11 @@ _PACKAGES: dict[Api, str] = {
     "chat": "@ai-sdk/openai-compatible",
 }
 LONGEST = 32_000
-"""opencode compacts at the window less this, and never requests more output."""
+"""opencode compacts at the window minus this, and never requests more output."""
 
 
 def make_settings(target: Target) -> Plan:
-    """A provider with every served model."""
+    """Makes a provider with all served models."""
     base = target.env.get("XDG_CONFIG_HOME")
     path = f"{target.settings_folder(f'{base}/opencode' if base else '~/.config/opencode')}/opencode.json"
     if target.folder is None:

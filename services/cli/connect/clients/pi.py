@@ -1,9 +1,9 @@
-"""pi: a provider in models.json, over Messages by default (it sends sealed reasoning back in order)."""
+"""Sets up pi: a provider in models.json, by default with Messages (sends sealed reasoning back in order)."""
 
 from typing import Any
 
 from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, Target
-from services.cli.connect.served import ServedModel
+from services.cli.connect.server import ServedModel
 
 APIS: dict[Api, str] = {
     "messages": "anthropic-messages",
@@ -12,11 +12,11 @@ APIS: dict[Api, str] = {
 }
 LONGEST = 32_000
 DEFAULT_WINDOW = 131_072
-"""pi requires a number."""
+"""Used if the window is unknown, because pi requires a number."""
 
 
 def make_settings(target: Target) -> Plan:
-    """A provider with every served model; with `default`, the one to start with, in settings.json."""
+    """Makes a provider with all served models. With `default`, settings.json names the model to start with."""
     folder = target.settings_folder("~/.pi/agent", "PI_CODING_AGENT_DIR")
     api = target.api or "messages"
     provider: dict[str, Any] = {
@@ -33,7 +33,7 @@ def make_settings(target: Target) -> Plan:
 
 
 def model_entry(model: ServedModel) -> dict[str, Any]:
-    """A model in pi's form."""
+    """Returns a model in pi's form."""
     window = model.window or DEFAULT_WINDOW
     return {
         "id": model.id,

@@ -1,16 +1,16 @@
-"""qwen-code: a provider in settings.json, over Chat Completions (over Responses it sends reasoning back as text)."""
+"""Sets up qwen-code with Chat Completions: a provider in settings.json (with Responses, reasoning becomes text)."""
 
 from typing import Any
 
 from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
-from services.cli.connect.served import ServedModel
+from services.cli.connect.server import ServedModel
 
 KEY = "TURNWIRE_API_KEY"
-"""The variable from which qwen-code reads the key; `env` in settings.json sets it."""
+"""The variable from which qwen-code reads the key. `env` in settings.json sets it."""
 
 
 def make_settings(target: Target) -> Plan:
-    """A provider with every served model; with `default`, the model to start with."""
+    """Makes a provider with all served models. With `default`, sets the model to start with."""
     values: dict[str, Any] = {
         "env": {KEY: target.token},
         "modelProviders": {PROVIDER: [_model(model, f"{target.url}/v1") for model in target.models]},

@@ -1,6 +1,7 @@
-"""The instances of `turnwire up` on this machine: other commands find the newest one without an address.
+"""Finds the instances of `turnwire up` on this machine, so that other commands need no address.
 
-Each has a file in the user's state directory, which it keeps locked: one without a lock was left by a killed instance.
+Each instance has a file in the user's state directory and keeps it locked. A file without a lock was left by a killed
+instance.
 """
 
 import fcntl
@@ -15,12 +16,12 @@ from typing import Any
 import msgspec
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-"""Where a frontend listens by default."""
+"""The default address of a frontend."""
 CONNECT_S = 5.0
 
 
 class Instance(msgspec.Struct, frozen=True):
-    """A running `turnwire up`; also the content of its `--ready-file`."""
+    """A running `turnwire up`. Its `--ready-file` has the same content."""
 
     url: str
     urls: Sequence[str]
@@ -28,12 +29,12 @@ class Instance(msgspec.Struct, frozen=True):
     pid: int
     nats_url: str
     model_dir: str = ""
-    """Directory or hub id of the model: where a command finds its tokenizer."""
+    """Directory or hub id of the model, with its tokenizer."""
 
 
 @contextmanager
-def announced(instance: Instance, env: Mapping[str, str]) -> Iterator[None]:
-    """Lets other commands find the instance, where the state directory can be written."""
+def announce(instance: Instance, env: Mapping[str, str]) -> Iterator[None]:
+    """Lets other commands find the instance, if the state directory can be written."""
     path = _directory(env) / f"{instance.pid}.json"
     with ExitStack() as stack:
         with suppress(OSError):
@@ -43,45 +44,45 @@ def announced(instance: Instance, env: Mapping[str, str]) -> Iterator[None]:
             file.write(msgspec.json.encode(instance) + b"\n")
             file.flush()
             fcntl.flock(file, fcntl.LOCK_EX)
-            new.replace(path)  # locked from its first moment
+            new.replace(path)  # so that it is locked from the start
             stack.callback(path.unlink, missing_ok=True)
         yield
 
 
-def newest(env: Mapping[str, str]) -> Instance | None:
-    """The instance that was started last; None if none runs."""
+def newest_instance(env: Mapping[str, str]) -> Instance | None:
+    """Returns the instance that was started last; None if none runs."""
     with suppress(OSError):
         for path in sorted(_directory(env).glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
-            if (instance := _running(path)) is not None:
+            if (instance := _read(path)) is not None:
                 return instance
     return None
 
 
 def bus_defaults(env: Mapping[str, str]) -> dict[str, Any]:
-    """Defaults of `BusConfig` for a command at which someone waits: the newest instance's bus, and a shorter limit."""
-    instance = newest(env)
+    """Returns defaults of `BusConfig` for interactive commands: the bus of the newest instance, and a short timeout."""
+    instance = newest_instance(env)
     return {"connect_timeout_s": CONNECT_S} | ({"nats_url": instance.nats_url} if instance is not None else {})
 
 
 def server_url(url: str | None, env: Mapping[str, str]) -> str:
-    """The address of the server that a command uses: the one passed, else that of the newest instance."""
-    instance = None if url else newest(env)
+    """Returns the address of the server: `url` if passed, else that of the newest instance, else the default."""
+    instance = None if url else newest_instance(env)
     return url or (instance.url if instance is not None else DEFAULT_URL)
 
 
 def program() -> str:
-    """How a shell calls this installation's `turnwire`: by name where that is found, else by path."""
+    """Returns how a shell calls this installation's `turnwire`: by name if the shell finds it, else by path."""
     own = Path(sys.executable).with_name("turnwire")
     if not own.exists():
         return "turnwire"
-    found = shutil.which("turnwire")
-    if found is not None and os.path.samefile(found, own):
+    path = shutil.which("turnwire")
+    if path is not None and os.path.samefile(path, own):
         return "turnwire"
     return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
 
 
 def default_state_dir(env: Mapping[str, str]) -> Path:
-    """`turnwire` in the user's state directory (XDG Base Directory Specification)."""
+    """Returns `turnwire` in the user's state directory (XDG Base Directory Specification)."""
     base = env.get("XDG_STATE_HOME") or ""
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state") / "turnwire"
 
@@ -90,8 +91,8 @@ def _directory(env: Mapping[str, str]) -> Path:
     return default_state_dir(env) / "running"
 
 
-def _running(path: Path) -> Instance | None:
-    """The instance of a file; None, and the file is removed, if it does not run."""
+def _read(path: Path) -> Instance | None:
+    """Returns the instance of a file. If it does not run, removes the file and returns None."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -17,11 +17,11 @@ TIMEOUT_S = 10.0
 
 
 class ServerError(CommandError):
-    """The server does not answer, or serves no such model. The text has a remedy."""
+    """The server does not answer, or does not serve the model. The text has a remedy."""
 
 
 class ServedModel(Struct, frozen=True):
-    """A model name and its limits in tokens; None or 0: unknown."""
+    """A model name, with its limits in tokens. None or 0: unknown."""
 
     id: str
     max_model_len: int | None = None
@@ -30,23 +30,23 @@ class ServedModel(Struct, frozen=True):
 
     @property
     def window(self) -> int:
-        """Context window, prompt and output together."""
+        """The context window: prompt and output together."""
         return self.max_model_len or 0
 
     @property
     def longest(self) -> int:
-        """Longest answer."""
+        """The longest answer."""
         return self.max_output_tokens or self.window
 
     def supports(self, *path: str) -> bool:
-        """Whether the server lists a capability as supported, or one within another."""
+        """Returns whether the server lists a capability as supported. A path names one within another."""
         entry: Any = self.capabilities
         for name in path:
             entry = entry.get(name) if isinstance(entry, dict) else None
         return isinstance(entry, dict) and entry.get("supported") is True
 
 
-class Served(Struct, frozen=True, rename={"models": "data", "catalogue": "models"}):
+class Server(Struct, frozen=True, rename={"models": "data", "catalogue": "models"}):
     """A server and its models, as its `/v1/models` lists them."""
 
     models: list[ServedModel]
@@ -56,18 +56,18 @@ class Served(Struct, frozen=True, rename={"models": "data", "catalogue": "models
     """Without a trailing slash or `/v1`."""
 
     def choose(self, name: str | None) -> ServedModel:
-        """The model of that name, or the first one. Raises ServerError."""
+        """Returns the model with this name; for None, the first one. Raises ServerError."""
         for model in self.models:
             if name is None or model.id == name:
                 return model
-        known = ", ".join(model.id for model in self.models)
+        names = ", ".join(model.id for model in self.models)
         raise ServerError(
-            f"{self.url} serves no {name}; it serves: {known}" if known else f"{self.url} serves no model"
+            f"{self.url} serves no {name}; it serves: {names}" if names else f"{self.url} serves no model"
         )
 
 
 def base_url(address: str) -> str:
-    """The address of a server as a user may write it, without a path that belongs to one API. Raises ServerError."""
+    """Returns the base URL for an address that a user wrote. Raises ServerError."""
     url = address if "//" in address else f"http://{address}"
     try:
         parts = urllib.parse.urlsplit(url)
@@ -78,16 +78,16 @@ def base_url(address: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def read_models(address: str, key: str | None) -> Served:
+def read_models(address: str, key: str | None) -> Server:
     """Requests the models of a server. Raises ServerError."""
     url = base_url(address)
     request = urllib.request.Request(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"} if key else {})
-    # Requests to this machine bypass a proxy that the environment names.
+    # Requests to this machine bypass the proxy of the environment.
     local = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
     try:
         with opener.open(request, timeout=TIMEOUT_S) as answer:
-            return replace(msgspec.json.decode(answer.read(), type=Served), url=url)
+            return replace(msgspec.json.decode(answer.read(), type=Server), url=url)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             need = "refuses this key" if key else "requires a key: pass one with --key"

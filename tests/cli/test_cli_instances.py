@@ -4,7 +4,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from services.cli.running import Instance, announced, bus_defaults, default_state_dir, newest, program, server_url
+from services.cli.instances import (
+    Instance,
+    announce,
+    bus_defaults,
+    default_state_dir,
+    newest_instance,
+    program,
+    server_url,
+)
 from services.runtime.config import BusConfig, FrontendConfig
 from services.runtime.config.loader import Sources
 
@@ -17,45 +25,45 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_running_instance_is_found(env: dict[str, str]) -> None:
-    assert newest(env) is None
-    with announced(ONE, env):
-        assert newest(env) == ONE
+    assert newest_instance(env) is None
+    with announce(ONE, env):
+        assert newest_instance(env) == ONE
         assert server_url(None, env) == "http://h:1"
         assert server_url("http://other", env) == "http://other"
-    assert newest(env) is None
+    assert newest_instance(env) is None
     assert server_url(None, env) == "http://127.0.0.1:8000"
 
 
 def test_the_newest_is_found_while_it_runs(env: dict[str, str]) -> None:
     later = replace(ONE, pid=8, url="http://h:9")
-    with announced(ONE, env):
-        with announced(later, env):
-            assert newest(env) == later
-        assert newest(env) == ONE
+    with announce(ONE, env):
+        with announce(later, env):
+            assert newest_instance(env) == later
+        assert newest_instance(env) == ONE
 
 
 def test_what_a_killed_instance_left_is_removed(env: dict[str, str], tmp_path: Path) -> None:
     left = tmp_path / "turnwire/running/1.json"
     left.parent.mkdir(parents=True)
     left.write_text('{"url":"http://h:1","urls":[],"model":"m","pid":1,"nats_url":"nats://h:3"}')
-    assert newest(env) is None
+    assert newest_instance(env) is None
     assert not left.exists()
 
 
 def test_only_the_user_can_read_the_address_of_the_bus(env: dict[str, str], tmp_path: Path) -> None:
-    with announced(ONE, env):
+    with announce(ONE, env):
         (file,) = (tmp_path / "turnwire/running").iterdir()
         assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_state_directory_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "turnwire").write_text("")
-    with announced(ONE, env := {"XDG_STATE_HOME": str(tmp_path)}):
-        assert newest(env) is None
+    with announce(ONE, env := {"XDG_STATE_HOME": str(tmp_path)}):
+        assert newest_instance(env) is None
 
 
 def test_commands_use_its_bus_unless_another_is_named(env: dict[str, str]) -> None:
-    with announced(ONE, env):
+    with announce(ONE, env):
         assert Sources().load(BusConfig, bus_defaults(env)).config.nats_url == "nats://h:3"
         assert Sources().load(FrontendConfig, bus_defaults(env)).config.bus.nats_url == "nats://h:3"
         named = Sources(env={"TURNWIRE_NATS_URL": "nats://n:1"})
