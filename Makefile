@@ -5,7 +5,7 @@
 # make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour
 # make clients  only the sessions of real clients from npm and PyPI
 # make compare BASE=COMMIT  ten thousand answers of this tree beside those of a commit
-# make lint   style, types, import contracts
+# make lint   style, wording, types, import contracts
 # make chaos  faults in running processes, every byte judged        make chaos ARGS="--trials 200 --parallel 4"
 # make soak   half an hour of random faults; memory stays flat
 # make docs   the documentation site, built strictly into site/
@@ -91,6 +91,7 @@ docs: $(BIN)/.docs-$(RECIPE)
 lint: $(TEST_ENV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python .ci/words.py
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 

@@ -4,7 +4,8 @@ The fixture has the parts of a request of Codex 0.169, in its order: instruction
 project's rules and the environment as messages of their own; its tools, with `apply_patch` as a freeform tool with a
 grammar, a tool search and a web search among them; sealed reasoning and calls in the history; `include`, cache key and
 client metadata. The words are our own. `plain` leaves out what other servers refuse: tools that are not functions,
-their calls, and sealed reasoning.
+their calls, and sealed reasoning. `turnwire_tools.clients` writes other bytes: it knows neither Codex's order of fields
+nor its metadata.
 """
 
 import json

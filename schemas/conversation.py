@@ -1,6 +1,6 @@
 """The conversation into which the frontend translates the requests of every API.
 
-A turn is a list of parts in their original order. Arguments, call ids and sealed reasoning stay as the client sent
+A message is a list of parts in their original order. Arguments, call ids and sealed reasoning stay as the client sent
 them. `docs/messages.md`, `docs/chat.md` and `docs/responses.md` describe the translation.
 """
 
@@ -78,7 +78,7 @@ Part: TypeAlias = Text | Media | Reasoning | Call | Result
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
-    """One message. Results are in turns of their own (`role="tool"`); instructions keep their place."""
+    """One message. Results are in messages of their own (`role="tool"`); instructions keep their place."""
 
     role: Role
     parts: list[Part]
@@ -230,7 +230,7 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     model: str
     messages: list[Message]
     system: list[Text] = []
-    """Top-level instructions in order; instructions inside the conversation are turns with role system or developer."""
+    """Top-level instructions; those inside the conversation are messages with role system or developer."""
     tools: list[ToolSpec] = []
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     thinking: Thinking = field(default_factory=Thinking)
@@ -243,6 +243,6 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     """low, medium or high, for templates that read it."""
     hints: Hints = field(default_factory=Hints)
     prompt: RawPrompt | None = None
-    """If set, there are no turns, no template and no parsing."""
+    """If set, there are no messages, no template and no parsing."""
     prefill: bool = True
-    """The answer continues a last assistant turn that ends in text. False: a new turn follows it."""
+    """The answer continues a last assistant message that ends in text. False: a new message follows it."""

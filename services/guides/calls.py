@@ -114,6 +114,8 @@ class CallRules:
             return self._free(properties, closers)
         required = schema.get("required") or ()
         try:
+            if not isinstance(required, Sequence):  # clients send anything as a schema
+                raise Unguidable(tool.name)
             values = [(key, [*self._values(tool, key, schema, closers)]) for key in properties]
         except Unguidable:
             self.lost.append(f"strict {tool.name}")
@@ -141,7 +143,8 @@ class CallRules:
         if "string" in types:
             literals = own.get("enum") or ([own["const"]] if "const" in own else None)
             if literals is not None:
-                if not all(isinstance(value, str) for value in literals) or not _limits(own) <= {*_LITERAL}:
+                texts = isinstance(literals, list) and all(isinstance(value, str) for value in literals)
+                if not texts or not _limits(own) <= {*_LITERAL}:
                     raise Unguidable(key)
                 yield from (self._tag(key, "string", self._writer.literal(value)) for value in literals)
                 return

@@ -1,4 +1,8 @@
-"""Plays agents of the three chat APIs: makes their requests, and reads answers. Pure."""
+"""Plays agents of the three chat APIs: makes their requests, and reads answers. Pure.
+
+`turnwire_tools.clients` is not used here: it writes each thing in one form and refuses ill-formed answers, but these
+agents vary forms and fields at random, and send back whatever a server answered, as it was.
+"""
 
 import json
 from random import Random

@@ -50,11 +50,11 @@ def test_document_describes_every_route_and_no_other(app: web.Application) -> No
 async def test_document_is_public_and_has_the_enabled_apis() -> None:
     async with serving(config=FrontendConfig(enable_anthropic_api=False)) as served, ClientSession(served.url) as http:
         response = await http.get("/openapi.json")
-        told = await response.json()
-    assert told["openapi"] == "3.1.0"
-    assert "/v1/messages" not in told["paths"]
-    assert "/v1/messages/count_tokens" not in told["paths"]
-    assert set(told["paths"]["/v1/responses"]) == {"get", "post"}
+        result = await response.json()
+    assert result["openapi"] == "3.1.0"
+    assert "/v1/messages" not in result["paths"]
+    assert "/v1/messages/count_tokens" not in result["paths"]
+    assert set(result["paths"]["/v1/responses"]) == {"get", "post"}
 
 
 def test_every_reference_in_the_document_is_defined() -> None:
@@ -107,6 +107,16 @@ def test_wire_types_have_the_constraints_of_their_api() -> None:
     assert schemas["TokensIds"]["properties"]["tokens"]["items"]["maximum"] == 2**32 - 1
     create = EVERYTHING["paths"]["/v1/messages"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert create["allOf"][1] == {"required": ["model", "max_tokens"]}
+
+
+def test_members_with_a_default_are_required_in_answers_only() -> None:
+    schemas = EVERYTHING["components"]["schemas"]
+    assert {"id", "type", "role", "content", "stop_reason", "usage"} <= set(schemas["MessagesAnswer"]["required"])
+    assert {"object", "choices"} <= set(schemas["ChatAnswer"]["required"])
+    assert {"finish_reason", "logprobs"} <= set(schemas["ChatAnswerChoice"]["required"])
+    assert {"object", "status", "store", "error"} <= set(schemas["ResponsesAnswer"]["required"])
+    assert schemas["ChatBody"]["required"] == ["messages"]
+    assert schemas["ChatBody"]["properties"]["temperature"]["default"] is None
 
 
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99}

@@ -208,6 +208,14 @@ def test_promises_that_a_family_cannot_keep_are_named() -> None:
     assert turn_grammar(TurnForm(tools=tools), family("hermes")).lost == ("grammar ranged",)
 
 
+@pytest.mark.parametrize(("keyword", "value"), [("required", 5), ("enum", True)])
+def test_a_malformed_schema_is_not_enforced(keyword: str, value: Any) -> None:
+    text = {"type": "string"} | ({"enum": value} if keyword == "enum" else {})
+    schema = {"type": "object", "properties": {"a": text}, "required": value if keyword == "required" else ["a"]}
+    tool = ToolSpec("odd", schema=schema, strict=True)
+    assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder")).lost == ("strict odd",)
+
+
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
 def test_a_format_without_meaning_restricts_nothing(name: str) -> None:
     properties = {"format": {"type": "string", "format": "color"}, "size": {"type": "integer", "format": "int8"}}

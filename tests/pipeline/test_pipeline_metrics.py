@@ -53,7 +53,9 @@ def scraped(
     ports = {stage: free_port() for stage in ("worker", "parser", "preprocessor")}
     stack = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("metrics"))
     try:
-        stack.start_all(**{stage: {"metrics_port": port} for stage, port in ports.items()})
+        # A frontend with a provider has the metrics of hosted tools. These tests do not call it.
+        frontend = {"web_provider": f"http://127.0.0.1:{free_port()}"}
+        stack.start_all(frontend=frontend, **{stage: {"metrics_port": port} for stage, port in ports.items()})
         yield Scraped(stack, [stack.url, *(f"http://127.0.0.1:{port}" for port in ports.values())])
     finally:
         stack.stop()

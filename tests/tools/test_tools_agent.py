@@ -240,6 +240,12 @@ def test_required_arguments_without_a_word_get_the_least_value(template: Any) ->
     assert call == ("run_command", {"command": "ls", "risk": "low", "count": 1, "flags": [], "confirm": False})
 
 
+def test_a_malformed_schema_has_no_required_arguments(template: Any) -> None:
+    odd = tool("run_command", (), command="string")
+    odd["function"]["parameters"]["required"] = 5
+    assert Session(template, [odd]).user("Run `ls`").turn()[2] == [("run_command", {"command": "ls"})]
+
+
 def test_thinking_that_is_switched_off_stays_off(template: Any) -> None:
     session = Session(template, CLAUDE, enable_thinking=False).user(LOOP)
     assert session.prompt().endswith("</think>\n\n")

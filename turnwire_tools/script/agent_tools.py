@@ -94,7 +94,7 @@ def _roles(schema: Any, *, required: bool = False) -> set[Role]:
     """The roles of a schema's arguments, those inside lists and objects too; `required`: only what is required."""
     found: set[Role] = set()
     for name, node in _properties(schema).items():
-        if required and name not in (schema.get("required") or []):
+        if required and name not in _required(schema):
             continue
         items = _items(_concrete(node))
         if _properties(items):
@@ -126,10 +126,14 @@ def _fill(schema: dict[str, Any], values: Mapping[Role, str]) -> dict[str, Any]:
 
 def _complete(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """With the least value for every other required argument."""
-    required = schema.get("required")
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    missing = [name for name in names if name not in arguments]
+    missing = [name for name in _required(schema) if name not in arguments]
     return {**arguments, **{name: instance(_properties(schema).get(name) or {}, "") for name in missing}}
+
+
+def _required(schema: dict[str, Any]) -> list[str]:
+    """The names of required arguments; a client may send anything as a schema."""
+    names = schema.get("required")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _role(name: str) -> Role | None:
