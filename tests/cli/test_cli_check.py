@@ -26,7 +26,7 @@ def test_what_is_wrong_with_a_model(demo_dir: Path, tmp_path: Path, capsys: pyte
 
 
 def test_a_model_that_the_hub_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("services.cli.up.plan.find_file", lambda *_: None)
+    monkeypatch.setattr("services.cli.up.check.find_file", lambda *_: None)
     assert main(["check", "--model", "org/nothing"]) == 1
     assert "the hub has no such model or is out of reach" in capsys.readouterr().err
 

@@ -88,9 +88,9 @@ class Session:
         if self.gateway is not None:
             self.gateway.select(turn, progress)
         client = CLIENTS[self.api]
-        reader: Reader = client.Reader()
+        reader = client.reader()
         answer, found = reader.answer, list[str]()
-        async with self._post(client.PATH, body) as response:
+        async with self._post(client.path, body) as response:
             if response.status != 200:
                 answer.end = "refused"
                 answer.problem = f"{response.status}: {_error_message(await response.read())}"
@@ -102,8 +102,8 @@ class Session:
         self._append(Message("assistant", answer.parts))
         found += progress.problems if progress is not None else []
         found += problems(turn, answer, streamed=self.stream)
-        if self.count and client.COUNT_PATH is not None and answer.usage is not None:
-            found += await self._count(client.COUNT_PATH, body, answer.usage[0])
+        if self.count and client.count_path is not None and answer.usage is not None:
+            found += await self._count(client.count_path, body, answer.usage[0])
         return Played(turn.line, answer, found)
 
     async def _read(self, response: aiohttp.ClientResponse, reader: Reader, progress: ClientProgress | None) -> None:
@@ -145,8 +145,7 @@ class Session:
             else:
                 self._append(Message("tool", self._results(turn.results or [])))
             conversation = msgspec.structs.replace(self.conversation, sampling=turn.sampling)
-        body: bytes = CLIENTS[self.api].request(conversation, stream=self.stream)
-        return body
+        return CLIENTS[self.api].request(conversation, stream=self.stream)
 
     def _results(self, results: list[str | ToolResult]) -> list[Part]:
         """The results for the calls of the previous turn, in their order."""
