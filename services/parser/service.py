@@ -321,4 +321,5 @@ async def run(config: ParserConfig) -> None:
     parser = Parser(process, shard, config.model_name, LedgerWriter(process, signer, vocabulary, bucket))
     await parser.start()
     relax_gc_and_trim_heap()
-    await process.run(parser)
+    process.serve(parser)
+    await process.run()

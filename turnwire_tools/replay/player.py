@@ -76,12 +76,8 @@ class Session:
             thinking=Thinking("disabled") if self.gateway is None and not header.in_reasoning else Thinking(),
         )
 
-    async def play(self) -> list[Played]:
-        """Plays all turns. Raises aiohttp.ClientError where the server does not answer."""
-        return [await self.turn(turn) for turn in self.replay.turns]
-
     async def turn(self, turn: Turn) -> Played:
-        """Plays the next turn."""
+        """Plays the next turn. Raises aiohttp.ClientError where the server does not answer."""
         body = self._request(turn)
         # Without a stream the client receives nothing before the end, and gates would never open.
         progress = ClientProgress(self.gate_timeout_s) if self.stream and self.gateway is not None else None
