@@ -70,17 +70,17 @@ def _conversation(
 ) -> Conversation:
     """Makes the conversation that a client sends. `answer`: parts of a turn of the model; `system`: role of system
     messages; `ids`: whether texts have the ids of their items."""
-    turns: list[Message] = []
+    messages: list[Message] = []
     for kind, what in dialogue.entries:
         if kind == "results":
-            turns.append(Message("tool", [Result(call_id, [Text(text)]) for call_id, text in what]))
+            messages.append(Message("tool", [Result(call_id, [Text(text)]) for call_id, text in what]))
         elif kind in ("user", "system"):
-            turns.append(Message("user" if kind == "user" else system, [Text(what)]))
+            messages.append(Message("user" if kind == "user" else system, [Text(what)]))
         elif parts := answer(what):
             names = [block.item_id for block in _shown(what) if block.kind == "text"]
-            turns.append(Message("assistant", parts, ids=names if ids else []))
+            messages.append(Message("assistant", parts, ids=names if ids else []))
     tools = [ToolSpec(tool["name"], "", tool["schema"]) for tool in dialogue.tools]
-    return Conversation("m", turns, system=[Text(dialogue.system)], tools=tools)
+    return Conversation("m", messages, system=[Text(dialogue.system)], tools=tools)
 
 
 def _shown(blocks: list[Block]) -> list[Block]:

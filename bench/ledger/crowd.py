@@ -17,9 +17,9 @@ from bench.ledger.clients import CLIENTS, Dialogue
 from bench.ledger.sessions import WORD, Model, go_on, start
 from bench.ledger.walk import ROOM, SEALER, Before
 from schemas.conversation import Client as Caller
+from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from services.preprocessor.restore import open_ledger
 
 THOUGHT = re.compile(r"w9\d{7}x")
 """A word that only one session has in its thoughts."""
@@ -127,7 +127,7 @@ class Crowd:
         conversation = replace(conversation, client=Caller(session=member.session, tenant=member.tenant))
         unseal = SEALER.of(member.tenant).open
         return assemble(
-            conversation, self.setup, unseal=unseal, remember=lambda c, tools: self.ledger.recall(c, tools, unseal)
+            conversation, self.setup, unseal=unseal, look_up=lambda c, tools: self.ledger.look_up(c, tools, unseal)
         )
 
     def _judge(self, member: Member, prompt: Prompt) -> None:

@@ -8,9 +8,9 @@ from bench.ledger.clients import Client
 from bench.ledger.sessions import WORD, Choices, Model, Output, go_on, start
 from schemas.events import FinishReason
 from services.ledger.recall import Ledger
+from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from services.preprocessor.restore import open_ledger
 from services.runtime.storage.seal import Sealer
 
 ROOM = 1 << 28
@@ -117,8 +117,8 @@ class Walk:
 
     def _prompt(self, client: Client, dialogue: object) -> Prompt:
         unseal = SEALER.of(None).open
-        recall = partial(self.ledger.recall, unseal=unseal)
-        return assemble(client(dialogue), self.setup, unseal=unseal, remember=recall)  # type: ignore[arg-type]
+        look_up = partial(self.ledger.look_up, unseal=unseal)
+        return assemble(client(dialogue), self.setup, unseal=unseal, look_up=look_up)  # type: ignore[arg-type]
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -62,10 +62,14 @@ def time_limit() -> Iterator[None]:
     Python runs no signal handler while the main thread waits for a name server, and at exit it waits for its other
     threads. So a thread reads the wakeup file, to which the interpreter writes each signal that has a handler. An event
     loop with its own handlers, such as that of `turnwire up`, replaces that file, and has no time limit.
+
+    SIGINT ends the command even if the parent ignores it, as shells do for background jobs.
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)

@@ -104,7 +104,7 @@ class Ledger:
         """Keeps an entry with a verified signature. False: the ledger has it, or it is another model's."""
         return entry.model == self.model.name and self.entries.add(entry)
 
-    def recall(self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal | None = None) -> "Recall":
+    def look_up(self, conversation: Conversation, tools: list[ToolSpec], unseal: Unseal | None = None) -> "Recall":
         """Looks up a request's turns. `conversation` has no preamble; `tools` are as the model sees them."""
         links = self._chains.chain_of(conversation, self._scope_of(conversation.client.tenant))
         return Recall(self, conversation, links, tools, unseal)

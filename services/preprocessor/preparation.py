@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -17,9 +18,9 @@ from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut
 from services.ledger.recall import Recall
 from services.preprocessor.encode import EncodingCheck
+from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import OnStep, Prompt, assemble, no_step
-from services.preprocessor.restore import LedgerReader
 from services.runtime.process import Process
 from services.runtime.storage.seal import Sealer
 from services.tokenization.encoder import TooLong
@@ -31,7 +32,7 @@ LOOP_S = 0.01
 MESSAGE_S = 35e-6
 """Time to look up, adapt and render one message, with the slowest of the published templates."""
 FAST_BYTE_S, SLOW_BYTE_S = 12e-9, 0.8e-6
-"""Time to read, render and encode one new byte with fastokens and with tokenizers."""
+"""Time to read, render and encode one byte of the request with fastokens and with tokenizers."""
 LOOP_STOP_S = 0.03
 """CPU time after which a template is stopped on the event loop."""
 THREAD_STOP_S = 1.0
@@ -41,6 +42,10 @@ FAST_CHARS, SLOW_CHARS = 1_048_576, 32_768
 than it receives."""
 SLOW_TEMPLATES = 2
 """Limit of stopped templates that run again at the same time."""
+
+
+class _SlowTemplate(Exception):
+    """The template ran longer than it may here."""
 
 
 class _Unfetched(Exception):
@@ -94,9 +99,9 @@ class Preparation:
         """
         ledger = self.ledger
 
-        def look_up(conversation: Conversation, tools: list[ToolSpec]) -> Recall:
+        def look_up_fetched(conversation: Conversation, tools: list[ToolSpec]) -> Recall:
             assert ledger is not None
-            recall = ledger.remember(conversation, tools)
+            recall = ledger.look_up(conversation, tools)
             if keys := ledger.unfetched(recall.missing):
                 raise _Unfetched(keys)
             return recall
@@ -114,19 +119,19 @@ class Preparation:
         if ledger is None:
             return await self._run_limited(make, expected_s)
         try:
-            return await self._run_limited(partial(make, remember=look_up), expected_s)
+            return await self._run_limited(partial(make, look_up=look_up_fetched), expected_s)
         except _Unfetched as unfetched:
             await ledger.fetch(unfetched.keys)
-        return await self._run_limited(partial(make, remember=ledger.remember), expected_s)
+        return await self._run_limited(partial(make, look_up=ledger.look_up), expected_s)
 
     def ids(self, conversation: Conversation) -> Sequence[int]:
         """The ids of a conversation's prompt, without fetching turns from the bucket. Thread-safe."""
-        remember = self.ledger.remember if self.ledger is not None else None
+        look_up = self.ledger.look_up if self.ledger is not None else None
         unseal = self._sealer.of(conversation.client.tenant).open
-        make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, remember=remember)
+        make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, look_up=look_up)
         try:
             return self._stopped(make, self._render_timeout_s, time.monotonic).ids
-        except TooLong:
+        except _SlowTemplate:
             raise self._slow_template() from None
 
     def check(self, prompt: Prompt) -> None:
@@ -148,19 +153,20 @@ class Preparation:
         self._pool.shutdown(wait=False)
 
     async def _run_limited(self, make: Callable[[], T], expected_s: float) -> T:
-        """Runs `make` on the event loop or in a thread, by its expected time; once more if its template is stopped."""
+        """Runs `make` on the event loop or in a thread, by its expected time. Again in a thread if its text is too long
+        for the loop, and if its template is stopped."""
         longest = self._render_timeout_s
         try:
             if expected_s <= LOOP_S:
-                with self.setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
+                with suppress(TooLong), self.setup.encoder.limited(FAST_CHARS, SLOW_CHARS):
                     return self._stopped(make, LOOP_STOP_S, time.thread_time)  # a busy machine is not a slow template
             return await self.run(partial(self._stopped, make, min(THREAD_STOP_S, longest), time.thread_time))
-        except TooLong:
+        except _SlowTemplate:
             pass
         try:
             async with self._slow:
                 return await self.run(partial(self._stopped, make, longest, time.monotonic))
-        except TooLong:
+        except _SlowTemplate:
             self._process.log.warning(
                 "preprocessor.template_slow", template=self.setup.template.name, timeout_s=longest
             )
@@ -171,12 +177,12 @@ class Preparation:
         return len(conversation.messages) * MESSAGE_S + size * byte_s
 
     def _stopped(self, make: Callable[[], T], seconds: float, clock: Callable[[], float]) -> T:
-        """Runs `make`. Raises TooLong where the template still runs after `seconds` by `clock`."""
+        """Runs `make`. Raises _SlowTemplate where the template still runs after `seconds` by `clock`."""
         end = clock() + seconds
 
         def check() -> None:
             if clock() > end:
-                raise TooLong
+                raise _SlowTemplate
 
         with self.setup.template.checked(check):
             return make()

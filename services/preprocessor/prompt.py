@@ -1,12 +1,12 @@
-"""Makes the prompt of a conversation, one module a step: strip, restore, render, encode, limit. Pure and CPU-bound.
+"""Makes the prompt of a conversation in five steps: strip, restore, render, encode, limit. Pure and CPU-bound.
 
-| step    | module                                  | result                                                     |
-|---------|-----------------------------------------|------------------------------------------------------------|
-| strip   | `strip`                                 | the conversation that the model is to see                  |
-| restore | `services/ledger/recall.py`             | its earlier turns as the model wrote them                  |
-| render  | `render`                                | the text, by the chat template, whole                      |
-| encode  | `encode`, `services/ledger/recall.py`   | the token ids: original ones of turns, others of the text  |
-| limit   | `limit`                                 | how many tokens may be decoded, or a refusal               |
+| step    | file                                       | result                                                    |
+|---------|--------------------------------------------|-----------------------------------------------------------|
+| strip   | `strip.py`, `output_format.py`             | the conversation that the model is to see                 |
+| restore | `services/ledger/recall.py`                | its earlier turns as the model wrote them                 |
+| render  | `render.py`                                | the text, by the chat template, whole                     |
+| encode  | `encode.py`, `services/ledger/recall.py`   | the token ids: original ones of turns, others of the text |
+| limit   | `limit.py`                                 | how many tokens may be decoded, or a refusal              |
 """
 
 from collections.abc import Callable, Sequence
@@ -21,17 +21,17 @@ from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.encode import encode, encode_raw
 from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.output_format import with_format_instruction
 from services.preprocessor.render import RenderedPrompt, render
-from services.preprocessor.strip import strip
-from services.runtime.config import PreprocessorConfig
+from services.preprocessor.strip import strip_preamble
 from services.templates.messages import Unseal
 from services.templates.tools import PromptTools
 from services.tokenization.model_files import with_defaults
 
 _TOO_DEEP = "a tool's schema, a call's arguments or a template variable is nested too deeply"
 
-Remember: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
-"""Looks up the turns of a stripped conversation, with its tools as the model sees them: `Ledger.recall`."""
+LookUp: TypeAlias = Callable[[Conversation, list[ToolSpec]], Recall]
+"""Looks up the turns of a stripped conversation, with its tools as the model sees them: `Ledger.look_up`."""
 OnStep: TypeAlias = Callable[[str], None]
 """Called at the start of each step with its name: `strip`, `ledger`, `render`, `encode`."""
 
@@ -57,31 +57,12 @@ class Prompt(Struct, frozen=True, kw_only=True):
     stop_ids: list[int]
     sampling: Sampling
     """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
-    stripped_lines: int
-    """Billing header lines that were removed."""
     found: RecalledPrompt | None = None
     """The ledger's part, if there is a ledger."""
 
 
 def no_step(name: str) -> None:
     """An `OnStep` that does nothing."""
-
-
-def prompt_ids(model: str, conversation: Conversation) -> list[int]:
-    """The token ids of a conversation's prompt, as the preprocessor sends them to a worker, without any service.
-
-    `model` is a directory (or hub id) with the model's configuration, tokenizer and chat template; weights are not
-    needed. Each call loads these files, in a second or two. For more prompts load them once:
-
-        setup = ModelSetup.load(PreprocessorConfig(model=model))
-        prompt = assemble(conversation, setup)
-
-    The `Prompt` also has the text, the tools as the model sees them, and the stop ids.
-
-    Raises OSError or ValueError where the model cannot be loaded, Invalid where the template refuses the conversation,
-    ContextOverflow where it does not fit the model's context window.
-    """
-    return list(assemble(conversation, ModelSetup.load(PreprocessorConfig(model=model))).ids)
 
 
 def assemble(
@@ -91,13 +72,13 @@ def assemble(
     window: int | None = None,
     limit: bool = True,
     unseal: Unseal | None = None,
-    remember: Remember | None = None,
+    look_up: LookUp | None = None,
     on_step: OnStep = no_step,
 ) -> Prompt:
     """The prompt of a conversation.
 
     `window`: the workers' context window in tokens, if known. `limit` False skips the checks, to count or show a
-    prompt, which the ledger then does not keep. `unseal` opens sealed reasoning. `remember` looks up earlier turns in
+    prompt, which the ledger then does not keep. `unseal` opens sealed reasoning. `look_up` looks up earlier turns in
     the ledger; its exceptions propagate.
 
     Raises Invalid where the conversation, its stop strings or ids, a tool choice or a template variable cannot be
@@ -105,7 +86,7 @@ def assemble(
     """
     if limit:
         check_sampling(conversation.sampling, setup.tokenizer.vocab_size)
-    tools, lines = PromptTools(), 0
+    tools = PromptTools()
     recall: Recall | None = None
     found: RecalledPrompt | None = None
     ids: Sequence[int]
@@ -117,10 +98,11 @@ def assemble(
         else:
             on_step("strip")
             tools = setup.tools_of(conversation.tools)
-            stripped, lines = strip(conversation, headers=setup.strip_preamble)
-            if remember is not None:
+            stripped = strip_preamble(conversation) if setup.strip_preamble else conversation
+            stripped = with_format_instruction(stripped)
+            if look_up is not None:
                 on_step("ledger")
-                recall = remember(stripped, tools.rendered)
+                recall = look_up(stripped, tools.rendered)
                 stripped = recall.restore()
             on_step("render")
             rendered = render(stripped, setup, tools, unseal)
@@ -145,7 +127,6 @@ def assemble(
         window_limited=output.window_limited,
         stop_ids=_stop_ids(conversation.sampling, setup),
         sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=output.max_tokens),
-        stripped_lines=lines,
         found=found,
     )
 

@@ -1,18 +1,18 @@
 """Renders a conversation to the text of its prompt, whole, up to where the model continues. Pure.
 
-A request may demand a call: then the prompt ends with the opening of that call. A format is enforced by the engine
-where no tool may be called; `strip` describes it to a model with tools.
+A request may demand a call: then the prompt ends with the opening of that call.
 """
 
 from typing import Any
 
 from msgspec import Struct
 
-from schemas.conversation import Conversation, OutputFormat
+from schemas.conversation import Conversation
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.output_format import enforced_format
 from services.templates.messages import TemplateInput, Unseal, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
 from services.templates.tools import PromptTools, rendered_tool, tool_name
@@ -106,12 +106,6 @@ def allowed_tools(conversation: Conversation) -> list[str]:
         if name not in names:
             raise Invalid(f"tool_choice allows a tool that is not among the tools: {name}", param="tool_choice")
     return list(dict.fromkeys(rendered for name in conversation.tool_choice.allowed for rendered in names[name]))
-
-
-def enforced_format(conversation: Conversation) -> OutputFormat | None:
-    """The format that the engine enforces; None where the output is free."""
-    callable_tools = conversation.tools and conversation.tool_choice.mode != "none"
-    return None if callable_tools else conversation.format
 
 
 def _marked_call(call: str, conversation: Conversation, setup: ModelSetup) -> str:

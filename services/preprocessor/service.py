@@ -32,12 +32,12 @@ from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, Turn
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
 from services.preprocessor.generate import generate_request, ledger_context_of, turn_guide
+from services.preprocessor.ledger_reader import LedgerReader, open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prefill import PendingTurn, Prefills
 from services.preprocessor.preparation import Preparation, seconds_left
 from services.preprocessor.prompt import Prompt, no_step
 from services.preprocessor.prompt_changes import PromptChangeReporter
-from services.preprocessor.restore import LedgerReader, open_ledger
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService

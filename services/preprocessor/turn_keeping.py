@@ -13,9 +13,9 @@ from services.ledger.comparison import ParseMode
 from services.ledger.evidence import reasoning_digests
 from services.ledger.keys import turn_key
 from services.ledger.recall import Ledger
+from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from services.preprocessor.restore import open_ledger
 
 _ROOM = 1 << 22
 _TOOL = ToolSpec("probe", "Looks.", {"type": "object", "properties": {"city": {"type": "string"}}})
@@ -66,7 +66,7 @@ def _fate(
 ) -> tuple[Fate, list[Part]]:
     conversation = Conversation(setup.card.name, messages, tools=[_TOOL])
     try:
-        prompt = assemble(conversation, setup, limit=False, remember=ledger.recall)
+        prompt = assemble(conversation, setup, limit=False, look_up=ledger.look_up)
         assert prompt.found is not None
         context = prompt.found.context
         assert context is not None
@@ -81,7 +81,7 @@ def _fate(
         ledger.add(LedgerEntry(setup.card.name, key, context, ids, in_reasoning=reasoned, thoughts=thoughts, mac=key))
         sent: list[Part] = [Call("c0", p.name, p.arguments) if isinstance(p, Call) else p for p in parts]
         later = Conversation(setup.card.name, [*messages, Message("assistant", sent), reply], tools=[_TOOL])
-        found = assemble(later, setup, limit=False, remember=ledger.recall).found
+        found = assemble(later, setup, limit=False, look_up=ledger.look_up).found
     except Invalid:
         return "refused", []
     return ("kept" if found is not None and found.outcome == "reused" else "changed"), sent

@@ -112,7 +112,7 @@ async def test_every_wait_of_up_ends(nats: NatsServer, tmp_path: Path, monkeypat
             asyncio.get_running_loop().remove_signal_handler(signum)
 
 
-async def test_a_bus_that_hangs_does_not_hold_up_the_end(
+async def test_hanging_bus_does_not_delay_the_end(
     own_nats: NatsServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for method in (bus.Bus.flush, bus.Bus.close):

@@ -8,12 +8,12 @@ import pytest
 from services.cli.main import main
 
 
-def test_a_model_that_can_be_served(demo_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_servable_model_passes(demo_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--model", str(demo_dir), "--served-model-name", "acme/coder"]) == 0
     assert capsys.readouterr().out == "acme/coder: qwen3_coder, 262,144 tokens\n"
 
 
-def test_what_is_wrong_with_a_model(demo_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_of_a_model_is_reported(demo_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--model", str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == f"turnwire check: model: there is no directory {tmp_path / 'nowhere'}\n"
     model = Path(shutil.copytree(demo_dir, tmp_path / "model"))
@@ -25,13 +25,15 @@ def test_what_is_wrong_with_a_model(demo_dir: Path, tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == f"turnwire check: model: {model} has no config.json\n"
 
 
-def test_a_model_that_the_hub_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_missing_on_the_hub_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("services.cli.up.check.find_file", lambda *_: None)
     assert main(["check", "--model", "org/nothing"]) == 1
     assert "the hub has no such model or is out of reach" in capsys.readouterr().err
 
 
-def test_wrong_settings_of_any_stage(
+def test_wrong_settings_of_any_stage_are_reported(
     demo_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TURNWIRE_WORKER_SLOTS", "many")

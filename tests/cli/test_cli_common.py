@@ -8,7 +8,7 @@ import pytest
 from services.cli.common import create_file, replace_file
 
 
-def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_replaced_file_leaves_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     for data in (b"old", b"new"):
         replace_file(path, data)
@@ -17,7 +17,7 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_new_file_replaces_none(tmp_path: Path) -> None:
+def test_new_file_replaces_no_file(tmp_path: Path) -> None:
     create_file(tmp_path / "a", b"first")
     with pytest.raises(FileExistsError):
         create_file(tmp_path / "a", b"second")

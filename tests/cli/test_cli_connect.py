@@ -54,7 +54,7 @@ async def run(*argv: str) -> int:
     return await asyncio.to_thread(main, argv)
 
 
-async def test_a_library_has_no_settings(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_library_has_no_settings(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert await run("connect", "ai-sdk", "--url", server.url) == 0
     assert f'baseURL: "{server.url}/v1"' in capsys.readouterr().out
     assert await run("connect", "ai-sdk", "--url", server.url, "--write") == 2
@@ -71,7 +71,7 @@ CLIENT = Client("My client", make_settings, apis=("chat",))
 """
 
 
-async def test_a_package_adds_a_client(server: Server, tmp_path: Path) -> None:
+async def test_package_adds_a_client(server: Server, tmp_path: Path) -> None:
     (tmp_path / "my_package.py").write_text(PLUGIN)
     info = tmp_path / "my_package-1.dist-info"
     info.mkdir()
@@ -102,11 +102,11 @@ async def test_a_package_adds_a_client(server: Server, tmp_path: Path) -> None:
         ("h:1", "http://h:1"),
     ],
 )
-def test_addresses(given: str, expected: str) -> None:
+def test_address_becomes_a_base_url(given: str, expected: str) -> None:
     assert base_url(given) == expected
 
 
-async def test_the_models_of_a_server(server: Server) -> None:
+async def test_models_of_a_server_are_read(server: Server) -> None:
     served = await asyncio.to_thread(read_models, server.url + "/v1", None)
     assert [(model.id, model.window, model.longest, model.supports("thinking")) for model in served.models] == [
         ("acme/coder", 131_072, 131_072, True),
@@ -123,7 +123,7 @@ async def test_the_models_of_a_server(server: Server) -> None:
     assert (await asyncio.to_thread(read_models, server.url, "right")).models
 
 
-async def test_a_certificate_of_an_unknown_authority(tmp_path: Path) -> None:
+async def test_unknown_authority_is_explained(tmp_path: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*Authority("private").write(tmp_path, "server"))
     async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=context) as https:
@@ -132,7 +132,7 @@ async def test_a_certificate_of_an_unknown_authority(tmp_path: Path) -> None:
             await asyncio.to_thread(read_models, address, None)
 
 
-async def test_a_server_that_speaks_no_http() -> None:
+async def test_server_without_http_is_explained() -> None:
     def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_name":"bus"} \r\n')
 
@@ -142,7 +142,7 @@ async def test_a_server_that_speaks_no_http() -> None:
             await asyncio.to_thread(read_models, address, None)
 
 
-async def test_connect_prints(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_connect_prints_settings(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert await run("connect", "codex", "--url", server.url, "--model", "gpt-5.5") == 0
     printed = capsys.readouterr().out
     assert tomllib.loads(printed)["model"] == "gpt-5.5"
@@ -150,7 +150,7 @@ async def test_connect_prints(server: Server, capsys: pytest.CaptureFixture[str]
     assert f"export ANTHROPIC_BASE_URL={server.url}\n" in capsys.readouterr().out
 
 
-async def test_connect_writes(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_connect_writes_settings(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "opencode.json").write_text('{"model": "mine/x", "theme": "t"}')
     assert await run("connect", "opencode", "--url", server.url, "--write", "--dir", str(tmp_path)) == 0
     written = json.loads((tmp_path / "opencode.json").read_text())
@@ -181,7 +181,9 @@ BUNDLED = {
 }
 
 
-async def test_the_catalogue_of_a_server(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_catalogue_comes_from_a_server(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert await run("catalog", "codex", "--url", server.url, "--model", "small", "--model", "gpt-5.5") == 0
     made = json.loads(capsys.readouterr().out)["models"]
     assert [(model["slug"], model["context_window"]) for model in made] == [("gpt-5.5", 131_072), ("small", 32_768)]
@@ -192,7 +194,7 @@ async def test_the_catalogue_of_a_server(server: Server, tmp_path: Path, capsys:
     assert await run("catalog", "codex", "--url", server.url, "--model", "x") == 1
 
 
-async def test_the_catalogue_with_codex_own_profiles(
+async def test_catalogue_uses_profiles_of_codex(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "bundled.json"
@@ -212,7 +214,7 @@ async def test_the_catalogue_with_codex_own_profiles(
     assert await run("catalog", "codex", "--url", server.url, "--profile", "o") == 2
 
 
-async def test_the_profiles_of_a_codex_program(
+async def test_profiles_come_from_a_codex_program(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "codex"
@@ -225,7 +227,7 @@ async def test_the_profiles_of_a_codex_program(
     assert await run("catalog", "codex", "--url", server.url, "--from", str(tmp_path / "absent")) == 1
 
 
-async def test_the_catalogue_of_a_model_without_a_server(demo_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_catalogue_comes_from_model_files(demo_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("codex", "--model-dir", str(demo_dir), "--model", "acme/m", "--model", "gpt-5.5")
     assert await run("catalog", *arguments, "--max-model-len", "65536") == 0
     made = json.loads(capsys.readouterr().out)["models"]

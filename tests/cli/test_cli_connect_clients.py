@@ -32,11 +32,11 @@ def target(model: ServedModel = LARGE, **more: Any) -> Target:
         (0, 0, {}),
     ],
 )
-def test_limits_of_claude_code(window: int, longest: int, expected: dict[str, str]) -> None:
+def test_limits_follow_the_window(window: int, longest: int, expected: dict[str, str]) -> None:
     assert claude.limits(window, longest) == expected
 
 
-def test_claude_code() -> None:
+def test_claude_code_gets_variables() -> None:
     plan = claude.CLIENT.plan(target())
     assert plan.exports["ANTHROPIC_BASE_URL"] == "http://host:1"
     assert {plan.exports[f"ANTHROPIC_DEFAULT_{tier}_MODEL"] for tier in ("OPUS", "SONNET", "HAIKU")} == {"acme/coder"}
@@ -48,7 +48,7 @@ def test_claude_code() -> None:
     assert claude.CLIENT.plan(target(ServedModel("claude-opus-5-5", 1000))).notes
 
 
-def test_codex_by_url_and_by_file() -> None:
+def test_codex_gets_the_catalogue_by_url_or_file() -> None:
     [settings] = codex.CLIENT.plan(target(key="k")).files
     assert settings.path == "/home/u/.codex/turnwire.config.toml"
     provider = settings.values["model_providers"]["turnwire"]
@@ -64,7 +64,7 @@ def test_codex_by_url_and_by_file() -> None:
     assert "model_catalog_url" not in provider
 
 
-def test_codex_searches_where_the_server_does() -> None:
+def test_codex_searches_if_the_server_does() -> None:
     for hosted, setting, noted in (([], "disabled", True), (["web_search", "web_fetch"], "live", False)):
         [entry, *_] = listing(names(CARDS), {}, hosted=hosted)["data"]
         plan = codex.CLIENT.plan(target(ServedModel("acme/coder", 131_072, capabilities=entry["capabilities"])))
@@ -77,7 +77,7 @@ def test_codex_has_a_key_even_if_the_server_requires_none() -> None:
     assert provider["experimental_bearer_token"]
 
 
-def test_codex_default_and_folder() -> None:
+def test_codex_follows_default_and_folder() -> None:
     plan = codex.CLIENT.plan(target(default=True, folder="/x"))
     assert (plan.files[0].path, plan.start) == ("/x/config.toml", "codex")
     plan = codex.CLIENT.plan(target(env={"HOME": "/h", "CODEX_HOME": "/c"}))
@@ -88,7 +88,7 @@ def test_codex_default_and_folder() -> None:
     ("api", "package"),
     [(None, "@ai-sdk/anthropic"), ("chat", "@ai-sdk/openai-compatible"), ("responses", "@ai-sdk/openai")],
 )
-def test_opencode(api: Any, package: str) -> None:
+def test_opencode_gets_a_provider(api: Any, package: str) -> None:
     [settings] = opencode.CLIENT.plan(target(api=api, others=[SMALL])).files
     provider = settings.values["provider"]["turnwire"]
     assert (provider["npm"], provider["options"]["baseURL"]) == (package, "http://host:1/v1")
@@ -98,7 +98,7 @@ def test_opencode(api: Any, package: str) -> None:
     assert "model" not in settings.values
 
 
-def test_qwen_code() -> None:
+def test_qwen_code_gets_a_provider() -> None:
     """A provider of its own: the user's own models of other providers stay."""
     [settings] = qwen.CLIENT.plan(target(key="k", others=[SMALL])).files
     assert settings.path == "/home/u/.qwen/settings.json"
@@ -116,7 +116,7 @@ def test_qwen_code() -> None:
     ("api", "spoken", "url"),
     [(None, "anthropic-messages", "http://host:1"), ("chat", "openai-completions", "http://host:1/v1")],
 )
-def test_pi(api: Any, spoken: str, url: str) -> None:
+def test_pi_gets_a_provider(api: Any, spoken: str, url: str) -> None:
     plan = pi.CLIENT.plan(target(api=api, others=[SMALL]))
     [settings] = plan.files
     provider = settings.values["providers"]["turnwire"]
@@ -130,7 +130,7 @@ def test_pi(api: Any, spoken: str, url: str) -> None:
     assert default.values == {"defaultProvider": "turnwire", "defaultModel": "acme/coder"}
 
 
-def test_cline() -> None:
+def test_cline_gets_a_provider() -> None:
     [settings] = cline.CLIENT.plan(target()).files
     provider = settings.values["providers"]["openai-compatible"]["settings"]
     assert settings.path == "/home/u/.cline/data/settings/providers.json"
@@ -155,7 +155,7 @@ def test_aider_has_files_beside_the_users_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["langchain", "litellm", "pydantic-ai"])
-def test_a_library_gets_a_program(name: str) -> None:
+def test_library_gets_a_program(name: str) -> None:
     code = load_client(name).plan(target(ServedModel('a"b'), key="k\\")).code
     compile(code, name, "exec")
     assert '"http://host:1/v1"' in code
@@ -170,7 +170,7 @@ def test_a_library_gets_a_program(name: str) -> None:
         ({"OPENCODE_CONFIG": "/o.json", "XDG_CONFIG_HOME": "/xdg"}, "/o.json"),
     ],
 )
-def test_the_settings_file_of_opencode(env: dict[str, str], path: str) -> None:
+def test_opencode_settings_file_is_found(env: dict[str, str], path: str) -> None:
     [settings] = opencode.CLIENT.plan(target(env={"HOME": "/home/u", **env})).files
     assert settings.path == path
 
@@ -183,7 +183,7 @@ def test_the_settings_file_of_opencode(env: dict[str, str], path: str) -> None:
         ("responses", "openai-responses", "http://host:1/v1"),
     ],
 )
-def test_openclaw(api: Any, spoken: str, url: str) -> None:
+def test_openclaw_gets_a_provider(api: Any, spoken: str, url: str) -> None:
     [settings] = openclaw.CLIENT.plan(target(api=api, others=[SMALL], default=True)).files
     assert settings.path == "/home/u/.openclaw/openclaw.json"
     provider = settings.values["models"]["providers"]["turnwire"]
@@ -196,7 +196,7 @@ def test_openclaw(api: Any, spoken: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(("client", "api"), [(claude.CLIENT, "chat"), (codex.CLIENT, "messages")])
-def test_an_api_that_a_client_does_not_use(client: Client, api: Any) -> None:
+def test_unsupported_api_is_refused(client: Client, api: Any) -> None:
     with pytest.raises(BadRequest, match=api):
         client.plan(target(api=api))
 

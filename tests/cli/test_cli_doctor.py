@@ -30,7 +30,7 @@ def by_name(findings: Iterator[Finding] | list[Finding]) -> dict[str, Finding]:
     return {finding.about: finding for finding in findings}
 
 
-async def test_a_bus_with_a_worker(own_nats: NatsServer, make_process: MakeProcess) -> None:
+async def test_bus_and_its_worker_are_found(own_nats: NatsServer, make_process: MakeProcess) -> None:
     """On a server of its own, since other tests have processes on the shared one."""
     worker = await make_process("worker", "w", url=own_nats.url)
     worker.serve(Reported(ModelCard("m", max_model_len=4096), load=Load(running=1, slots=8)))
@@ -45,7 +45,7 @@ async def test_a_bus_with_a_worker(own_nats: NatsServer, make_process: MakeProce
     assert (found["parser"].status, found["parser"].text) == ("warn", "none")
 
 
-async def test_a_missing_bus_is_a_failure_only_if_it_was_named() -> None:
+async def test_missing_bus_is_a_failure_only_if_it_was_named() -> None:
     config = BusConfig(nats_url="nats://user:secret@127.0.0.1:1", connect_timeout_s=0.2)
     (named,) = await doctor_bus.check(config, True, 0)
     (unnamed,) = await doctor_bus.check(config, False, 0)
@@ -53,25 +53,25 @@ async def test_a_missing_bus_is_a_failure_only_if_it_was_named() -> None:
     assert "turnwire up starts one" in unnamed.text
 
 
-def test_a_draining_process_is_described() -> None:
+def test_draining_process_is_described() -> None:
     beat = Heartbeat("parser", "p1", draining=True, load=Load(running=2))
     assert doctor_bus.describe(beat) == "p1, 2 running, draining"
 
 
-def test_what_models_get_of_images_and_documents() -> None:
+def test_media_are_explained() -> None:
     media = by_name(list(doctor_machine.check()))["media"]
     assert media.status == "note"
     assert "no engine gets images" in media.text
 
 
-def test_what_the_script_engine_has() -> None:
+def test_features_of_the_script_engine_are_listed() -> None:
     found = by_name(list(doctor_machine.check_engine(WorkerConfig(model="none"))))
     assert found["engine"].status == "ok"
     assert "guided, logit_bias" in found["engine"].text
     assert found["no kv_events"] == Finding("note", "no kv_events", "its cache is simulated")
 
 
-def test_what_an_installed_tensorrt_llm_lacks_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_features_of_tensorrt_llm_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.worker.engines.trtllm.engine.version", lambda _name: "1.3.0rc15")
     config = WorkerConfig(model=None, engine="trtllm", engine_args={"guided_decoding_backend": None})  # type: ignore[arg-type]
     found = by_name(list(doctor_machine.check_engine(config)))
@@ -81,14 +81,14 @@ def test_what_an_installed_tensorrt_llm_lacks_and_why(monkeypatch: pytest.Monkey
     assert "no priority" not in found
 
 
-def test_an_engine_that_is_not_there_is_a_failure() -> None:
+def test_missing_engine_is_a_failure() -> None:
     (missing,) = doctor_machine.check_engine(WorkerConfig(model="none", engine="nonesuch"))
     (without,) = doctor_machine.check_engine(WorkerConfig(model="none", engine="trtllm"))
     assert (missing.status, without.status) == ("fail", "fail")
     assert "not installed: in a clone, pip install" in without.text
 
 
-def test_a_whole_model(demo: str) -> None:
+def test_complete_model_is_ok(demo: str) -> None:
     found = by_name(list(doctor_model.check(WorkerConfig(model=demo), PreprocessorConfig(model=demo))))
     assert {name: finding.status for name, finding in found.items()} == {
         "tokenizer": "ok",
@@ -103,7 +103,7 @@ def test_a_whole_model(demo: str) -> None:
     assert "262144 tokens" in found["context"].text
 
 
-def test_a_model_that_does_not_fit_the_settings(demo: str, tmp_path: Path) -> None:
+def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: Path) -> None:
     template = tmp_path / "plain.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     worker = WorkerConfig(model=demo, engine="transformers", max_model_len=1_000_000)
@@ -115,13 +115,13 @@ def test_a_model_that_does_not_fit_the_settings(demo: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("engine", "status"), [("script", "note"), ("vllm", "warn")])
-def test_a_model_that_is_not_named(engine: str, status: str) -> None:
+def test_missing_model_name_is_reported(engine: str, status: str) -> None:
     flags = {"engine": engine, "connect_timeout_s": "0.2"}
     found = list(doctor.findings(Sources(flags={name: [Token(value=value)] for name, value in flags.items()}), 0))
     assert (found[-1].status, found[-1].about) == (status, "model")
 
 
-def test_no_model_at_all(tmp_path: Path) -> None:
+def test_missing_model_is_a_failure(tmp_path: Path) -> None:
     (found,) = doctor_model.check(WorkerConfig(model=str(tmp_path)), PreprocessorConfig(model=str(tmp_path)))
     assert (found.status, found.about) == ("fail", "tokenizer")
     assert "\n" not in found.text
@@ -132,7 +132,7 @@ def test_few_files_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor_machine.check_files().status == "warn"
 
 
-def test_a_taken_port(nats: NatsServer) -> None:
+def test_port_in_use_is_reported(nats: NatsServer) -> None:
     finding = doctor_machine.check_port(FrontendConfig(port=nats.port))
     assert (finding.status, f"port {nats.port} on 127.0.0.1 is in use" in finding.text) == ("note", True)
     assert doctor_machine.check_port(FrontendConfig(port=0)).status == "ok"
@@ -155,7 +155,7 @@ def test_only_the_findings_report_a_missing_torch(demo: str) -> None:
     assert done.stderr == ""
 
 
-def test_the_report_has_no_secrets_and_no_colours(demo: str) -> None:
+def test_report_has_no_secrets_and_no_colours(demo: str) -> None:
     command = [sys.executable, "-m", "services.cli.main", "doctor", "--model", demo, "--connect-timeout-s", "0.2"]
     done = subprocess.run(
         [*command, "--nats-url", "nats://me:secret@127.0.0.1:1"], capture_output=True, text=True, check=False

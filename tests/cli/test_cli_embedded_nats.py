@@ -21,7 +21,7 @@ def test_settings_of_go_in_the_environment_are_kept(tmp_path: Path, monkeypatch:
     assert server.spec.env == {name: value for name, value in GO.items() if name != "GOMAXPROCS"}
 
 
-async def test_it_listens_at_its_address(tmp_path: Path) -> None:
+async def test_server_listens_at_its_address(tmp_path: Path) -> None:
     (port,) = reserve_ports("127.0.0.1", 0, 1)
     server = EmbeddedNats(tmp_path, tmp_path, port)
     process = await asyncio.create_subprocess_exec(

@@ -24,7 +24,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"XDG_STATE_HOME": str(tmp_path)}
 
 
-def test_a_running_instance_is_found(env: dict[str, str]) -> None:
+def test_running_instance_is_found(env: dict[str, str]) -> None:
     assert newest_instance(env) is None
     with announce(ONE, env):
         assert newest_instance(env) == ONE
@@ -34,7 +34,7 @@ def test_a_running_instance_is_found(env: dict[str, str]) -> None:
     assert server_url(None, env) == "http://127.0.0.1:8000"
 
 
-def test_the_newest_is_found_while_it_runs(env: dict[str, str]) -> None:
+def test_newest_is_found_while_it_runs(env: dict[str, str]) -> None:
     later = replace(ONE, pid=8, url="http://h:9")
     with announce(ONE, env):
         with announce(later, env):
@@ -42,7 +42,7 @@ def test_the_newest_is_found_while_it_runs(env: dict[str, str]) -> None:
         assert newest_instance(env) == ONE
 
 
-def test_what_a_killed_instance_left_is_removed(env: dict[str, str], tmp_path: Path) -> None:
+def test_file_of_a_killed_instance_is_removed(env: dict[str, str], tmp_path: Path) -> None:
     left = tmp_path / "turnwire/running/1.json"
     left.parent.mkdir(parents=True)
     left.write_text('{"url":"http://h:1","urls":[],"model":"m","pid":1,"nats_url":"nats://h:3"}')
@@ -56,7 +56,7 @@ def test_only_the_user_can_read_the_address_of_the_bus(env: dict[str, str], tmp_
         assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_state_directory_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_unwritable_state_directory_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "turnwire").write_text("")
     with announce(ONE, env := {"XDG_STATE_HOME": str(tmp_path)}):
         assert newest_instance(env) is None
@@ -71,12 +71,12 @@ def test_commands_use_its_bus_unless_another_is_named(env: dict[str, str]) -> No
     assert Sources().load(BusConfig, bus_defaults(env)).config.nats_url == BusConfig().nats_url
 
 
-def test_where_state_is_kept() -> None:
+def test_state_directory_follows_xdg() -> None:
     assert default_state_dir({"XDG_STATE_HOME": "/x"}) == Path("/x/turnwire")
     assert default_state_dir({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local/state/turnwire"
 
 
-def test_how_a_shell_calls_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_is_called_by_name_or_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "clone/.venv/bin/turnwire"
     own.parent.mkdir(parents=True)
     own.touch(mode=0o755)

@@ -25,7 +25,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert f"turnwire {command}" in capsys.readouterr().out
 
 
-def test_overview(capsys: pytest.CaptureFixture[str]) -> None:
+def test_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(command in shown and text in shown for command, (_, text) in BUILT_IN.items())
@@ -33,7 +33,7 @@ def test_overview(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", shown)
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip().count(".") == 2
 
@@ -83,7 +83,7 @@ def test_wrong_usage_has_status_2(argv: list[str], message: str, capsys: pytest.
         (["serve", "parser", "--model", "/nowhere"], "there is no directory /nowhere"),
     ],
 )
-def test_what_does_not_work_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_user_error_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
@@ -93,7 +93,7 @@ def faulty() -> int:
     raise ValueError("a bug")
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.cli.main.load_command", lambda _name: Command(faulty))
     with pytest.raises(ValueError, match="a bug"):
         main(["check"])
@@ -120,7 +120,7 @@ def test_config_shows_every_value_with_its_origin(
     assert "slots" not in table
 
 
-def test_config_names_a_problem_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_reports_a_problem_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("TURNWIRE_DEAD_AFTER_S", "soon")
     with pytest.raises(SystemExit) as end:
         main(["config"])
@@ -130,7 +130,7 @@ def test_config_names_a_problem_once(monkeypatch: pytest.MonkeyPatch, capsys: py
     )
 
 
-async def test_health_of_a_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_health_checks_a_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     reasons: list[str | None] = [None, "draining"]
     server = HealthServer(CollectorRegistry(), lambda: reasons.pop(0))
     monkeypatch.setenv("TURNWIRE_MODEL", "m")
@@ -148,7 +148,7 @@ async def test_health_of_a_process(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     ("host", "expected"),
     [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("", "127.0.0.1"), ("10.0.0.1", "10.0.0.1")],
 )
-def test_the_host_in_the_url_of_a_listener(host: str, expected: str) -> None:
+def test_listener_url_has_a_reachable_host(host: str, expected: str) -> None:
     assert common.reachable_host(host) == expected
 
 
@@ -158,7 +158,7 @@ def test_health_is_quick_to_import() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_demo_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_model_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo-model", str(tmp_path / "demo")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "demo")
     assert (tmp_path / "demo" / "tokenizer.json").is_file()

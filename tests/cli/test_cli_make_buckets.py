@@ -28,7 +28,7 @@ def streams(url: str) -> dict[str, Any]:
     return asyncio.run(read())
 
 
-def test_it_creates_updates_and_leaves_alone(own_nats: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_buckets_are_created_updated_or_unchanged(own_nats: NatsServer, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert run(own_nats.url, "--ledger-store-mb", "64") == 0
         made = streams(own_nats.url)
@@ -46,7 +46,7 @@ def test_without_a_ledger_store_there_is_no_bucket_for_it(own_nats: NatsServer) 
     assert set(streams(own_nats.url)) == {"KV_tw_responses"}
 
 
-def test_what_somebody_added_to_a_bucket_is_taken_away(own_nats: NatsServer) -> None:
+def test_added_settings_of_a_bucket_are_reset(own_nats: NatsServer) -> None:
     async def spoil() -> None:
         client = await nats_py.connect(own_nats.url)
         js = client.jetstream()
@@ -60,7 +60,7 @@ def test_what_somebody_added_to_a_bucket_is_taken_away(own_nats: NatsServer) -> 
     assert streams(own_nats.url)["KV_tw_ledger"].subjects == ["$KV.tw_ledger.>"]
 
 
-def test_it_waits_for_the_server(nats_binary: str, tmp_path: Path) -> None:
+def test_command_waits_for_the_server(nats_binary: str, tmp_path: Path) -> None:
     server = NatsServer(nats_binary, str(tmp_path))
     late = threading.Timer(0.5, server.start)
     late.start()
@@ -76,7 +76,7 @@ def test_it_waits_for_the_server(nats_binary: str, tmp_path: Path) -> None:
         (["--connect-timeout-s", "0.3"], "no NATS server at nats://127.0.0.1:"),
     ],
 )
-def test_a_failure_is_one_line(
+def test_failure_is_one_line(
     nats: NatsServer, argv: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"nats://127.0.0.1:{free_port()}" if "timeout" in argv[0] else nats.url
@@ -85,7 +85,7 @@ def test_a_failure_is_one_line(
     assert line.startswith(f"turnwire buckets: {wanted}")
 
 
-def test_a_server_without_jetstream_is_named_after_the_deadline(
+def test_server_without_jetstream_is_named_after_the_deadline(
     nats_binary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = NatsServer(nats_binary, str(tmp_path), jetstream="")

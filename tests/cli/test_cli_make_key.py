@@ -14,7 +14,7 @@ def made(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
     return status, out.strip(), err
 
 
-def test_keys_go_into_a_file_that_only_its_owner_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_key_file_is_private(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from services.frontend.http.auth import find_key, load_keys
 
     path = tmp_path / "keys"
@@ -33,7 +33,7 @@ def test_keys_go_into_a_file_that_only_its_owner_reads(tmp_path: Path, capsys: p
     assert first not in path.read_text()
 
 
-def test_without_a_file_the_line_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_is_printed_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     status, key, messages = made(capsys, "ci", "tpm=5")
     line = next(line for line in messages.splitlines() if line.startswith("for the key file:"))
     (parsed,) = parse_keys(line.removeprefix("for the key file:"), "the key", Limits())
@@ -43,7 +43,7 @@ def test_without_a_file_the_line_is_told(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("argv", [("a b",), ("ci", "rps=1"), ("ci", "rpm=0")])
-def test_what_no_key_can_have_changes_nothing(
+def test_invalid_option_changes_nothing(
     tmp_path: Path, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "keys"
@@ -62,5 +62,5 @@ def test_other_limits_for_one_holder_are_refused(tmp_path: Path, capsys: pytest.
     assert path.read_text() == before
 
 
-def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unwritable_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert made(capsys, "ci", "--file", str(tmp_path / "none" / "keys"))[0] == 1

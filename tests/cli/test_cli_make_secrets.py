@@ -22,7 +22,7 @@ def files(directory: Path) -> dict[str, str]:
     return {str(file.relative_to(directory)): file.read_text() for file in directory.rglob("*") if file.is_file()}
 
 
-def test_every_service_has_its_own(made: Path) -> None:
+def test_every_service_has_its_own_secrets(made: Path) -> None:
     assert set(files(made)) == {
         "frontend/nats.password",
         "frontend/seal.key",
@@ -45,12 +45,12 @@ def test_every_service_has_its_own(made: Path) -> None:
         assert f'_PASSWORD: "{password.strip()}"' in (made / "nats/passwords.conf").read_text()
 
 
-def test_only_the_owner_reads_them(made: Path) -> None:
+def test_only_the_owner_can_read_secrets(made: Path) -> None:
     for path in made.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
-def test_a_second_run_keeps_what_is_there_and_adds_what_is_missing(made: Path) -> None:
+def test_second_run_keeps_what_is_there_and_adds_what_is_missing(made: Path) -> None:
     before = files(made)
     (made / "worker/nats.password").unlink()
     (made / "nats/passwords.conf").unlink()

@@ -94,7 +94,7 @@ async def test_another_package_adds_a_command(nats: NatsServer, make_process: Ma
         ("count = count_command:count", "count_command:count is not a services.cli.registry.Command"),
     ],
 )
-async def test_a_command_that_cannot_be_used_is_one_line(entry_point: str, message: str, tmp_path: Path) -> None:
+async def test_command_that_cannot_be_used_is_one_line(entry_point: str, message: str, tmp_path: Path) -> None:
     env = install(tmp_path, COUNT, entry_point)
     assert await turnwire("count", env=env) == (1, f"turnwire count: {message}\n")
     assert message in (await turnwire("--help", env=env))[1]
@@ -139,12 +139,12 @@ async def run(clone: dict[str, str], *argv: str) -> tuple[int | None, str]:
 
 
 @pytest.mark.parametrize("command", ["up", "tap", "demo-model", "connect"])
-async def test_a_clone_has_every_command(command: str, clone: dict[str, str]) -> None:
+async def test_clone_has_every_command(command: str, clone: dict[str, str]) -> None:
     status, text = await run(clone, "-m", "services.cli.main", command, "--help")
     assert (status, f"turnwire {command}" in text) == (0, True)
 
 
-async def test_a_clone_has_the_script_engine(clone: dict[str, str], demo_dir: Path) -> None:
+async def test_clone_has_the_script_engine(clone: dict[str, str], demo_dir: Path) -> None:
     find = "from services.worker.engines.registry import load_engine; import sys; e = load_engine('script'); print(sys.modules[e.__module__].__file__)"
     assert await run(clone, "-c", find) == (0, f"{clone['PWD']}/turnwire_tools/script/engine.py\n")
     worker = ["-m", "services.worker", "--engine", "script", "--model", str(demo_dir), "--connect-timeout-s", "0.2"]

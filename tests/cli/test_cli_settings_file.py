@@ -49,7 +49,7 @@ def test_other_values_stay_and_a_copy_is_kept(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_an_unchanged_file_is_not_written(tmp_path: Path) -> None:
+def test_unchanged_file_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     settings = as_json(path, {"a": {"b": 1}})
     write(settings)
@@ -109,7 +109,7 @@ def test_values_of_other_options_are_removed(tmp_path: Path) -> None:
         ("toml", "a = ", "not TOML"),
     ],
 )
-def test_a_file_that_cannot_be_parsed_is_unchanged(tmp_path: Path, kind: Any, content: str, why: str) -> None:
+def test_file_that_cannot_be_parsed_is_unchanged(tmp_path: Path, kind: Any, content: str, why: str) -> None:
     path = tmp_path / "file"
     path.write_text(content)
     with pytest.raises(UnreadableFile, match=why):
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_parsed_is_unchanged(tmp_path: Path, kind: Any, co
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_symbolic_link_stays(tmp_path: Path) -> None:
+def test_symbolic_link_stays(tmp_path: Path) -> None:
     (tmp_path / "dotfiles").mkdir()
     real = tmp_path / "dotfiles" / "s.json"
     real.write_text("{}")
@@ -130,14 +130,14 @@ def test_a_symbolic_link_stays(tmp_path: Path) -> None:
     assert len(backups(real)) == 1
 
 
-def test_a_whole_file_is_replaced(tmp_path: Path) -> None:
+def test_whole_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     path.write_text('{"models": [1], "etag": "x"}')
     write(as_json(path, {"models": [2]}, whole=True))
     assert json.loads(path.read_text()) == {"models": [2]}
 
 
-def test_the_text_of_settings_is_a_file_of_them(tmp_path: Path) -> None:
+def test_text_of_settings_is_a_complete_file(tmp_path: Path) -> None:
     values = {"a": "x", "t": {"b": 1}}
     assert tomllib.loads(text_of(as_toml(tmp_path, values, if_absent={"c": 2}))) == {**values, "c": 2}
     assert json.loads(text_of(as_json(tmp_path, values, if_absent={"a": "y"}))) == values

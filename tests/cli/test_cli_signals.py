@@ -89,7 +89,7 @@ async def end(process: Process, signum: int) -> tuple[int | None, bytes]:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("name", COMMANDS)
-async def test_a_command_at_a_silent_server_ends(
+async def test_command_ends_at_a_silent_server(
     name: str, signum: int, silent: SilentServer, tmp_path: Path, demo_dir: Path
 ) -> None:
     process = await start(COMMANDS[name], silent, tmp_path)
@@ -100,7 +100,7 @@ async def test_a_command_at_a_silent_server_ends(
     assert (status, b"Traceback" in stderr) == (expected, False), stderr.decode()
 
 
-async def test_a_background_command_of_a_shell_ends(silent: SilentServer, tmp_path: Path) -> None:
+async def test_background_command_of_a_shell_ends(silent: SilentServer, tmp_path: Path) -> None:
     ignoring = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
     process = await start(COMMANDS["tap"], silent, tmp_path, *ignoring)
     async with asyncio.timeout(LIMIT_S):
@@ -128,7 +128,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("name", ["connect", "replay"])
-async def test_a_command_ends_while_no_name_server_answers(name: str, silent: SilentServer, tmp_path: Path) -> None:
+async def test_command_ends_while_no_name_server_answers(name: str, silent: SilentServer, tmp_path: Path) -> None:
     """The system's `getaddrinfo` ignores signals: in the main thread no handler runs, another thread does not end."""
     argv = [part.replace("{address}", "somewhere") for part in COMMANDS[name]]
     process = await start(argv, silent, tmp_path, program=["-c", HANGS])

@@ -76,14 +76,14 @@ async def test_lines_of_both_streams_have_the_name(watched: Watched) -> None:
     assert watched.lines[-1] == ("a", "end")
 
 
-async def test_environment_is_added_to(watched: Watched) -> None:
+async def test_environment_is_extended(watched: Watched) -> None:
     code = "import os; print(os.environ['EXTRA'], 'PATH' in os.environ); __import__('signal').pause()"
     await watched.supervisor.start(Spec("a", python(code), {"EXTRA": "1"}))
     await watched.until(1)
     assert watched.lines == [("a", "1 True")]
 
 
-async def test_a_child_that_dies_is_started_again(watched: Watched) -> None:
+async def test_child_that_dies_is_started_again(watched: Watched) -> None:
     watched.supervisor.ready = True
     await watched.supervisor.start(Spec("a", python(SLEEPER)))
     await watched.until(1)
@@ -95,7 +95,7 @@ async def test_a_child_that_dies_is_started_again(watched: Watched) -> None:
     assert watched.reports == ["a ended (killed by SIGKILL); starting it again in 0.5 s"]
 
 
-async def test_a_child_that_does_not_start_is_given_up(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_child_that_does_not_start_is_reported(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
     await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
     with pytest.raises(ChildFailed, match="a does not run: status 1"):
@@ -103,9 +103,7 @@ async def test_a_child_that_does_not_start_is_given_up(watched: Watched, monkeyp
     assert len(watched.reports) == 2
 
 
-async def test_a_child_that_was_up_is_started_again_fast_however_often_it_dies(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_child_that_ran_is_restarted_fast_every_time(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
     watched.supervisor.ready = True
     await watched.supervisor.start(Spec("a", python(SLEEPER)))
@@ -118,7 +116,7 @@ async def test_a_child_that_was_up_is_started_again_fast_however_often_it_dies(
     assert watched.reports == ["a ended (killed by SIGKILL); starting it again in 0.5 s"] * 3
 
 
-async def test_a_slow_start_that_fails_is_given_up_too(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_failed_start_is_reported(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.cli.up.supervisor.STEADY_S", 0.0)
     monkeypatch.setattr("services.cli.up.supervisor.FIRST_BACKOFF_S", 0.01)
     await watched.supervisor.start(Spec("a", python("raise SystemExit(1)")))
@@ -126,7 +124,7 @@ async def test_a_slow_start_that_fails_is_given_up_too(watched: Watched, monkeyp
         await watched.supervisor.failed()
 
 
-async def test_a_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
+async def test_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
     watched.supervisor.ready = True
     await watched.supervisor.start(Spec("a", python("print('begin'); print('no key'); raise SystemExit(2)")))
     with pytest.raises(ChildFailed, match="a does not run: status 2: no key"):
@@ -150,7 +148,7 @@ async def test_stop_waits_for_the_end(watched: Watched) -> None:
     assert watched.supervisor.names == ["a", "b"]
 
 
-async def test_stop_of_a_child_that_waits_to_be_started_again(watched: Watched) -> None:
+async def test_stop_ends_the_wait_for_a_restart(watched: Watched) -> None:
     watched.supervisor.ready = True
     await watched.supervisor.start(Spec("a", python("print('up'); raise SystemExit(1)")))
     await watched.until(1)
@@ -170,7 +168,7 @@ async def test_kill_ends_grandchildren(watched: Watched) -> None:
     await until_gone(grandchild)
 
 
-async def test_nothing_outlives_a_supervisor_that_is_killed() -> None:
+async def test_no_child_outlives_a_killed_supervisor() -> None:
     code = f"""
 import asyncio
 from services.cli.up.supervisor import Spec, Supervisor
@@ -192,10 +190,10 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     ("status", "words"), [(0, "status 0"), (3, "status 3"), (-9, "killed by SIGKILL"), (-63, "killed by signal 63")]
 )
-def test_statuses_in_words(status: int, words: str) -> None:
+def test_status_is_described(status: int, words: str) -> None:
     assert describe_status(status) == words
 
 
-def test_threads_are_limited_unless_set_by_hand() -> None:
+def test_threads_are_limited_unless_they_are_set() -> None:
     assert set(quiet_variables({"OMP_NUM_THREADS": "8"})) == set(quiet_variables({})) - {"OMP_NUM_THREADS"}
     assert set(quiet_variables({}).values()) == {"1"}

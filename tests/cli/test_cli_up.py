@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,8 @@ class Up:
 
 
 @asynccontextmanager
-async def up(state: Path, tmp_path: Path, *argv: str) -> AsyncIterator[Up]:
+async def up(state: Path, tmp_path: Path, *argv: str, ignored: Sequence[signal.Signals] = ()) -> AsyncIterator[Up]:
+    """`ignored`: signals that the parent ignores, as shells ignore SIGINT for background jobs."""
     ready_file = tmp_path / "ready.json"
     command = [
         sys.executable,
@@ -91,7 +92,17 @@ async def up(state: Path, tmp_path: Path, *argv: str) -> AsyncIterator[Up]:
         "--ready-file",
         str(ready_file),
     ]
-    process = await asyncio.create_subprocess_exec(*command, "--port", "0", *argv, stdout=PIPE, stderr=STDOUT)
+    # Set in either case, since whoever runs these tests may ignore SIGINT, too.
+    handler = signal.SIG_IGN if signal.SIGINT in ignored else signal.SIG_DFL
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "--port",
+        "0",
+        *argv,
+        stdout=PIPE,
+        stderr=STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+    )
     running = Up(process, ready_file)
     try:
         yield running
@@ -128,7 +139,7 @@ async def answer(url: str, *, patient: bool = False) -> str:
     return "".join(block.get("text", "") for block in reply["content"])
 
 
-async def test_it_serves_restarts_what_dies_and_drains(state: Path, tmp_path: Path) -> None:
+async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_path: Path) -> None:
     async with up(state, tmp_path, "--parsers", "2", "--token-delay-ms", "20") as running:
         ready = await running.ready()
         assert ready["pid"] == running.process.pid
@@ -166,7 +177,7 @@ async def test_it_serves_restarts_what_dies_and_drains(state: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-async def test_a_second_signal_ends_at_once(state: Path, tmp_path: Path) -> None:
+async def test_second_signal_ends_at_once(state: Path, tmp_path: Path) -> None:
     async with up(state, tmp_path, "--token-delay-ms", "1000") as running:
         url, pids = (await running.ready())["url"], [*running.children()]
         streaming = {**BODY, "stream": True}
@@ -179,7 +190,7 @@ async def test_a_second_signal_ends_at_once(state: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-async def test_nothing_is_left_when_it_is_killed(state: Path, tmp_path: Path) -> None:
+async def test_killed_up_leaves_no_process(state: Path, tmp_path: Path) -> None:
     async with up(state, tmp_path) as running:
         await running.printed("process.ready")
         pids = [*running.children()]
@@ -188,7 +199,7 @@ async def test_nothing_is_left_when_it_is_killed(state: Path, tmp_path: Path) ->
         await until_gone(pids)
 
 
-async def test_with_a_port_in_use_nothing_starts(state: Path, tmp_path: Path) -> None:
+async def test_nothing_starts_if_the_port_is_in_use(state: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -199,7 +210,7 @@ async def test_with_a_port_in_use_nothing_starts(state: Path, tmp_path: Path) ->
             assert not any("ready" in line for line in running.lines)
 
 
-async def test_a_frontend_whose_port_was_taken_is_not_started_again(nats: NatsServer) -> None:
+async def test_frontend_without_its_port_is_not_started_again(nats: NatsServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [sys.executable, "-m", "services.frontend", "--nats-url", nats.url]
         port = str(taken.getsockname()[1])
@@ -211,7 +222,7 @@ async def test_a_frontend_whose_port_was_taken_is_not_started_again(nats: NatsSe
 
 
 @pytest.mark.slow
-async def test_a_stage_that_cannot_start_ends_it_with_its_reason(state: Path, tmp_path: Path) -> None:
+async def test_failed_start_of_a_stage_ends_up_with_its_reason(state: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     async with up(state, tmp_path, "--model", str(tmp_path / "model")) as running:
@@ -231,7 +242,7 @@ async def test_a_stage_that_cannot_start_ends_it_with_its_reason(state: Path, tm
         pytest.param(["--tls-cert-file", "/nowhere"], "No such file or directory: '/nowhere'", marks=pytest.mark.slow),
     ],
 )
-async def test_what_cannot_work_is_tried_once(state: Path, tmp_path: Path, flags: list[str], reason: str) -> None:
+async def test_wrong_configuration_is_tried_once(state: Path, tmp_path: Path, flags: list[str], reason: str) -> None:
     async with up(state, tmp_path, *flags) as running:
         assert await running.end() == 1
         await running.printed("turnwire up: ")
@@ -239,22 +250,23 @@ async def test_what_cannot_work_is_tried_once(state: Path, tmp_path: Path, flags
         assert not any("starting it again" in line for line in running.lines)
 
 
-async def test_with_a_missing_model_nothing_starts(state: Path, tmp_path: Path) -> None:
+async def test_nothing_starts_without_the_model(state: Path, tmp_path: Path) -> None:
     async with up(state, tmp_path, "--model", str(tmp_path / "nowhere")) as running:
         await running.printed(f"turnwire up: model: there is no directory {tmp_path / 'nowhere'}")
         assert await running.end() == 2
         assert len(running.lines) == 1
 
 
-async def test_ctrl_c_ends_it_while_it_looks_for_the_model(
-    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ignored", [(), (signal.SIGINT,)])
+async def test_ctrl_c_ends_the_search_for_the_model(
+    ignored: Sequence[signal.Signals], state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = asyncio.Event()
     hub = await asyncio.start_server(lambda _reader, _writer: asked.set(), "127.0.0.1", 0)  # never answers
     monkeypatch.setenv("HF_ENDPOINT", "http://{}:{}".format(*hub.sockets[0].getsockname()))
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "600")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    async with up(state, tmp_path, "--model", "acme/coder") as running:
+    async with up(state, tmp_path, "--model", "acme/coder", ignored=ignored) as running:
         async with asyncio.timeout(START_S):
             await asked.wait()
         assert await running.end(signal.SIGINT) == 1
@@ -262,7 +274,7 @@ async def test_ctrl_c_ends_it_while_it_looks_for_the_model(
     hub.close()
 
 
-async def test_wrong_flags_have_status_2(state: Path, tmp_path: Path) -> None:
+async def test_wrong_flags_end_with_status_2(state: Path, tmp_path: Path) -> None:
     async with up(state, tmp_path, "--workers", "none") as running:
         assert await running.end() == 2
         await running.printed('turnwire up: Invalid value for --workers: "none" is not a whole number')

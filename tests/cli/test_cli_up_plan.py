@@ -48,7 +48,7 @@ def child(made: Plan, stage: str, config: type[Config], env: dict[str, str] | No
     return sources_of(of_stage[number].command[3:], config, env=env).load(config).config
 
 
-def test_the_demo_needs_nothing() -> None:
+def test_demo_needs_nothing() -> None:
     made = plan()
     assert (made.demo, made.embedded_nats, made.model) == (True, True, DEMO_MODEL)
     worker = child(made, "worker", WorkerConfig)
@@ -71,7 +71,7 @@ def test_preprocessor_and_parser_seal_with_the_same_key() -> None:
     assert own.seal_key_file == "/k"
 
 
-def test_a_model_of_ones_own_is_served_under_its_own_name() -> None:
+def test_users_model_is_served_under_its_name() -> None:
     made = plan(
         "--model", "acme/m", "--engine", "transformers", "--tool-call-parser", "hermes", "--max-model-len", "32k"
     )
@@ -82,7 +82,7 @@ def test_a_model_of_ones_own_is_served_under_its_own_name() -> None:
     assert (preprocessor.tool_call_parser, preprocessor.max_model_len) == ("hermes", 32_000)
 
 
-def test_the_environment_reaches_the_children_by_itself() -> None:
+def test_environment_is_not_passed_as_flags() -> None:
     env = {"TURNWIRE_MODEL": "acme/m", "TURNWIRE_NATS_URL": "nats://bus:4222", "TURNWIRE_WORKER_SLOTS": "3"}
     made = plan(env=env)
     assert (made.demo, made.embedded_nats, made.model) == (False, False, "acme/m")
@@ -91,7 +91,7 @@ def test_the_environment_reaches_the_children_by_itself() -> None:
     assert (config.model, config.bus.nats_url, config.slots) == ("acme/m", "nats://bus:4222", 3)
 
 
-def test_counts_and_order() -> None:
+def test_processes_start_in_order_with_their_counts() -> None:
     made = plan("--workers", "2", "--parsers", "3", "--frontends", "2")
     assert [spec.name for spec in make_specs(made, None, [81, 82], {})] == [
         *("preprocessor-1", "worker-1", "worker-2", "frontend-1", "frontend-2"),
@@ -135,11 +135,11 @@ def test_wrong_settings_are_found_before_anything_starts(argv: list[str], proble
     assert any(problem in one for one in caught.value.problems)
 
 
-def test_an_engine_of_another_package_can_serve_the_demo_model() -> None:
+def test_engine_of_another_package_can_serve_the_demo_model() -> None:
     assert plan("--engine", "counting").demo
 
 
-def test_state_is_made_once_and_the_key_is_private(tmp_path: Path) -> None:
+def test_state_is_made_once_with_a_private_key(tmp_path: Path) -> None:
     made = plan(state=tmp_path / "state")
     prepare_state(made)
     key = (tmp_path / "state" / "seal.key").read_text()
@@ -150,7 +150,7 @@ def test_state_is_made_once_and_the_key_is_private(tmp_path: Path) -> None:
     assert len(key.strip()) == 64
 
 
-def test_ports() -> None:
+def test_ports_are_free_and_reserved() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -178,14 +178,14 @@ def test_ports() -> None:
         ("{here}/m.gguf", "{here}/m.gguf is a file; a model is a directory or a hub id"),
     ],
 )
-def test_a_model_that_no_process_could_load(tmp_path: Path, model: str, problem: str) -> None:
+def test_unloadable_model_has_a_problem(tmp_path: Path, model: str, problem: str) -> None:
     (tmp_path / "m.gguf").touch()
     with pytest.raises(ConfigError) as caught:
         plan("--model", model.format(here=tmp_path))
     assert caught.value.problems == ["model: " + problem.format(here=tmp_path)]
 
 
-def test_an_engine_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_without_its_package_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"tensorrt_llm": None, "torch": object()}
     monkeypatch.setattr("importlib.util.find_spec", lambda package: installed[package])
     assert engine_problem("script") is engine_problem("transformers") is None
@@ -196,7 +196,7 @@ def test_an_engine_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     assert problem.endswith(" -m pip install -e '.[trtllm]'")
 
 
-def test_tracing_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_without_its_packages_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     plan("--tracing")
     monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
     with pytest.raises(ConfigError) as caught:
@@ -206,7 +206,7 @@ def test_tracing_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problem.endswith(" -m pip install -e '.[otel]'")
 
 
-def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_is_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up_check, "find_file", lambda model, name: tmp_path if model == "acme/m" else None)
     plan("--model", "acme/none")
     require_hub_model("acme/m")
@@ -215,7 +215,7 @@ def test_the_hub_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         require_hub_model("acme/none")
 
 
-def test_instructions() -> None:
+def test_instructions_are_shell_lines() -> None:
     text = instructions(plan(), ["http://127.0.0.1:81"], 32768, 3.21, ".venv/bin/turnwire")
     for line in (
         "turnwire-demo is served at http://127.0.0.1:81  (ready after 3.2 s)",
@@ -248,14 +248,14 @@ def test_instructions() -> None:
         (b"[]", "not ready yet"),
     ],
 )
-def test_what_is_still_missing(body: bytes, reason: str) -> None:
+def test_missing_stages_are_named(body: bytes, reason: str) -> None:
     assert problem_of(body) == reason
 
 
 JSON_LINE = '{"time":"2026-01-01T00:00:00Z","level":"warning","event":"bus.error","stage":"worker","process":"w","n":1,"x":null}'
 
 
-def test_log_lines_on_a_terminal() -> None:
+def test_log_line_on_a_terminal_is_text() -> None:
     assert log_text("worker-1", JSON_LINE).plain.split() == ["worker-1", "bus.error", "n=1"]
     assert log_text("worker-1", "plain {text}").plain == "worker-1       plain {text}"
     assert log_text("worker-1", '{"no": "event"}').plain.endswith('{"no": "event"}')
@@ -263,7 +263,7 @@ def test_log_lines_on_a_terminal() -> None:
     assert log_text("worker-1", failed).plain.endswith("\nTraceback\nValueError")
 
 
-def test_log_lines_elsewhere() -> None:
+def test_log_line_elsewhere_is_json() -> None:
     assert log_line("worker-1", JSON_LINE) == JSON_LINE
     assert log_line("worker-1", "{broken") == "worker-1 | {broken"
 
@@ -277,7 +277,7 @@ def test_long_values_keep_both_ends() -> None:
     assert shorten({"a": 1}) == '{"a":1}'
 
 
-def test_the_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[str]) -> None:
+def test_screen_hides_routine_lines_of_nats(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("info")
     screen.child("nats", "[7] [INF] Starting nats-server")
     screen.child("nats", "[7] [ERR] Cannot bind")

@@ -116,7 +116,7 @@ async def test_another_api_serves_turns_errors_and_its_part_of_the_document() ->
             stream = await (await http.post("/v1/shouts", json={"question": "well?", "stream": True})).text()
             refused = await http.post("/v1/shouts", json={})
             missing = await http.get("/v1/shouts/1")
-            told = await (await http.get("/openapi.json")).json()
+            result = await (await http.get("/openapi.json")).json()
             assert (refused.status, await refused.json()) == (422, {"oops": "ask something"})
             assert (missing.status, await missing.json()) == (404, {"oops": "Not found"})
     finally:
@@ -124,5 +124,5 @@ async def test_another_api_serves_turns_errors_and_its_part_of_the_document() ->
     assert whole == {"answer": "HELLO THERE"}
     assert stream.split() == ["HELLO", "THERE"]
     assert gateway.turns[0].conversation.messages == [Message("user", [Text("well?")])]
-    assert told["paths"]["/v1/shouts"]["post"]["responses"].keys() == {"200", "422"}
-    assert told["components"]["schemas"]["ShoutingQuestion"]["required"] == ["question"]
+    assert result["paths"]["/v1/shouts"]["post"]["responses"].keys() == {"200", "422"}
+    assert result["components"]["schemas"]["ShoutingQuestion"]["required"] == ["question"]

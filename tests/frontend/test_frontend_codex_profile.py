@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from schemas.control import ModelCard
 from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
 from services.frontend.apis.models.codex_profile import (
-    assigned,
+    assign_profiles,
     catalogue,
     compact_at,
     default_level,
@@ -117,15 +117,15 @@ def test_profile_of_codex_replaces_all_but_the_served_fields() -> None:
 
 def test_profiles_are_assigned_by_name() -> None:
     profiles = profiles_of(BUNDLED)
-    profiles_by_name = assigned(profiles, {"acme/m": "other"}, ["acme/m", "gpt-5.5", "x"])
+    profiles_by_name = assign_profiles(profiles, {"acme/m": "other"}, ["acme/m", "gpt-5.5", "x"])
     assert {name: profile["slug"] for name, profile in profiles_by_name.items()} == {
         "acme/m": "other",
         "gpt-5.5": "gpt-5.5",
     }
-    profiles_by_name = assigned(profiles, {"*": "gpt-5.5"}, ["x", "other"])
+    profiles_by_name = assign_profiles(profiles, {"*": "gpt-5.5"}, ["x", "other"])
     assert {name: profile["slug"] for name, profile in profiles_by_name.items()} == {"x": "gpt-5.5", "other": "other"}
     with pytest.raises(ValueError, match=r"no profile gpt-7 .*gpt-5\.5, other"):
-        assigned(profiles, {"x": "gpt-7"}, [])
+        assign_profiles(profiles, {"x": "gpt-7"}, [])
 
 
 @pytest.mark.parametrize(

@@ -96,13 +96,13 @@ def test_changes_of_tools_stay_in_their_conversation() -> None:
     ],
 )
 def test_invalid_tools_are_refused_equally_each_time(dialect: Any, body: bytes) -> None:
-    told = []
+    result = []
     for _ in range(3):
         with pytest.raises(Invalid) as refused:
             dialect.parse(body, {})
-        told.append((str(refused.value), refused.value.info.param))
-    assert told[0] == told[1] == told[2]
-    assert "tools" in told[0][0] or "Tool names" in told[0][0]
+        result.append((str(refused.value), refused.value.info.param))
+    assert result[0] == result[1] == result[2]
+    assert "tools" in result[0][0] or "Tool names" in result[0][0]
 
 
 def test_place_of_an_invalid_tool_is_that_in_the_body() -> None:

@@ -50,11 +50,11 @@ def test_document_describes_every_route_and_no_other(app: web.Application) -> No
 async def test_document_is_public_and_has_the_enabled_apis() -> None:
     async with serving(config=FrontendConfig(enable_anthropic_api=False)) as served, ClientSession(served.url) as http:
         response = await http.get("/openapi.json")
-        told = await response.json()
-    assert told["openapi"] == "3.1.0"
-    assert "/v1/messages" not in told["paths"]
-    assert "/v1/messages/count_tokens" not in told["paths"]
-    assert set(told["paths"]["/v1/responses"]) == {"get", "post"}
+        result = await response.json()
+    assert result["openapi"] == "3.1.0"
+    assert "/v1/messages" not in result["paths"]
+    assert "/v1/messages/count_tokens" not in result["paths"]
+    assert set(result["paths"]["/v1/responses"]) == {"get", "post"}
 
 
 def test_every_reference_in_the_document_is_defined() -> None:

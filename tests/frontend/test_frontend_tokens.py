@@ -113,11 +113,11 @@ async def test_tokenized_chat_prompt_equals_the_turns_prompt() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         assert (await http.post("/v1/tokenize", json=body)).status == 200
         assert (await http.post("/v1/chat/completions", json=body)).status == 200
-    ((_, _, told, _),) = served.gateway.tokenized
+    ((_, _, result, _),) = served.gateway.tokenized
     asked = served.gateway.turns[0].conversation
-    assert told is not None
-    assert (told.tools, told.thinking, told.messages) == (asked.tools, asked.thinking, asked.messages)
-    assert [tool.name for tool in told.tools] == ["look"]
+    assert result is not None
+    assert (result.tools, result.thinking, result.messages) == (asked.tools, asked.thinking, asked.messages)
+    assert [tool.name for tool in result.tools] == ["look"]
 
 
 async def test_ambiguous_body_is_read_as_messages() -> None:

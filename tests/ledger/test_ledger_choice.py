@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from schemas.conversation import Client, Message, Part, Reasoning, Text
 from schemas.ledger import LedgerEntry
 from services.ledger.evidence import call_id
+from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
-from services.preprocessor.restore import open_ledger
 from services.runtime.config import PreprocessorConfig
 from tests.ledger.test_ledger_comparison import CALLED, MORE, SEALER, SIGNER, Session, assistant, called, results
 

@@ -30,9 +30,9 @@ from services.ledger.recall import Ledger
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_entry import entry_of
 from services.parser.turn_parse import TurnParse
+from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from services.preprocessor.restore import open_ledger
 from services.runtime.config import PreprocessorConfig
 from services.runtime.storage.seal import Sealer
 
@@ -59,8 +59,8 @@ class Session:
 
     def prompt(self, *messages: Message, **more: Any) -> Prompt:
         conversation = Conversation("m", [QUESTION, *messages], **{"tools": [BASH], **more})
-        remember = partial(self.ledger.recall, unseal=SEALER.of(None).open)
-        return assemble(conversation, self.setup, unseal=SEALER.of(None).open, remember=remember)
+        look_up = partial(self.ledger.look_up, unseal=SEALER.of(None).open)
+        return assemble(conversation, self.setup, unseal=SEALER.of(None).open, look_up=look_up)
 
     def ids(self, text: str) -> list[int]:
         """Ids that no tokenizer returns: two characters at a time."""

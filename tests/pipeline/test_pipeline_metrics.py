@@ -5,7 +5,6 @@ import re
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -55,8 +54,8 @@ def scraped(
     stack = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("metrics"))
     try:
         # A frontend with a provider has the metrics of hosted tools. These tests do not call it.
-        hosted: dict[str, Any] = {"web_provider": f"http://127.0.0.1:{free_port()}"}
-        stack.start_all(frontend=hosted, **{stage: {"metrics_port": port} for stage, port in ports.items()})
+        frontend = {"web_provider": f"http://127.0.0.1:{free_port()}"}
+        stack.start_all(frontend=frontend, **{stage: {"metrics_port": port} for stage, port in ports.items()})
         yield Scraped(stack, [stack.url, *(f"http://127.0.0.1:{port}" for port in ports.values())])
     finally:
         stack.stop()

@@ -13,9 +13,10 @@ from schemas.conversation import Conversation, Message, Text
 from schemas.errors import ErrorKind, TimedOut
 from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, TurnRequest
+from services.preprocessor.library import prompt_ids
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation, seconds_left
-from services.preprocessor.prompt import assemble, prompt_ids
+from services.preprocessor.prompt import assemble
 from services.preprocessor.service import Preprocessor
 from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig

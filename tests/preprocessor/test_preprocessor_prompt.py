@@ -30,10 +30,10 @@ from schemas.frames import pack_ids
 from services.families import open_parser
 from services.frontend.apis.messages.request import parse
 from services.ledger.recall import Recall
+from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
 from services.preprocessor.render import allowed_tools
-from services.preprocessor.restore import open_ledger
 from services.templates.jinja import CheckedContext
 from tests.conftest import examples
 
@@ -199,10 +199,8 @@ def test_preamble_is_stripped_by_default(setup: ModelSetup) -> None:
     with_header = conversation(system=[Text(HEADER), Text("Be brief.")])
     prompt = assemble(with_header, setup)
     assert prompt.ids == assemble(conversation(system=[Text("Be brief.")]), setup).ids
-    assert prompt.stripped_lines == 1
     left = assemble(with_header, changed(setup, strip_preamble=False))
     assert HEADER in left.text
-    assert left.stripped_lines == 0
 
 
 def test_operators_template_variables_are_used(setup: ModelSetup) -> None:
@@ -321,7 +319,7 @@ class TestRaw:
         text = HEADER + "\n  Once <|im_start|> upon\n"
         prompt = assemble(raw(RawPrompt(text)), setup)
         assert prompt.ids == setup.tokenizer.encode(text, True)
-        assert (prompt.stripped_lines, prompt.in_reasoning, prompt.prefix, prompt.tools) == (0, False, "", [])
+        assert (prompt.in_reasoning, prompt.prefix, prompt.tools) == (False, "", [])
         assert set(setup.stop_ids) <= set(prompt.stop_ids)
 
     def test_raw_ids_are_unchanged(self, setup: ModelSetup) -> None:
@@ -452,7 +450,7 @@ def test_prompt_leaves_no_cycles(setup: ModelSetup) -> None:
     gc.collect()
     gc.disable()
     try:
-        assemble(agent_loop(8), setup, remember=ledger.recall)
+        assemble(agent_loop(8), setup, look_up=ledger.look_up)
         left = [found for found in gc.get_objects() if type(found) in (CheckedContext, Recall)]
     finally:
         gc.enable()

@@ -24,6 +24,7 @@ from tests.conftest import LIMIT_S, MakeProcess
 SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == 'slow' %}
 {%- for i in range(10000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{% endif %}{% endfor %}"""
 """30 million steps for one word."""
+LONG = "{% for m in messages if m.content == 'long' %}{{ 'word ' * 1000 }}{% endfor %}"
 
 
 def ask(text: str) -> Conversation:
@@ -49,7 +50,9 @@ async def test_slow_template_does_not_block_other_requests(
     process = await make_process("preprocessor", "slow-p")
     endless = replace(
         setup,
-        template=ChatTemplate(demo_tokenizer, SLOW.replace("10000", "100000").replace("3000", "100000"), "slow.jinja"),
+        template=ChatTemplate(
+            demo_tokenizer, SLOW.replace("10000", "100000").replace("3000", "100000") + LONG, "slow.jinja"
+        ),
     )
     hours, over = count(), asyncio.Event()
     clock = SimpleNamespace(
@@ -62,6 +65,9 @@ async def test_slow_template_does_not_block_other_requests(
     for _ in range(10):
         prompt = await asyncio.wait_for(make(preparation, "quick"), LIMIT_S)
         assert prompt.text == "<|im_start|>quick"
+    monkeypatch.setattr(preparation_module, "FAST_CHARS", 1000)
+    prompt = await asyncio.wait_for(make(preparation, "long"), LIMIT_S)
+    assert prompt.text == "<|im_start|>long" + "word " * 1000, "a long text is no slow template"
     assert not any(request.done() for request in requests), "the other requests waited"
     over.set()
     for failure in await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), LIMIT_S):

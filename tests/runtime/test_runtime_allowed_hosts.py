@@ -32,7 +32,7 @@ from services.runtime.allowed_hosts import AllowedHosts
         ([], "127.0.0.1", False, "l\u24deocalhost", False),
     ],
 )
-def test_host_names(configured: list[str], listening: str, guarded: bool, host: str, fine: bool) -> None:
+def test_host_name_is_checked(configured: list[str], listening: str, guarded: bool, host: str, fine: bool) -> None:
     hosts = AllowedHosts.of(configured, listening, guarded=guarded)
     if fine:
         hosts.check(host)

@@ -72,7 +72,7 @@ def compare(
 
 
 def _compared(prompt: StoredPrompt) -> ComparedPrompt:
-    return ComparedPrompt(ids=prompt.ids, conversation=strip_preamble(prompt.conversation)[0])
+    return ComparedPrompt(ids=prompt.ids, conversation=strip_preamble(prompt.conversation))
 
 
 def answer_parts(turn: InspectedTurn) -> list[Part]:

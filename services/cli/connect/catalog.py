@@ -21,7 +21,7 @@ from services.cli.common import CommandError, UsageError
 from services.cli.connect.server import ServerError, read_models
 from services.cli.instances import server_url
 from services.cli.registry import Command
-from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of, reprofiled
+from services.frontend.apis.models.codex_profile import Profile, assign_profiles, catalogue, profiles_of, with_profile
 from services.runtime.config import Count, PreprocessorConfig
 from services.runtime.config.loader import KEY_VARIABLE
 
@@ -106,10 +106,10 @@ def with_profiles(
     if unknown := chosen.keys() - {*names, "*"}:
         raise UsageError(f"--profile: there is no model {', '.join(sorted(unknown))}, only {', '.join(names)}")
     try:
-        own = assigned(profiles, chosen, names)
+        own = assign_profiles(profiles, chosen, names)
     except ValueError as error:
         raise UsageError(error) from None
-    return [reprofiled(entry, own.get(entry["slug"])) for entry in entries]
+    return [with_profile(entry, own.get(entry["slug"])) for entry in entries]
 
 
 def from_files(model: str, names: Sequence[str], max_model_len: int | None) -> list[dict[str, Any]]:

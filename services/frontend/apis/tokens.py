@@ -83,13 +83,13 @@ class TokenRoutes:
         text = fields.prompt if fields.prompt is not None else fields.text
         caller, special = request[REQUEST_CONTEXT].caller, fields.add_special_tokens
         if text is not None:
-            reply = _checked(await self._admission.tokenize_text(fields.model, text, caller, special))
+            reply = _raise_for_error(await self._admission.tokenize_text(fields.model, text, caller, special))
         else:
             if not is_set(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
             parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
             conversation = parse(body, request.headers).conversation
-            reply = _checked(await self._admission.tokenize(conversation, caller, special))
+            reply = _raise_for_error(await self._admission.tokenize(conversation, caller, special))
         ids = unpack_ids(reply.token_ids)
         answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
         return json_response(_encode(answer))
@@ -100,7 +100,7 @@ class TokenRoutes:
         if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
             raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
         caller = request[REQUEST_CONTEXT].caller
-        reply = _checked(await self._admission.detokenize(fields.model, fields.tokens, caller))
+        reply = _raise_for_error(await self._admission.detokenize(fields.model, fields.tokens, caller))
         return json_response(_encode(PlainPrompt(reply.text or "")))
 
 
@@ -136,7 +136,7 @@ def _is_chat(message: dict[str, Any]) -> bool:
     return any(part.get("type") in _PARTS for part in objects(message.get("content")))
 
 
-def _checked(reply: TextReply) -> TextReply:
+def _raise_for_error(reply: TextReply) -> TextReply:
     if reply.error is not None:
         raise raised(reply.error)
     return reply

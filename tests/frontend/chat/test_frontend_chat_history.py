@@ -255,10 +255,10 @@ def test_results_are_sorted_by_their_calls() -> None:
     def answered(*ids: str) -> list[dict[str, Any]]:
         return [{"role": "tool", "tool_call_id": each, "content": each} for each in ids]
 
-    told = read_messages(USER, called("b", "a"), *answered("a", "b"), called("c", "b", "d"), *answered("d", "b", "c"))
+    result = read_messages(USER, called("b", "a"), *answered("a", "b"), called("c", "b", "d"), *answered("d", "b", "c"))
     ids = [
         [part.call_id for part in message.parts if isinstance(part, Result)]
-        for message in told
+        for message in result
         if message.role == "tool"
     ]
     assert ids == [["b", "a"], ["c", "b", "d"]]

@@ -118,9 +118,9 @@ async def test_stream_helper_completes_a_tool_loop() -> None:
         async with sdk.chat.completions.stream(model=MODEL, messages=messages, tools=FUNCTIONS) as stream:
             final = await stream.get_final_completion()
     assert final.choices[0].message.content == "All seen."
-    told = gateway.turns[1].conversation.messages
-    assert [turn.role for turn in told] == ["user", "assistant", "tool"]
-    assert [type(part).__name__ for part in told[1].parts] == ["Reasoning", "Call", "Call"]
+    result = gateway.turns[1].conversation.messages
+    assert [turn.role for turn in result] == ["user", "assistant", "tool"]
+    assert [type(part).__name__ for part in result[1].parts] == ["Reasoning", "Call", "Call"]
 
 
 async def test_sdk_receives_several_choices() -> None:

@@ -249,8 +249,8 @@ def test_every_stream_agrees_with_its_document(
 
 
 def _check_dispatch(stream: str, document: dict[str, Any], several: list[list[TurnEvent]], shape: Shape) -> None:
-    told = [data["tool_call_dispatch"] for name, data in frames(stream) if name == "tool_call_dispatch"]
-    for each in told:
+    result = [data["tool_call_dispatch"] for name, data in frames(stream) if name == "tool_call_dispatch"]
+    for each in result:
         call = each["tool_call"]
         if call["type"] == "function":
             assert isinstance(json.loads(call["function"]["arguments"]), dict)
@@ -267,7 +267,7 @@ def _check_dispatch(stream: str, document: dict[str, Any], several: list[list[Tu
         if events[0].kind == "tool_use" and events[-1].complete
     ]
     if not shape.legacy:
-        assert sorted((each["choice_index"], each["tool_call"]["id"]) for each in told) == sorted(complete)
+        assert sorted((each["choice_index"], each["tool_call"]["id"]) for each in result) == sorted(complete)
     thoughts = [data["reasoning_dispatch"] for name, data in frames(stream) if name == "reasoning_dispatch"]
     whole = [
         "".join(event.text for event in events[1:-1]) for turn in several for events in _blocks(turn)

@@ -43,8 +43,8 @@ def test_every_form_of_prompt_is_parsed(prompt: Any, raw: list[RawPrompt]) -> No
 
 def test_each_prompt_has_n_choices() -> None:
     asked = ask(prompt=["a", "b"], n=2, seed=5, best_of=2)
-    told = [(each.prompt.text, each.sampling.seed) for each in asked.conversations if each.prompt]
-    assert told == [("a", 5), ("a", 6), ("b", 5), ("b", 6)]
+    result = [(each.prompt.text, each.sampling.seed) for each in asked.conversations if each.prompt]
+    assert result == [("a", 5), ("a", 6), ("b", 5), ("b", 6)]
 
 
 def test_special_tokens_can_be_left_out() -> None:
@@ -77,7 +77,7 @@ def test_suffix_is_dropped_and_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "result"),
     [
         ({"prompt": []}, ("prompt", None)),
         ({"prompt": [[]]}, ("prompt", None)),
@@ -96,8 +96,8 @@ def test_suffix_is_dropped_and_noted() -> None:
         ({"stop": ""}, ("stop", "invalid_value")),
     ],
 )
-def test_refusal_names_the_field(fields: dict[str, Any], told: tuple[str | None, str | None]) -> None:
-    assert refused(**fields) == told
+def test_refusal_names_the_field(fields: dict[str, Any], result: tuple[str | None, str | None]) -> None:
+    assert refused(**fields) == result
 
 
 def test_requests_of_the_sdks_own_tests_are_accepted() -> None:

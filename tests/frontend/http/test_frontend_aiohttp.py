@@ -23,12 +23,12 @@ from services.frontend.http.server import MAX_HEADER_BYTES, MAX_URL_BYTES
         (AbstractStreamWriter.drain, ["self"]),
     ],
 )
-def test_methods_that_are_overridden_or_called(method: object, parameters: list[str]) -> None:
+def test_aiohttp_has_the_methods_that_we_override_or_call(method: object, parameters: list[str]) -> None:
     assert callable(method)
     assert list(inspect.signature(method).parameters) == parameters
 
 
-async def test_the_server_of_a_runner_makes_requests_and_connections() -> None:
+async def test_server_of_a_runner_makes_requests_and_connections() -> None:
     runner = web.AppRunner(web.Application(), handler_cancellation=True)
     await runner.setup()
     try:
@@ -42,7 +42,7 @@ async def test_the_server_of_a_runner_makes_requests_and_connections() -> None:
         await runner.cleanup()
 
 
-async def test_the_head_of_a_response_waits_for_its_first_bytes() -> None:
+async def test_head_is_sent_with_the_first_bytes() -> None:
     """Why `EventStream` is a `Response`: one write for both."""
     writes: list[list[bytes]] = []
 
@@ -77,11 +77,11 @@ async def test_the_head_of_a_response_waits_for_its_first_bytes() -> None:
     assert writes == [[b"first"]]
 
 
-def test_a_line_that_is_too_long_comes_with_its_limit() -> None:
+def test_error_of_a_long_line_has_its_limit() -> None:
     """`Connection.handle_error` tells a URL from a header by it."""
     assert LineTooLong(b"GET /aaa", 7).args[1] == 7
     assert MAX_URL_BYTES != MAX_HEADER_BYTES
 
 
-def test_the_writer_of_a_request_counts_what_was_sent() -> None:
+def test_request_writer_counts_sent_bytes() -> None:
     assert AbstractStreamWriter.output_size == 0

@@ -25,7 +25,7 @@ def keys(tmp_path: Path) -> Path:
     return path
 
 
-def test_names_of_keys(keys: Path) -> None:
+def test_key_has_the_name_of_its_line(keys: Path) -> None:
     known = load_keys(str(keys), Limits())
     for text, name in (("alpha", "team-a"), ("beta", HASHES["beta"][:8])):
         key = find_key(known, text)
@@ -36,14 +36,14 @@ def test_names_of_keys(keys: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["alpha", "name:alpha", "a b:" + "0" * 64, "n:" + "0" * 63])
-def test_a_line_that_is_no_key_is_named(tmp_path: Path, line: str) -> None:
+def test_malformed_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# x\n{line}\n")
     with pytest.raises(ValueError, match=f"{path}:2: not a key"):
         load_keys(str(path), Limits())
 
 
-async def test_a_frontend_does_not_start_without_keys(tmp_path: Path) -> None:
+async def test_frontend_does_not_start_without_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     with pytest.raises(FileNotFoundError):
         async with serving(config=FrontendConfig(api_keys_file=str(path))):
@@ -55,7 +55,7 @@ async def test_a_frontend_does_not_start_without_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["deleted", "", "# nobody\n"])
-async def test_the_last_key_can_be_revoked(keys: Path, end: str) -> None:
+async def test_last_key_can_be_revoked(keys: Path, end: str) -> None:
     lines: list[MutableMapping[str, Any]] = []
     async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession(served.url) as http:
 
@@ -79,7 +79,7 @@ async def test_the_last_key_can_be_revoked(keys: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["malformed", "binary", "directory"])
-async def test_a_key_file_that_cannot_be_read_changes_nothing(keys: Path, damage: str) -> None:
+async def test_key_file_that_cannot_be_read_changes_nothing(keys: Path, damage: str) -> None:
     async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession(served.url) as http:
         if damage == "directory":
             keys.unlink()
@@ -93,7 +93,7 @@ async def test_a_key_file_that_cannot_be_read_changes_nothing(keys: Path, damage
 
 
 @pytest.mark.slow
-async def test_a_deleted_key_file_is_noticed(keys: Path) -> None:
+async def test_deleted_key_file_is_noticed(keys: Path) -> None:
     async with serving(config=FrontendConfig(api_keys_file=str(keys))) as served, ClientSession(served.url) as http:
         keys.unlink()
         await eventually(lambda: "keys.none_valid" in [line["event"] for line in served.lines])
@@ -109,7 +109,7 @@ async def test_a_deleted_key_file_is_noticed(keys: Path) -> None:
         ({"x-api-key": "wrong", "authorization": "Bearer alpha"}, "team-a"),
     ],
 )
-async def test_good_keys(keys: Path, headers: dict[str, str], tenant: str) -> None:
+async def test_valid_key_is_accepted(keys: Path, headers: dict[str, str], tenant: str) -> None:
     config = FrontendConfig(api_keys_file=str(keys))
     async with serving(config=config) as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json=ASK, headers=headers)
@@ -127,7 +127,7 @@ async def test_good_keys(keys: Path, headers: dict[str, str], tenant: str) -> No
         ({"authorization": "Basic alpha"}, "x-api-key header is required"),
     ],
 )
-async def test_bad_keys(keys: Path, headers: dict[str, str], message: str) -> None:
+async def test_invalid_key_is_refused(keys: Path, headers: dict[str, str], message: str) -> None:
     config = FrontendConfig(api_keys_file=str(keys))
     async with serving(config=config) as served, ClientSession(served.url) as http:
         for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"):
@@ -144,7 +144,7 @@ async def test_bad_keys(keys: Path, headers: dict[str, str], message: str) -> No
 
 
 @pytest.mark.parametrize("path", ["/live", "/ready", "/health", "/metrics", "/", "/api/hello"])
-async def test_open_paths(keys: Path, path: str) -> None:
+async def test_open_path_needs_no_key(keys: Path, path: str) -> None:
     config = FrontendConfig(api_keys_file=str(keys))
     async with serving(config=config) as served, ClientSession(served.url) as http:
         assert (await http.get(path)).status == 200

@@ -44,14 +44,14 @@ ENCODERS: list[tuple[str, Callable[[bytes], bytes]]] = [
 
 
 @pytest.mark.parametrize(("encoding", "encode"), ENCODERS)
-async def test_encoded_bodies(encoding: str, encode: Callable[[bytes], bytes]) -> None:
+async def test_encoded_body_is_decoded(encoding: str, encode: Callable[[bytes], bytes]) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", data=encode(BODY), headers={"content-encoding": encoding})
         assert response.status == 200
     assert served.gateway.turns[0].conversation.model == MODEL
 
 
-async def test_a_body_that_is_decoded_beside_the_loop() -> None:
+async def test_large_encoded_body_is_decoded_in_a_thread() -> None:
     noise = zlib.compress(bytes(range(256)) * 1, 0).hex() + "".join(str(i * i) for i in range(30_000))
     body = zstandard.compress(json.dumps({**ASK, "system": noise}).encode(), level=1)
     assert len(body) > THREAD_FROM_BYTES
@@ -62,8 +62,8 @@ async def test_a_body_that_is_decoded_beside_the_loop() -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_of_many_pieces_is_whole(chunked: bool) -> None:
-    """Of more than a connection holds before it is paused (2 x 256 KiB), with a length and without."""
+async def test_body_of_many_pieces_is_whole(chunked: bool) -> None:
+    """The body is larger than a connection's buffer (2 x 256 KiB), with a length and without."""
     noise = "".join(str(i * i) for i in range(300_000))
     body = json.dumps({**ASK, "system": noise}).encode()
 
@@ -79,7 +79,7 @@ async def test_a_body_of_many_pieces_is_whole(chunked: bool) -> None:
 
 
 @pytest.mark.parametrize(("encoding", "encode"), ENCODERS[:-1])
-def test_a_bomb_costs_no_more_than_the_limit(encoding: str, encode: Callable[[bytes], bytes]) -> None:
+def test_bomb_costs_no_more_than_the_limit(encoding: str, encode: Callable[[bytes], bytes]) -> None:
     bomb = encode(b" " * 64 * LIMIT)
     with pytest.raises(TooLarge) as caught:
         decode(bomb, encoding.lower(), LIMIT)
@@ -91,7 +91,7 @@ def test_a_bomb_costs_no_more_than_the_limit(encoding: str, encode: Callable[[by
 @pytest.mark.parametrize(
     ("encoding", "encode"), [pair for pair in ENCODERS[:-1] if pair[1] is not zstd_of_unknown_size]
 )
-def test_a_broken_body_is_refused(encoding: str, encode: Callable[[bytes], bytes], damage: str) -> None:
+def test_broken_body_is_refused(encoding: str, encode: Callable[[bytes], bytes], damage: str) -> None:
     whole = encode(BODY)
     body = {"cut": whole[: len(whole) // 2], "garbage": b"\x9cgarbage", "empty": b""}[damage]
     with pytest.raises(Invalid) as caught:
@@ -99,7 +99,7 @@ def test_a_broken_body_is_refused(encoding: str, encode: Callable[[bytes], bytes
     assert caught.value.info.code == "request_body_encoding_invalid"
 
 
-def test_a_gzip_body_of_several_members() -> None:
+def test_gzip_body_may_have_several_members() -> None:
     noise = b"".join(str(i * i).encode() for i in range(30_000))
     members = [noise[at : at + 20_000] for at in range(0, len(noise), 20_000)]
     assert decode(b"".join(map(gzip.compress, members)), "gzip", LIMIT) == noise
@@ -109,22 +109,22 @@ def test_a_gzip_body_of_several_members() -> None:
 
 
 @pytest.mark.parametrize("body", [gzip.compress(BODY) + b"junk", gzip.compress(BODY) + gzip.compress(BODY)[:-1]])
-def test_what_stands_behind_a_gzip_member_must_be_one(body: bytes) -> None:
+def test_data_after_a_gzip_member_must_be_a_member(body: bytes) -> None:
     with pytest.raises(Invalid, match=r"^The request body is not valid gzip: "):
         decode(body, "gzip", LIMIT)
 
 
-def test_a_deflate_body_ends_where_it_ends() -> None:
+def test_data_after_a_deflate_body_is_refused() -> None:
     with pytest.raises(Invalid, match="data behind the end"):
         decode(zlib.compress(BODY) + b"junk", "deflate", LIMIT)
 
 
-def test_a_gzip_body_of_countless_members_is_refused() -> None:
+def test_gzip_body_of_countless_members_is_refused() -> None:
     with pytest.raises(Invalid, match="members"):
         decode(gzip.compress(b"") * 5000, "gzip", LIMIT)
 
 
-async def test_an_unknown_encoding_is_a_400_with_the_sdks_code() -> None:
+async def test_unknown_encoding_is_a_400_with_the_sdks_code() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         for encoding in ("compress", "gzip, zstd", "nonsense"):
             response = await http.post("/v1/messages", data=BODY, headers={"content-encoding": encoding})
@@ -135,7 +135,7 @@ async def test_an_unknown_encoding_is_a_400_with_the_sdks_code() -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_over_the_limit_is_a_413(chunked: bool) -> None:
+async def test_body_over_the_limit_is_a_413(chunked: bool) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(40):
             yield b" " * 1024
@@ -148,7 +148,7 @@ async def test_a_body_over_the_limit_is_a_413(chunked: bool) -> None:
         assert (await http.post("/v1/messages", json=ASK)).status == 200
 
 
-async def test_a_decoded_body_over_the_limit_is_a_413() -> None:
+async def test_decoded_body_over_the_limit_is_a_413() -> None:
     config = FrontendConfig(max_body_bytes=16 * 1024)
     async with serving(config=config) as served, ClientSession(served.url) as http:
         bomb = gzip.compress(b" " * 1024 * 1024)
@@ -158,7 +158,7 @@ async def test_a_decoded_body_over_the_limit_is_a_413() -> None:
         assert details == {"error_code": "request_body_too_large_after_decoding"}
 
 
-async def test_a_large_body_is_understood_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_body_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """100,000 messages keep the frontend's other streams waiting for no time."""
     threads: list[bool] = []
     parse = Messages.parse

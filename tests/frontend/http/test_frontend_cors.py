@@ -23,7 +23,7 @@ def config(*origins: str) -> FrontendConfig:
     return FrontendConfig(cors_origins=list(origins))
 
 
-async def test_a_preflight_needs_no_key_and_allows_what_it_asks_for(tmp_path: Any) -> None:
+async def test_preflight_needs_no_key_and_allows_the_requested_headers(tmp_path: Any) -> None:
     keys = tmp_path / "keys"
     keys.write_text("0" * 64)
     guarded = FrontendConfig(cors_origins=[APP], api_keys_file=str(keys))
@@ -38,7 +38,7 @@ async def test_a_preflight_needs_no_key_and_allows_what_it_asks_for(tmp_path: An
             assert headers["vary"] == "origin"
 
 
-async def test_a_preflight_of_a_foreign_page_allows_nothing() -> None:
+async def test_preflight_of_a_foreign_page_allows_nothing() -> None:
     async with serving(config=config(APP)) as served, ClientSession(served.url) as http:
         response = await http.options("/v1/messages", headers={**PREFLIGHT, "origin": EVIL})
         assert response.status == 405
@@ -48,7 +48,7 @@ async def test_a_preflight_of_a_foreign_page_allows_nothing() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("origins", "allowed"), [((APP,), APP), (("*",), "*"), (("HTTPS://App.Example/",), APP)])
-async def test_answers_to_a_page_may_be_read(origins: tuple[str, ...], allowed: str, stream: bool) -> None:
+async def test_page_may_read_answers(origins: tuple[str, ...], allowed: str, stream: bool) -> None:
     async with serving(config=config(*origins)) as served, ClientSession(served.url) as http:
         good = await http.post("/v1/messages", json={**ASK, "stream": stream}, headers={"origin": APP})
         bad = await http.post("/v1/messages", json={}, headers={"origin": APP})
@@ -62,7 +62,7 @@ async def test_answers_to_a_page_may_be_read(origins: tuple[str, ...], allowed: 
         await good.read()
 
 
-async def test_a_foreign_page_cannot_use_a_server_without_keys() -> None:
+async def test_foreign_page_cannot_use_a_server_without_keys() -> None:
     """text/plain needs no preflight: without this, any page could have a local model run its prompts."""
     async with serving() as served, ClientSession(served.url) as http:
         headers = {"origin": EVIL, "content-type": "text/plain"}
@@ -92,7 +92,7 @@ async def test_a_foreign_page_cannot_use_a_server_without_keys() -> None:
         ((APP,), False, APP + ".evil.example", False),
     ],
 )
-def test_whose_posts_are_taken(origins: tuple[str, ...], guarded: bool, origin: str, fine: bool) -> None:
+def test_post_is_accepted_by_origin(origins: tuple[str, ...], guarded: bool, origin: str, fine: bool) -> None:
     cors = Cors(origins, guarded=guarded)
     headers = {"origin": origin, "host": "here:1"}
     if fine:
@@ -109,7 +109,7 @@ REBOUND = "rebound.example"
 
 @pytest.mark.parametrize("port", ["", ":80", ":8000"])
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/models", "/nothing"])
-async def test_a_name_that_was_made_to_resolve_to_this_server(path: str, port: str) -> None:
+async def test_rebound_host_name_is_refused(path: str, port: str) -> None:
     """For the browser, the page and this server are of one origin: it sends and reads whatever the page asks for."""
     async with serving() as served, ClientSession(served.url) as http:
         host = REBOUND + port
@@ -135,7 +135,7 @@ async def test_localhost_and_addresses_are_always_allowed(host: str) -> None:
             assert (await http.post(f"{served.url}/v1/messages", json=ASK, headers={"host": name})).status == 200
 
 
-async def test_keys_need_no_host_names_unless_they_are_set(tmp_path: Any) -> None:
+async def test_server_with_keys_checks_only_configured_host_names(tmp_path: Any) -> None:
     keys = tmp_path / "keys"
     keys.write_text("0" * 64)
     for allowed, status in (([], 401), (["llm.example"], 403), (["*"], 401), ([REBOUND], 401)):
@@ -144,7 +144,7 @@ async def test_keys_need_no_host_names_unless_they_are_set(tmp_path: Any) -> Non
             assert (await http.get("/v1/models", headers={"host": REBOUND})).status == status
 
 
-def test_header_names_that_are_none_are_not_echoed() -> None:
+def test_invalid_header_names_are_not_echoed() -> None:
     cors = Cors([APP], guarded=True)
     asked = {"origin": APP, "access-control-request-method": "POST"}
     answer = cors.preflight("OPTIONS", {**asked, "access-control-request-headers": "a\u00e9"})
@@ -157,6 +157,6 @@ def test_header_names_that_are_none_are_not_echoed() -> None:
     assert cors.preflight("POST", asked) is None
 
 
-def test_nothing_is_exposed_twice() -> None:
+def test_no_header_is_exposed_twice() -> None:
     names = EXPOSED.split(", ")
     assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""The edge as clients meet it: rights and limits of keys, sizes, slow senders, what is no HTTP."""
+"""The edge as clients meet it: rights and limits of keys, sizes, slow senders, malformed HTTP."""
 
 import asyncio
 import hashlib
@@ -44,7 +44,7 @@ def none_open(served: Served) -> bool:
     return not any(served.callers.open_requests.values())
 
 
-async def test_a_stream_holds_its_place_until_it_ends(tmp_path: Path) -> None:
+async def test_stream_counts_as_open_until_it_ends(tmp_path: Path) -> None:
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [text(0, "so"), gate, [finish(1)]])
     async with serving(gateway, guarded(tmp_path, "concurrency=1")) as served, ClientSession(served.url) as http:
@@ -64,7 +64,7 @@ async def test_a_stream_holds_its_place_until_it_ends(tmp_path: Path) -> None:
     assert len(gateway.turns) == 2
 
 
-async def test_a_place_is_free_again_when_the_client_hangs_up(tmp_path: Path) -> None:
+async def test_hangup_frees_the_place(tmp_path: Path) -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
     async with serving(gateway, guarded(tmp_path, "concurrency=1")) as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json=STREAM, headers=KEY)
@@ -74,7 +74,7 @@ async def test_a_place_is_free_again_when_the_client_hangs_up(tmp_path: Path) ->
         assert gateway.turns[0].cancelled == ["hangup"]
 
 
-async def test_a_place_is_free_again_when_the_client_hangs_up_in_prefill(tmp_path: Path) -> None:
+async def test_hangup_in_prefill_frees_the_place(tmp_path: Path) -> None:
     gateway = FakeGateway()
     gateway.hold = asyncio.Event()
     async with serving(gateway, guarded(tmp_path, "concurrency=1")) as served:
@@ -91,7 +91,7 @@ async def test_a_place_is_free_again_when_the_client_hangs_up_in_prefill(tmp_pat
         await eventually(lambda: none_open(served))
 
 
-async def test_a_thousand_requests_of_every_ending_leave_no_place_taken(tmp_path: Path) -> None:
+async def test_every_kind_of_end_frees_the_place(tmp_path: Path) -> None:
     endings = iter(range(10_000))
 
     def steps() -> list[Any]:
@@ -117,7 +117,7 @@ async def test_a_thousand_requests_of_every_ending_leave_no_place_taken(tmp_path
         assert served.callers.open_requests == {"alpha": 0}
 
 
-async def test_requests_a_minute_and_the_headers_that_tell_of_them(tmp_path: Path) -> None:
+async def test_requests_per_minute_are_limited_and_in_headers(tmp_path: Path) -> None:
     async with serving(config=guarded(tmp_path, "rpm=2 tpm=100000")) as served, ClientSession(served.url) as http:
         for left in ("1", "0"):
             response = await http.post("/v1/messages", json=STREAM, headers=KEY)
@@ -139,7 +139,7 @@ async def test_requests_a_minute_and_the_headers_that_tell_of_them(tmp_path: Pat
         assert not [name for name in models.headers if "ratelimit" in name.lower()]
 
 
-async def test_tokens_a_minute(tmp_path: Path) -> None:
+async def test_tokens_per_minute_are_limited(tmp_path: Path) -> None:
     """The first turn costs 656 - 600 cached + 74 = 130 tokens."""
     async with serving(config=guarded(tmp_path, "tpm=120")) as served, ClientSession(served.url) as http:
         await (await http.post("/v1/messages", json=ASK, headers=KEY)).read()
@@ -150,14 +150,14 @@ async def test_tokens_a_minute(tmp_path: Path) -> None:
         assert int(response.headers["retry-after"]) in (5, 6)
 
 
-async def test_limits_for_all_hold_without_keys() -> None:
+async def test_default_limits_hold_without_keys() -> None:
     config = FrontendConfig(key_requests_per_minute=1)
     async with serving(config=config) as served, ClientSession(served.url) as http:
         assert (await http.post("/v1/messages", json=ASK)).status == 200
         assert (await http.post("/v1/messages", json=ASK, headers={"x-api-key": "any"})).status == 429
 
 
-async def test_limits_for_all_hold_for_keys_that_say_nothing(tmp_path: Path) -> None:
+async def test_default_limits_hold_for_keys_without_limits(tmp_path: Path) -> None:
     config = guarded(tmp_path, key_requests_per_minute=1)
     path = Path(config.api_keys_file or "")
     path.write_text(path.read_text() + line("beta", "beta", "rpm=none"))
@@ -167,7 +167,7 @@ async def test_limits_for_all_hold_for_keys_that_say_nothing(tmp_path: Path) -> 
                 assert (await http.post("/v1/messages", json=ASK, headers={"x-api-key": key})).status == status
 
 
-async def test_a_client_of_anthropic_waits_and_tries_again(tmp_path: Path) -> None:
+async def test_anthropic_client_waits_and_retries(tmp_path: Path) -> None:
     async with serving(config=guarded(tmp_path, "rpm=60")) as served:
         client = anthropic.AsyncAnthropic(base_url=served.url, api_key="alpha", max_retries=0)
         ask: Any = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -180,7 +180,7 @@ async def test_a_client_of_anthropic_waits_and_tries_again(tmp_path: Path) -> No
         await client.close()
 
 
-async def test_models_that_a_key_may_not_use(tmp_path: Path) -> None:
+async def test_key_cannot_use_other_models(tmp_path: Path) -> None:
     other = ModelCard("acme/other", max_model_len=9)
     gateway = FakeGateway(cards=[CARD, other])
     async with serving(gateway, guarded(tmp_path, "models=acme/oth*")) as served, ClientSession(served.url) as http:
@@ -203,19 +203,19 @@ async def test_models_that_a_key_may_not_use(tmp_path: Path) -> None:
     assert gateway.counted == []
 
 
-async def test_an_expired_key(tmp_path: Path) -> None:
+async def test_expired_key_is_refused(tmp_path: Path) -> None:
     async with serving(config=guarded(tmp_path, "expires=2020-01-01")) as served, ClientSession(served.url) as http:
         status, kind, message = await error_of(await http.post("/v1/messages", json=ASK, headers=KEY))
         assert (status, kind, message) == (401, "authentication_error", "This API key has expired.")
 
 
-async def test_a_keys_priority_goes_before_what_the_request_says(tmp_path: Path) -> None:
+async def test_priority_of_the_key_overrides_the_request(tmp_path: Path) -> None:
     async with serving(config=guarded(tmp_path, "priority=-5")) as served, ClientSession(served.url) as http:
         await http.post("/v1/messages", json={**ASK, "priority": 99}, headers=KEY)
     assert served.gateway.turns[0].conversation.hints.priority == -5
 
 
-async def test_401_in_openais_words(tmp_path: Path) -> None:
+async def test_401_has_the_texts_of_openai(tmp_path: Path) -> None:
     async with serving(config=guarded(tmp_path)) as served, ClientSession(served.url) as http:
         for path in ("/v1/responses", "/v1/chat/completions", "/v1/completions"):
             for headers, message in (({}, "You didn't provide an API key"), ({"x-api-key": "no"}, "Incorrect API key")):
@@ -283,7 +283,7 @@ TURN = {"role": "user", "content": "x"}
     ids=["messages", "tools", "schema", "deep", "format", "kwargs", "images"],
 )
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"])
-async def test_sizes(ask: dict[str, Any], message: str, path: str) -> None:
+async def test_conversation_over_a_limit_is_refused(ask: dict[str, Any], message: str, path: str) -> None:
     config = FrontendConfig(max_messages=10, max_tools=3, max_media=2, max_nesting=6)
     async with serving(config=config) as served, ClientSession(served.url) as http:
         response = await http.post(path, json={**ASK, **ask})
@@ -301,7 +301,7 @@ async def test_media_in_results_count() -> None:
         assert (status, message) == (400, "The request has 2 images and documents; the maximum is 1.")
 
 
-async def test_a_head_that_does_not_come_closes_the_connection() -> None:
+async def test_connection_without_a_head_is_closed() -> None:
     async with serving(config=FrontendConfig(head_timeout_s=0.2)) as served:
         for beginning in (b"", b"GET /live HTTP/1.1\r\nHost: localhost\r\nX-Slow: "):
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -311,7 +311,7 @@ async def test_a_head_that_does_not_come_closes_the_connection() -> None:
             writer.close()
 
 
-async def test_a_connection_that_has_asked_once_may_be_idle() -> None:
+async def test_connection_may_be_idle_after_a_request() -> None:
     async with serving(config=FrontendConfig(head_timeout_s=2.0)) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         late, waiter = await asyncio.open_connection("127.0.0.1", served.port)
@@ -325,7 +325,7 @@ async def test_a_connection_that_has_asked_once_may_be_idle() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/tokenize"])
-async def test_a_body_that_does_not_come_is_408(path: str) -> None:
+async def test_missing_body_is_a_408(path: str) -> None:
     async with serving(config=FrontendConfig(body_timeout_s=0.2)) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
@@ -343,7 +343,7 @@ async def test_a_body_that_does_not_come_is_408(path: str) -> None:
 
 
 @pytest.mark.parametrize("nonsense", [b"garbage\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
-async def test_what_is_no_http_gets_an_error_that_clients_read(nonsense: bytes) -> None:
+async def test_malformed_http_gets_an_error_in_our_form(nonsense: bytes) -> None:
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(nonsense)
@@ -360,7 +360,7 @@ async def test_what_is_no_http_gets_an_error_that_clients_read(nonsense: bytes) 
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/nothing"])
-async def test_an_expectation_that_nobody_knows(path: str) -> None:
+async def test_unknown_expect_is_refused_in_our_form(path: str) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.post(path, json=ASK, headers={"expect": "miracles"})
         assert response.status == 417
@@ -381,7 +381,7 @@ async def test_an_expectation_that_nobody_knows(path: str) -> None:
         ("OPTIONS", "/v1/messages", 405),
     ],
 )
-async def test_every_answer_has_ids_and_says_what_it_is(method: str, path: str, status: int) -> None:
+async def test_every_answer_has_ids_and_a_content_type(method: str, path: str, status: int) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.request(method, path, headers={"x-request-id": "mine-1"})
         assert response.status == status
@@ -408,7 +408,7 @@ async def test_every_answer_has_ids_and_says_what_it_is(method: str, path: str, 
         ("POST", "/v1/complete"),
     ],
 )
-async def test_what_of_anthropics_api_is_not_served(method: str, path: str) -> None:
+async def test_unserved_paths_of_anthropic_are_404(method: str, path: str) -> None:
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.request(method, path)
         document = await response.json()
@@ -417,7 +417,7 @@ async def test_what_of_anthropics_api_is_not_served(method: str, path: str) -> N
         assert document["request_id"] == response.headers["request-id"]
 
 
-async def test_batches_are_refused_as_the_sdk_says_it() -> None:
+async def test_batches_are_refused_in_the_form_of_the_sdk() -> None:
     async with serving() as served:
         client = anthropic.AsyncAnthropic(base_url=served.url, api_key="k", max_retries=0)
         with pytest.raises(anthropic.NotFoundError):

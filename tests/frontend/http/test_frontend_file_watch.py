@@ -10,7 +10,7 @@ from services.frontend.http.file_watch import FileWatch
 from tests.frontend.frontend_fakes import log_into
 
 
-def test_each_change_is_seen_once(tmp_path: Path) -> None:
+def test_each_change_is_noticed_once(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     calls: list[str] = []
     lines: list[MutableMapping[str, Any]] = []
@@ -28,7 +28,7 @@ def test_each_change_is_seen_once(tmp_path: Path) -> None:
     assert [line["event"] for line in lines] == ["file.reloaded"] * 2
 
 
-def test_a_link_that_comes_to_point_elsewhere(tmp_path: Path) -> None:
+def test_changed_link_target_is_noticed(tmp_path: Path) -> None:
     """How Kubernetes changes a mounted secret."""
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
@@ -44,7 +44,7 @@ def test_a_link_that_comes_to_point_elsewhere(tmp_path: Path) -> None:
     assert calls == ["new"]
 
 
-def test_what_cannot_be_taken_up_is_logged_and_tried_at_the_next_change(tmp_path: Path) -> None:
+def test_failed_reload_is_logged_and_tried_at_the_next_change(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     lines: list[MutableMapping[str, Any]] = []
     path.write_text("one")
@@ -69,7 +69,7 @@ def test_what_cannot_be_taken_up_is_logged_and_tried_at_the_next_change(tmp_path
     assert lines[0]["error"] == "no keys"
 
 
-def test_a_file_that_is_replaced_in_two_steps_is_read_once(tmp_path: Path) -> None:
+def test_file_that_is_replaced_in_two_steps_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("one")
     calls: list[bool] = []
@@ -87,7 +87,7 @@ def test_a_file_that_is_replaced_in_two_steps_is_read_once(tmp_path: Path) -> No
     assert calls == [True, False]
 
 
-async def test_it_looks_by_itself(tmp_path: Path) -> None:
+async def test_watch_polls_while_the_application_runs(tmp_path: Path) -> None:
     path, seen = tmp_path / "keys", asyncio.Event()
     path.write_text("one")
     watch = FileWatch([str(path)], seen.set, log_into([]), interval_s=0.01)

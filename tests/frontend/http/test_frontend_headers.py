@@ -1,4 +1,4 @@
-"""Header values that are no UTF-8: any byte may stand there (RFC 9110, 5.5), and none of them may do harm."""
+"""Header values that are not UTF-8: any byte may stand there (RFC 9110, 5.5), and none of them may do harm."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def post(served: Served, path: str, header: bytes) -> tuple[int, dict[str,
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("name", ["user-agent", "x-session-affinity", "x-claude-code-session-id", "x-request-id"])
-async def test_who_asks_may_be_spelled_in_any_bytes(path: str, name: str) -> None:
+async def test_header_values_may_have_any_bytes(path: str, name: str) -> None:
     async with serving() as served:
         status, headers, document = await post(served, path, f"{name}: ".encode() + b"a\xff \xc3\xa9 \xed\xa0\x80b")
         conversation = served.gateway.turns[0].conversation
@@ -48,7 +48,7 @@ async def test_who_asks_may_be_spelled_in_any_bytes(path: str, name: str) -> Non
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize(("header", "status"), [(b"content-encoding: \xff", 400), (b"origin: https://\xff", 403)])
-async def test_what_is_refused_in_words_of_the_client_is_answered(path: str, header: bytes, status: int) -> None:
+async def test_refusal_with_surrogates_is_answered(path: str, header: bytes, status: int) -> None:
     async with serving(config=FrontendConfig(cors_origins=["https://a.example"])) as served:
         answered, headers, document = await post(served, path, header)
     assert (answered, document["error"]["message"] != "") == (status, True)

@@ -18,12 +18,12 @@ def only(text: str, defaults: Limits = NONE) -> Key:
     return key
 
 
-def test_a_line_of_old() -> None:
+def test_line_needs_no_options() -> None:
     assert only(f"team-a:{DIGEST}") == Key("team-a", bytes.fromhex(DIGEST))
     assert only(f"  {DIGEST.upper()}  ").name == DIGEST[:8]
 
 
-def test_every_option() -> None:
+def test_every_option_is_parsed() -> None:
     key = only(f"ci:{DIGEST}  concurrency=4 rpm=60\ttpm=90000 models=small-*,coder expires=2027-01-31 priority=-3")
     assert key.limits == Limits(4, 60, 90000)
     assert key.models == ("small-*", "coder")
@@ -39,11 +39,11 @@ def test_every_option() -> None:
         ("2027-01-31T18:00", datetime(2027, 1, 31, 18, tzinfo=UTC)),
     ],
 )
-def test_when_a_key_ends(text: str, moment: datetime) -> None:
+def test_expiry_is_parsed(text: str, moment: datetime) -> None:
     assert only(f"{DIGEST} expires={text}").expires == moment.timestamp()
 
 
-def test_defaults_hold_until_a_line_says_otherwise() -> None:
+def test_line_overrides_defaults() -> None:
     defaults = Limits(8, 100, 1000)
     assert only(DIGEST, defaults).limits == defaults
     assert only(f"{DIGEST} rpm=7 tpm=none", defaults).limits == Limits(8, 7, None)
@@ -62,13 +62,13 @@ def test_defaults_hold_until_a_line_says_otherwise() -> None:
         ("priority=high", "priority=high: a whole number"),
     ],
 )
-def test_what_a_line_must_not_say(options: str, reason: str) -> None:
+def test_invalid_option_is_refused_with_its_line(options: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r"^keys:2: ") as caught:
         parse_keys(f"# keys\nci:{DIGEST} {options}", "keys", NONE)
     assert reason in str(caught.value)
 
 
-def test_keys_of_one_holder_share_an_allowance_and_so_agree_on_it() -> None:
+def test_keys_of_one_holder_have_equal_limits() -> None:
     assert len(parse_keys(f"ci:{DIGEST} rpm=5\nci:{OTHER} rpm=5 expires=2027-01-31", "keys", NONE)) == 2
     with pytest.raises(ValueError, match="the lines of ci have different limits"):
         parse_keys(f"ci:{DIGEST} rpm=5\nci:{OTHER} rpm=6", "keys", NONE)
@@ -78,7 +78,7 @@ def test_keys_of_one_holder_share_an_allowance_and_so_agree_on_it() -> None:
     ("patterns", "allowed"),
     [("", True), ("acme/coder", True), ("acme/*", True), ("alias-?", True), ("coder", False), ("ACME/*", False)],
 )
-def test_models_by_any_of_their_names(patterns: str, allowed: bool) -> None:
+def test_model_is_allowed_by_any_of_its_names(patterns: str, allowed: bool) -> None:
     card = ModelCard("acme/coder", aliases=["alias-1"])
     key = only(f"{DIGEST} models={patterns}" if patterns else DIGEST)
     assert key.allows(card) is allowed

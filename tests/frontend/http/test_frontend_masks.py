@@ -1,4 +1,4 @@
-"""WebSocket clients that do not mask their frames, and text that is no UTF-8, byte for byte."""
+"""WebSocket clients that do not mask their frames, and text that is not UTF-8, byte for byte."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_masked_frames_pass_in_any_pieces(size: int, step: int) -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 5, 1000])
 @pytest.mark.parametrize("size", [0, 125, 200, 70_000])
-def test_an_unmasked_frame_is_seen_wherever_it_begins(size: int, step: int) -> None:
+def test_unmasked_frame_is_found_at_any_position(size: int, step: int) -> None:
     reader, calls = Reader(), list[str]()
     check = MaskedFrames(reader, lambda: calls.append("unmasked"))
     before = frame(b"x" * size)
@@ -60,7 +60,7 @@ def test_an_unmasked_frame_is_seen_wherever_it_begins(size: int, step: int) -> N
     ids=["text", "ping", "bytewise", "long"],
 )
 @pytest.mark.parametrize("together", [False, True])
-async def test_an_unmasked_frame_ends_the_connection(pieces: list[bytes], together: bool) -> None:
+async def test_unmasked_frame_ends_the_connection(pieces: list[bytes], together: bool) -> None:
     async with serving() as served:
         socket = await RawSocket.open(served.port, b"".join(pieces) if together else b"")
         if not together:
@@ -68,7 +68,7 @@ async def test_an_unmasked_frame_ends_the_connection(pieces: list[bytes], togeth
         assert await socket.receive() == 1002
 
 
-async def test_a_connection_serves_until_its_first_unmasked_frame() -> None:
+async def test_connection_serves_until_its_first_unmasked_frame() -> None:
     async with serving() as served:
         socket = await RawSocket.open(served.port)
         for _ in range(3):
@@ -79,14 +79,14 @@ async def test_a_connection_serves_until_its_first_unmasked_frame() -> None:
 
 
 @pytest.mark.parametrize("text", [b'{"type":"\xff"}', b'{"type":"\xed\xa0\x80"}', b"\xc0\xaf", SPLIT[:10]])
-async def test_text_that_is_no_utf8_ends_the_connection(text: bytes) -> None:
+async def test_text_that_is_not_utf8_ends_the_connection(text: bytes) -> None:
     async with serving() as served:
         socket = await RawSocket.open(served.port)
         await socket.send(frame(text))
         assert await socket.receive() == 1007
 
 
-async def test_a_character_may_be_split_over_frames() -> None:
+async def test_character_may_be_split_over_frames() -> None:
     async with serving() as served:
         socket = await RawSocket.open(served.port)
         await socket.send(frame(SPLIT[:10], final=False), frame(SPLIT[10:], 0))

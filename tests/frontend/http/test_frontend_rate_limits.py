@@ -39,7 +39,7 @@ def refused(limiter: RateLimiter) -> RateLimited:
     return caught.value
 
 
-def test_a_bucket_fills_in_a_minute(clock: Clock) -> None:
+def test_bucket_fills_in_a_minute(clock: Clock) -> None:
     bucket = TokenBucket(60, clock)
     bucket.take(60)
     assert bucket.wait_s(1) == pytest.approx(1.0)
@@ -55,7 +55,7 @@ def test_a_bucket_fills_in_a_minute(clock: Clock) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 5)), max_size=60), st.integers(1, 20))
-def test_no_window_of_a_minute_gives_more_than_two_sizes(steps: list[tuple[float, int]], size: int) -> None:
+def test_minute_never_yields_more_than_two_sizes(steps: list[tuple[float, int]], size: int) -> None:
     """A full bucket and its refill: never more, however the requests lie."""
     clock = Clock()
     bucket, taken = TokenBucket(size, clock), []
@@ -79,7 +79,7 @@ def test_concurrency_counts_open_requests(clock: Clock) -> None:
     enter(limiter)
 
 
-def test_requests_a_minute(clock: Clock) -> None:
+def test_requests_per_minute_are_limited(clock: Clock) -> None:
     limiter = RateLimiter(Limits(requests_per_minute=2), clock)
     for _ in range(2):
         enter(limiter).close()
@@ -94,7 +94,7 @@ def test_requests_a_minute(clock: Clock) -> None:
     assert rate.reset_s == pytest.approx(60)
 
 
-def test_a_refused_request_costs_nothing(clock: Clock) -> None:
+def test_refused_request_costs_nothing(clock: Clock) -> None:
     limiter = RateLimiter(Limits(concurrency=1, requests_per_minute=2), clock)
     request = enter(limiter)
     for _ in range(5):
@@ -103,7 +103,7 @@ def test_a_refused_request_costs_nothing(clock: Clock) -> None:
     enter(limiter)
 
 
-def test_tokens_are_charged_afterwards_and_debts_delay_further_requests(clock: Clock) -> None:
+def test_tokens_are_charged_afterwards_and_debt_delays_requests(clock: Clock) -> None:
     limiter = RateLimiter(Limits(tokens_per_minute=600), clock)
     enter(limiter)
     limiter.spend(900)
@@ -115,7 +115,7 @@ def test_tokens_are_charged_afterwards_and_debts_delay_further_requests(clock: C
     enter(limiter)
 
 
-def test_counting_has_a_rate_of_its_own(clock: Clock) -> None:
+def test_counting_has_its_own_rate(clock: Clock) -> None:
     limiter = RateLimiter(Limits(requests_per_minute=1), clock)
     limiter.count()
     with pytest.raises(RateLimited, match="1 counting requests per minute"):
@@ -123,7 +123,7 @@ def test_counting_has_a_rate_of_its_own(clock: Clock) -> None:
     enter(limiter)
 
 
-def test_other_limits_keep_what_was_used(clock: Clock) -> None:
+def test_changed_limits_keep_the_usage(clock: Clock) -> None:
     limiter = RateLimiter(Limits(requests_per_minute=10), clock)
     requests = [enter(limiter) for _ in range(10)]
     limiter.change(Limits(requests_per_minute=12))
@@ -135,7 +135,7 @@ def test_other_limits_keep_what_was_used(clock: Clock) -> None:
     assert limiter.open == len(requests)
 
 
-def test_headers_of_both_apis() -> None:
+def test_rate_headers_have_the_form_of_the_api() -> None:
     rates = {"requests": Rate(60, 41, 19.0), "tokens": Rate(1000, 0, 75.5)}
     assert rate_headers(rates, "anthropic", 1_800_000_000.0) == {
         "anthropic-ratelimit-requests-limit": "60",
@@ -168,5 +168,5 @@ def test_headers_of_both_apis() -> None:
         (359.7, "6m0s"),
     ],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_duration_has_the_form_of_openai(seconds: float, text: str) -> None:
     assert duration(seconds) == text

@@ -64,8 +64,8 @@ REFUSED: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("request_", REFUSED.values(), ids=REFUSED)
-async def test_a_request_with_two_readings_has_none(request_: bytes) -> None:
-    """One 400, then the connection is closed: nothing behind it is read as a request."""
+async def test_ambiguous_request_is_refused(request_: bytes) -> None:
+    """One 400, then the connection is closed: nothing after it is read as a request."""
     async with serving() as served:
         answers = await answers_to(served.port, request_ + HIDDEN)
         assert [answer.status for answer in answers] == [400]
@@ -73,7 +73,7 @@ async def test_a_request_with_two_readings_has_none(request_: bytes) -> None:
     assert served.gateway.turns == []
 
 
-async def test_requests_behind_each_other_get_their_own_answers() -> None:
+async def test_pipelined_requests_get_their_own_answers() -> None:
     bad = post(b'{"model":', path="/v1/chat/completions")
     parts = [get(), post(), bad, post(HIDDEN, path="/nothing"), get("/version", "Content-Length: 5") + b"abcde", get()]
     async with serving() as served:
@@ -84,7 +84,7 @@ async def test_requests_behind_each_other_get_their_own_answers() -> None:
         assert len({answer.headers["request-id"] for answer in [*answers, *many]}) == 506
 
 
-async def test_a_body_that_nobody_read_is_no_request() -> None:
+async def test_unread_body_is_not_parsed_as_a_request() -> None:
     oversized = post(b"", "Content-Length: 70000000", sized=False)
     async with serving() as served:
         assert (await answer_to(served.port, oversized + HIDDEN)).status == 413
@@ -92,7 +92,7 @@ async def test_a_body_that_nobody_read_is_no_request() -> None:
         assert [answer.status for answer in refused] == [404]
 
 
-async def test_chunks_with_long_extensions_and_trailers() -> None:
+async def test_long_chunk_extensions_and_trailers_are_accepted() -> None:
     async with serving() as served:
         for body in (
             chunk(BODY, b";a=" + b"x" * 2_000_000) + END,
@@ -104,7 +104,7 @@ async def test_chunks_with_long_extensions_and_trailers() -> None:
 
 
 @pytest.mark.parametrize("form", ["http://localhost{path}", "http://evil.example{path}", "//evil.example{path}"])
-async def test_absolute_urls_lead_nowhere_else(form: str) -> None:
+async def test_absolute_url_is_served_here(form: str) -> None:
     async with serving() as served:
         answer = await answer_to(served.port, get(form.format(path="/version")))
         assert answer.status == (404 if form.startswith("//") else 200)
@@ -129,7 +129,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("path", ["/v1/models/", "/v1/responses/", "/v1/chat/completions/", "/v1/nothing/"])
-async def test_names_in_paths_stay_names(path: str, name: str) -> None:
+async def test_name_in_a_path_stays_a_name(path: str, name: str) -> None:
     async with serving() as served:
         answer = await answer_to(served.port, get(path + name))
         assert answer.status == 404
@@ -140,7 +140,7 @@ async def test_names_in_paths_stay_names(path: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a\r\nX-Evil: 1\r\n\r\nbody", "*.>", "\x00", "\x1b[31m", "\ud800", "a" * 100_000])
 @pytest.mark.parametrize("path", BODIES)
-async def test_names_of_models_stay_names(path: str, name: str) -> None:
+async def test_model_name_stays_a_name(path: str, name: str) -> None:
     body = json.dumps({**BODIES[path], "model": name}).encode()
     async with serving() as served:
         served.gateway.any_model = True
@@ -180,8 +180,8 @@ async def test_names_of_models_stay_names(path: str, name: str) -> None:
         "raw half",
     ],
 )
-async def test_odd_json(path: str, raw: bytes, status: int) -> None:
-    """Of two members of one name the last one counts, for every API."""
+async def test_unusual_json_has_a_defined_status(path: str, raw: bytes, status: int) -> None:
+    """The last of two members with one name counts, for every API."""
     body = json.dumps(BODIES[path]).encode()[:-1] + b"," + raw + b"}"
     async with serving() as served:
         answer = await answer_to(served.port, post(body, path=path))
@@ -194,7 +194,7 @@ BIG: list[int] = [2**63, 2**64, 10**400, -(2**63) - 1]
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_one_bound_for_the_length_of_answers(path: str) -> None:
+async def test_answer_length_has_one_bound_in_every_api(path: str) -> None:
     name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     async with serving() as served:
 
@@ -214,14 +214,14 @@ async def test_one_bound_for_the_length_of_answers(path: str) -> None:
                 assert (await ask(**{other: number})).status == 400
             for wrong in ({"priority": number}, {"nvext": {"agent_hints": {"osl": number}}}):
                 assert (await ask(**wrong)).status == 400
-            # A seed is no reason for a refusal, but must fit the bus.
+            # A large seed is accepted, but must fit the bus.
             assert (await ask(seed=number)).status == 200
             conversation = served.gateway.turns[-1].conversation
             assert conversation.sampling.seed is not None
             assert -(2**63) <= conversation.sampling.seed < 2**63
 
 
-def test_zstd_that_needs_more_memory_than_a_body_may_have() -> None:
+def test_zstd_with_a_large_window_is_refused() -> None:
     promise = bytes.fromhex("28b52ffd") + b"\xe0" + b"\xff" * 8 + b"\x01\x00\x00"
     with pytest.raises(Exception, match="not valid zstd"):
         decode(promise, "zstd", 1024)

@@ -33,7 +33,7 @@ KIB_PER_IDLE = 64
     ],
     ids=["url", "url without end", "header", "name", "headers"],
 )
-async def test_heads_that_are_too_long(request_: bytes, status: int, message: str) -> None:
+async def test_too_long_heads_are_refused(request_: bytes, status: int, message: str) -> None:
     """Also the guard of what `Connection.handle_error` reads from aiohttp's exceptions."""
     async with serving() as served:
         answer = await answer_to(served.port, request_)
@@ -43,7 +43,7 @@ async def test_heads_that_are_too_long(request_: bytes, status: int, message: st
         assert only.status == status
 
 
-async def test_heads_within_the_limits() -> None:
+async def test_heads_within_the_limits_are_accepted() -> None:
     async with serving() as served:
         assert (await answer_to(served.port, get("/" + "a" * (MAX_URL_BYTES - 1)))).status == 404
         assert (await answer_to(served.port, get("/version", "X: " + "a" * (MAX_HEADER_BYTES - 1)))).status == 200
@@ -63,7 +63,7 @@ async def test_no_key_gets_into_the_log_of_malformed_requests(caplog: pytest.Log
 
 
 async def refused(served: Served, data: bytes, then: bytes = b"") -> Answer:
-    """The answer to a request whose body does not end; `then` is sent again and again until then."""
+    """Returns the answer to a request with an endless body: `then` is sent again and again."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(data)
 
@@ -93,7 +93,7 @@ async def refused(served: Served, data: bytes, then: bytes = b"") -> Answer:
     ],
     ids=["sized", "chunked", "extension", "trailer", "gzip, chunked", "zstd, sized", "expect"],
 )
-async def test_slow_bodies(head: bytes, then: bytes) -> None:
+async def test_slow_body_is_a_408(head: bytes, then: bytes) -> None:
     """The time is that of the whole body: a byte now and then does not prolong it."""
     async with serving(config=FrontendConfig(body_timeout_s=SHORT)) as served:
         answer = await refused(served, head, then)
@@ -102,7 +102,7 @@ async def test_slow_bodies(head: bytes, then: bytes) -> None:
     assert served.gateway.turns == []
 
 
-async def test_no_time_is_counted_behind_the_body() -> None:
+async def test_time_limit_ends_with_the_body() -> None:
     """A body in many pieces that ends in time, and an answer that takes longer than the body may."""
     async with serving(config=FrontendConfig(body_timeout_s=LIMIT_S)) as served:
         pieces = [chunk(BODY[at : at + 7]) for at in range(0, len(BODY), 7)]
@@ -120,7 +120,7 @@ async def test_no_time_is_counted_behind_the_body() -> None:
 @pytest.mark.parametrize(
     "beginning", [b"", b"GET /", b"GET / HTTP/1.1\r\nX: ", b"POST /v1/messages HTTP/1.1\r\nHost: a\r\n"]
 )
-async def test_a_head_is_not_prolonged_by_a_byte_now_and_then(beginning: bytes) -> None:
+async def test_single_bytes_do_not_prolong_the_head(beginning: bytes) -> None:
     async with serving(config=FrontendConfig(head_timeout_s=SHORT)) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(beginning)
@@ -135,8 +135,8 @@ async def test_a_head_is_not_prolonged_by_a_byte_now_and_then(beginning: bytes) 
 
 
 @pytest.mark.slow
-async def test_a_thousand_idle_connections_are_cheap() -> None:
-    """Before the first request and behind it; other clients are served meanwhile."""
+async def test_thousand_idle_connections_are_cheap() -> None:
+    """Before the first request and after it; other clients are served meanwhile."""
     async with serving(config=FrontendConfig(head_timeout_s=3600)) as served, ClientSession(served.url) as http:
         with ExitStack() as stack:
             tracemalloc.start()
@@ -155,7 +155,7 @@ async def test_a_thousand_idle_connections_are_cheap() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/models"])
-async def test_connections_of_an_address_over_the_limit(path: str) -> None:
+async def test_connections_over_the_limit_of_an_address_are_refused(path: str) -> None:
     async with serving(config=FrontendConfig(max_connections_per_address=2)) as served:
         held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
         for reader, writer in held:
@@ -181,7 +181,7 @@ async def test_connections_of_an_address_over_the_limit(path: str) -> None:
         held[0][1].close()
 
 
-async def test_a_connection_over_the_limit_may_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_over_the_limit_may_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.frontend.http.server.REFUSED_TIMEOUT_S", SHORT)
     async with serving(config=FrontendConfig(max_connections_per_address=1)) as served:
         held, holding = await asyncio.open_connection("127.0.0.1", served.port)
@@ -194,7 +194,7 @@ async def test_a_connection_over_the_limit_may_not_wait(monkeypatch: pytest.Monk
         holding.close()
 
 
-async def test_no_limit_by_default() -> None:
+async def test_connections_are_not_limited_by_default() -> None:
     async with serving() as served:
         held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(300)]
         assert (await answer_to(served.port, get())).status == 200
@@ -214,5 +214,5 @@ async def test_no_limit_by_default() -> None:
         (None, ""),
     ],
 )
-def test_the_client_of_an_address(peername: object, client: str) -> None:
+def test_client_is_an_address_or_a_network(peername: object, client: str) -> None:
     assert client_of(peername) == client

@@ -33,7 +33,7 @@ async def until(condition: Callable[[], bool]) -> None:
 # -- silence ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_silent_stream_is_pinged_until_it_speaks_again() -> None:
+async def test_silent_stream_gets_pings() -> None:
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [[BlockStart(0, "text"), Delta(0, 0, "so")], gate, [finish(1)]])
     config = FrontendConfig(ping_interval_s=0.02)
@@ -48,7 +48,7 @@ async def test_a_silent_stream_is_pinged_until_it_speaks_again() -> None:
     assert lines[-3:] == ["event: message_stop", 'data: {"type":"message_stop"}', ""]
 
 
-async def test_pings_come_before_the_first_token_too() -> None:
+async def test_pings_are_sent_before_the_first_token() -> None:
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [gate, [*text(0, "so"), finish(1)]])
     config = FrontendConfig(ping_interval_s=0.02)
@@ -77,7 +77,7 @@ async def test_message_start_does_not_wait_for_the_first_token() -> None:
 
 
 @pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
-async def test_a_hangup_in_prefill_cancels_the_opening(ask: dict[str, Any]) -> None:
+async def test_hangup_in_prefill_cancels_the_opening(ask: dict[str, Any]) -> None:
     gateway = FakeGateway()
     gateway.hold = asyncio.Event()
     async with serving(gateway) as served:
@@ -92,7 +92,7 @@ async def test_a_hangup_in_prefill_cancels_the_opening(ask: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
-async def test_a_hangup_in_decode_cancels_the_turn(ask: dict[str, Any]) -> None:
+async def test_hangup_in_decode_cancels_the_turn(ask: dict[str, Any]) -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
     async with serving(gateway) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -108,7 +108,7 @@ async def test_a_hangup_in_decode_cancels_the_turn(ask: dict[str, Any]) -> None:
     assert served.lines[-1]["outcome"] == "hangup"
 
 
-async def test_a_finished_turn_is_not_cancelled_when_its_client_leaves() -> None:
+async def test_finished_turn_is_not_cancelled_when_its_client_leaves() -> None:
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(request_bytes(STREAM))
@@ -118,7 +118,7 @@ async def test_a_finished_turn_is_not_cancelled_when_its_client_leaves() -> None
     assert served.gateway.turns[0].cancelled == []
 
 
-async def test_one_connection_serves_one_turn_after_the_other() -> None:
+async def test_connection_serves_turns_one_after_the_other() -> None:
     async with serving() as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         for ask in (STREAM, ASK, STREAM):
@@ -164,7 +164,7 @@ def talk(pieces: int, size: int) -> list[Step]:
     ],
     ids=["too long", "too much"],
 )
-async def test_a_slow_reader_is_given_up_alone(config: FrontendConfig, pieces: int, size: int) -> None:
+async def test_slow_reader_is_disconnected_alone(config: FrontendConfig, pieces: int, size: int) -> None:
     scripts: list[list[Step]] = [[*talk(pieces, size), asyncio.Event()], [[*text(0, "undisturbed"), finish(1)]]]
     gateway = FakeGateway(lambda: scripts.pop(0))
     async with serving(gateway, config) as served, ClientSession(served.url) as http:
@@ -182,7 +182,7 @@ async def test_a_slow_reader_is_given_up_alone(config: FrontendConfig, pieces: i
     assert {line["outcome"] for line in served.lines} == {"slow_reader", "stop"}
 
 
-async def test_a_reader_that_catches_up_gets_every_byte() -> None:
+async def test_reader_that_catches_up_gets_every_byte() -> None:
     pieces, size = 200, 16 * 1024
     steps: list[Step] = [*talk(pieces, size), [finish(1)]]
     gateway = FakeGateway(lambda: steps)
@@ -202,7 +202,7 @@ async def test_a_reader_that_catches_up_gets_every_byte() -> None:
     assert gateway.turns[0].cancelled == []
 
 
-# -- the writer itself, over a transport whose reader is played -------------------------------------------------------
+# -- the writer itself, over a transport with a simulated reader -------------------------------------------------------
 
 
 class Transport:
@@ -262,7 +262,7 @@ def writer_of(request: Request, limits: StreamLimits, slow: list[str]) -> SseWri
     return SseWriter(request, request, limits, b"ping\n", on_slow=lambda: slow.append("slow"))  # type: ignore[arg-type]
 
 
-async def test_bytes_go_out_without_waiting_for_the_task(played: Request) -> None:
+async def test_bytes_are_sent_without_waiting_for_the_task(played: Request) -> None:
     writer = writer_of(played, StreamLimits(9, 9, 1 << 20), [])
     writer.write(b"one")
     writer.write(b"")
@@ -274,7 +274,7 @@ async def test_bytes_go_out_without_waiting_for_the_task(played: Request) -> Non
     assert played.transport.written == b"onetwo"
 
 
-async def test_the_head_goes_with_the_first_bytes_and_the_end_with_the_last() -> None:
+async def test_head_and_first_bytes_are_one_write_and_last_bytes_and_end() -> None:
     chunked = Request(chunked=True)
     writer = writer_of(chunked, StreamLimits(9, 9, 1 << 20), [])
     writer.begin(b"first")
@@ -288,7 +288,7 @@ async def test_the_head_goes_with_the_first_bytes_and_the_end_with_the_last() ->
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["http 1.0", "http 1.1"])
-async def test_the_end_waits_behind_a_backlog(chunked: bool) -> None:
+async def test_end_waits_for_the_backlog(chunked: bool) -> None:
     request = Request(chunked=chunked)
     writer = writer_of(request, StreamLimits(9, 9, 1 << 22), [])
     long = bytes(range(256)) * 1024
@@ -318,7 +318,7 @@ def unchunked(body: bytes) -> bytes:
             return data
 
 
-async def test_what_is_longer_than_a_slice_cannot_pass_the_limit(played: Request) -> None:
+async def test_data_longer_than_a_slice_cannot_exceed_the_limit(played: Request) -> None:
     slow: list[str] = []
     writer = writer_of(played, StreamLimits(9, 9, SLICE_BYTES), slow)
     writer.write(b"x" * SLICE_BYTES * 3)
@@ -326,7 +326,7 @@ async def test_what_is_longer_than_a_slice_cannot_pass_the_limit(played: Request
     assert played.transport.written == b"x" * SLICE_BYTES
 
 
-async def test_a_backlog_keeps_its_order_and_its_slices(played: Request) -> None:
+async def test_backlog_keeps_its_order_and_its_slices(played: Request) -> None:
     writer = writer_of(played, StreamLimits(9, 9, 1 << 22), [])
     running = asyncio.create_task(writer.run())
     first = b"a" * (HIGH_WATER_BYTES + 1)
@@ -347,7 +347,7 @@ async def test_a_backlog_keeps_its_order_and_its_slices(played: Request) -> None
     assert played.transport.written == first + b"".join(backlog) + b"z"
 
 
-async def test_slow_progress_is_progress(played: Request) -> None:
+async def test_slow_reader_with_progress_stays_connected(played: Request) -> None:
     slow: list[str] = []
     writer = writer_of(played, StreamLimits(9, 0.04, 1 << 22), slow)
     running = asyncio.create_task(writer.run())
@@ -368,7 +368,7 @@ async def test_slow_progress_is_progress(played: Request) -> None:
         await running
 
 
-async def test_too_large_a_backlog_is_given_up_at_once(played: Request) -> None:
+async def test_too_large_backlog_disconnects_at_once(played: Request) -> None:
     slow: list[str] = []
     writer = writer_of(played, StreamLimits(9, 9, 1000), slow)
     writer.write(b"a" * (HIGH_WATER_BYTES + 1))
@@ -385,7 +385,7 @@ BRIEF = FrontendConfig(request_timeout_s=0.05)
 
 
 @pytest.mark.parametrize("ask", [ASK, STREAM], ids=["document", "stream"])
-async def test_an_opening_that_takes_too_long_is_a_504(ask: dict[str, Any]) -> None:
+async def test_late_opening_is_a_504(ask: dict[str, Any]) -> None:
     gateway = FakeGateway()
     gateway.hold = asyncio.Event()
     async with serving(gateway, BRIEF) as served, ClientSession(served.url) as http:
@@ -396,7 +396,7 @@ async def test_an_opening_that_takes_too_long_is_a_504(ask: dict[str, Any]) -> N
     assert served.lines[-1]["outcome"] == "timed_out"
 
 
-async def test_a_document_that_takes_too_long_is_a_504() -> None:
+async def test_late_document_is_a_504() -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
     async with serving(gateway, BRIEF) as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json=ASK)
@@ -404,7 +404,7 @@ async def test_a_document_that_takes_too_long_is_a_504() -> None:
     assert gateway.turns[0].cancelled[0] == "timeout"
 
 
-async def test_a_stream_that_takes_too_long_ends_with_an_error() -> None:
+async def test_late_stream_ends_with_an_error() -> None:
     gateway = FakeGateway(lambda: [text(0, "so"), asyncio.Event()])
     async with serving(gateway, BRIEF) as served, ClientSession(served.url) as http:
         body = await (await http.post("/v1/messages", json=STREAM)).text()

@@ -44,7 +44,7 @@ class Client:
             return response.status, await response.text()
 
 
-async def test_https(tmp_path: Path) -> None:
+async def test_frontend_serves_https(tmp_path: Path) -> None:
     authority = Authority("one")
     tls = Tls(*authority.write(tmp_path, "server"), None)
     async with serving(tls=tls) as served, Client(served.url, authority) as client:
@@ -56,7 +56,7 @@ async def test_https(tmp_path: Path) -> None:
                 await plain.get(served.url.replace("https", "http"))
 
 
-async def test_a_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> None:
+async def test_new_certificate_holds_for_the_next_connection(tmp_path: Path) -> None:
     old, new = Authority("old"), Authority("new")
     files = old.write(tmp_path, "server")
     tls = Tls(*files, None)
@@ -101,7 +101,7 @@ async def test_clients_must_have_a_certificate_and_probes_need_none(tmp_path: Pa
             await friend.ask()
 
 
-def test_a_key_with_a_password_is_refused_and_not_asked_for(tmp_path: Path) -> None:
+def test_key_with_a_password_is_refused_without_a_prompt(tmp_path: Path) -> None:
     cert_file, key_file = Authority("one").write(tmp_path, "server")
     key = ec.generate_private_key(ec.SECP256R1())
     locked = serialization.BestAvailableEncryption(b"secret")
@@ -110,7 +110,7 @@ def test_a_key_with_a_password_is_refused_and_not_asked_for(tmp_path: Path) -> N
         Tls(cert_file, key_file, None)
 
 
-async def test_the_health_command_asks_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_health_command_uses_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cert_file, key_file = Authority("one").write(tmp_path, "server")
     async with serving(tls=Tls(cert_file, key_file, None)) as served:
         argv = ["health", "frontend", "--ready", f"--port={served.port}"]
@@ -121,7 +121,7 @@ async def test_the_health_command_asks_over_tls(tmp_path: Path, capsys: pytest.C
     assert "https://127.0.0.1" in capsys.readouterr().err
 
 
-def test_what_the_configuration_asks_for(tmp_path: Path) -> None:
+def test_configuration_decides_about_tls(tmp_path: Path) -> None:
     assert Tls.of(FrontendConfig()) is None
     cert_file, key_file = Authority("one").write(tmp_path, "server")
     assert Tls.of(FrontendConfig(tls_cert_file=cert_file, tls_key_file=key_file)) is not None

@@ -36,12 +36,12 @@ def refused(*messages: Json, **fields: Any) -> str:
 
 
 def test_results_precede_the_users_text_in_a_message() -> None:
-    told = read_messages(
+    result = read_messages(
         HI,
         {"role": "assistant", "content": [USE]},
         {"role": "user", "content": [{"type": "text", "text": "and?"}, RESULT]},
     )
-    assert told[2:] == [Message("tool", [Result("t1", [Text("seen")], name="look")]), Message("user", [Text("and?")])]
+    assert result[2:] == [Message("tool", [Result("t1", [Text("seen")], name="look")]), Message("user", [Text("and?")])]
 
 
 def test_messages_of_one_role_stay_separate() -> None:
@@ -183,8 +183,8 @@ def test_blocks_inside_a_result_are_converted() -> None:
             {"type": "browser_state", "tabs": [{"id": 1}]},
         ],
     }
-    told = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
-    assert told[2].parts == [
+    result = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [block]})
+    assert result[2].parts == [
         Result(
             "t1",
             [
@@ -249,7 +249,7 @@ def test_blocks_of_other_servers_tools_become_text() -> None:
 
 
 def test_compaction_replaces_everything_before_it() -> None:
-    told = read_messages(
+    result = read_messages(
         HI,
         {
             "role": "assistant",
@@ -257,7 +257,7 @@ def test_compaction_replaces_everything_before_it() -> None:
         },
         {"role": "user", "content": "more"},
     )
-    assert told == [
+    assert result == [
         Message("user", [Text("Summary.")]),
         Message("assistant", [Text("Go")]),
         Message("user", [Text("more")]),
@@ -265,8 +265,8 @@ def test_compaction_replaces_everything_before_it() -> None:
 
 
 def test_failed_compaction_is_dropped() -> None:
-    told = read_messages(HI, {"role": "assistant", "content": [{"type": "compaction", "content": None}]}, HI)
-    assert [message.role for message in told] == ["user", "user"]
+    result = read_messages(HI, {"role": "assistant", "content": [{"type": "compaction", "content": None}]}, HI)
+    assert [message.role for message in result] == ["user", "user"]
 
 
 def test_tool_changes_are_described_where_they_happen() -> None:
@@ -285,11 +285,11 @@ def test_tool_changes_are_described_where_they_happen() -> None:
     }
     late = {"name": "late", "input_schema": {}, "defer_loading": True}
     body = {"max_tokens": 9, "messages": [HI, change], "tools": [*TOOLS, late]}
-    told = parse(json.dumps(body).encode(), {}).conversation
-    front = [(tool.name, tool.deferred) for tool in told.tools]
+    result = parse(json.dumps(body).encode(), {}).conversation
+    front = [(tool.name, tool.deferred) for tool in result.tools]
     assert front == [("look", False), ("find", False), ("late", True), ("fly", True)]
     fly = {"name": "fly", "description": "", "parameters": {"type": "object"}}
-    assert told.messages[1] == Message(
+    assert result.messages[1] == Message(
         "system",
         [
             Text("Tools changed."),
@@ -317,9 +317,9 @@ def test_returning_tool_keeps_its_place_and_is_described_again() -> None:
         "messages": [HI, changing("tool_removal", "find"), HI, changing("tool_addition", "find"), HI],
         "tools": TOOLS,
     }
-    told = parse(json.dumps(body).encode(), {}).conversation
-    assert [tool.name for tool in told.tools] == ["look", "find"]
-    gone, back = (message for message in told.messages if message.role == "system")
+    result = parse(json.dumps(body).encode(), {}).conversation
+    assert [tool.name for tool in result.tools] == ["look", "find"]
+    gone, back = (message for message in result.messages if message.role == "system")
     assert gone.parts == [Text("From here on the tool `find` is not available any more.")]
     assert isinstance(back.parts[0], Text)
     assert '"name": "find"' in back.parts[0].text
@@ -328,14 +328,14 @@ def test_returning_tool_keeps_its_place_and_is_described_again() -> None:
 def test_known_and_unknown_tools_are_not_described() -> None:
     messages = [HI, changing("tool_addition", "look"), changing("tool_removal", "nope"), HI]
     body = {"max_tokens": 9, "messages": messages, "tools": TOOLS}
-    told = parse(json.dumps(body).encode(), {}).conversation
-    assert [message.role for message in told.messages] == ["user", "user"]
+    result = parse(json.dumps(body).encode(), {}).conversation
+    assert [message.role for message in result.messages] == ["user", "user"]
 
 
 def test_change_stays_when_its_message_is_cleared() -> None:
     messages = [HI, changing("tool_removal", "look", clear_at="next_user_message"), HI]
-    told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": TOOLS}).encode(), {}).conversation
-    assert [message.role for message in told.messages] == ["user", "system", "user"]
+    result = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": TOOLS}).encode(), {}).conversation
+    assert [message.role for message in result.messages] == ["user", "system", "user"]
 
 
 def test_first_added_tools_are_listed_in_the_prompts_head() -> None:
@@ -344,9 +344,9 @@ def test_first_added_tools_are_listed_in_the_prompts_head() -> None:
         "role": "system",
         "content": [{"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}],
     }
-    told = parse(json.dumps({"max_tokens": 9, "messages": [HI, change]}).encode(), {}).conversation
-    assert [(tool.name, tool.deferred) for tool in told.tools] == [("fly", False)]
-    assert [message.role for message in told.messages] == ["user"]
+    result = parse(json.dumps({"max_tokens": 9, "messages": [HI, change]}).encode(), {}).conversation
+    assert [(tool.name, tool.deferred) for tool in result.tools] == [("fly", False)]
+    assert [message.role for message in result.messages] == ["user"]
 
 
 def test_withdrawn_tool_cannot_be_forced() -> None:
@@ -371,9 +371,11 @@ def test_compaction_moves_its_changes_to_the_prompts_head() -> None:
         ],
     }
     messages = [HI, changing("tool_removal", "find"), {"role": "assistant", "content": [block]}, HI]
-    told = parse(json.dumps({"max_tokens": 9, "messages": messages, "tools": [*TOOLS, late]}).encode(), {}).conversation
-    assert [(tool.name, tool.deferred) for tool in told.tools] == [("find", False), ("late", False)]
-    assert [message.role for message in told.messages] == ["user", "user"]
+    result = parse(
+        json.dumps({"max_tokens": 9, "messages": messages, "tools": [*TOOLS, late]}).encode(), {}
+    ).conversation
+    assert [(tool.name, tool.deferred) for tool in result.tools] == [("find", False), ("late", False)]
+    assert [message.role for message in result.messages] == ["user", "user"]
 
 
 def test_results_are_sorted_by_their_calls() -> None:
@@ -383,10 +385,10 @@ def test_results_are_sorted_by_their_calls() -> None:
     def answered(*ids: str) -> Json:
         return {"role": "user", "content": [{**RESULT, "tool_use_id": each} for each in ids]}
 
-    told = read_messages(HI, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c"))
+    result = read_messages(HI, called("b", "a"), answered("a", "b"), called("c", "b", "d"), answered("d", "b", "c"))
     ids = [
         [part.call_id for part in message.parts if isinstance(part, Result)]
-        for message in told
+        for message in result
         if message.role == "tool"
     ]
     assert ids == [["b", "a"], ["c", "b", "d"]]
@@ -467,8 +469,8 @@ def test_invalid_request_is_refused(messages: list[Json], message: str) -> None:
 
 
 def test_calls_without_results_are_accepted() -> None:
-    told = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": "never mind"})
-    assert [message.role for message in told] == ["user", "assistant", "user"]
+    result = read_messages(HI, {"role": "assistant", "content": [USE]}, {"role": "user", "content": "never mind"})
+    assert [message.role for message in result] == ["user", "assistant", "user"]
 
 
 def test_id_may_occur_again_in_a_later_message() -> None:

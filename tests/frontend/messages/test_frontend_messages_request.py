@@ -48,13 +48,13 @@ def test_agent_request_keeps_the_order_of_everything() -> None:
     assert ask.stream
     assert ask.edits is not None
     assert ask.notes == []
-    told = ask.conversation
-    assert told.model == "acme/served-model"
-    assert [text.text for text in told.system] == [
+    result = ask.conversation
+    assert result.model == "acme/served-model"
+    assert [text.text for text in result.system] == [
         "x-anthropic-billing-header: cc_version=2.1.328.b7f; cc_entrypoint=sdk-cli;",
         "You are an agent.",
     ]
-    assert told.messages == [
+    assert result.messages == [
         Message(
             "user",
             [
@@ -98,14 +98,14 @@ def test_agent_request_keeps_the_order_of_everything() -> None:
             ],
         ),
     ]
-    assert [(tool.name, tool.deferred) for tool in told.tools] == [
+    assert [(tool.name, tool.deferred) for tool in result.tools] == [
         ("CronList", True),
         ("Grep", False),
         ("ToolSearch", False),
     ]
-    assert list(told.tools[1].schema) == ["$schema", "type", "properties", "required", "additionalProperties"]
-    assert told.thinking == Thinking("adaptive", effort="high", history="keep")
-    assert told.client == Client("11111111-2222-3333-4444-555555555555", "claude-cli/2.1.328")
+    assert list(result.tools[1].schema) == ["$schema", "type", "properties", "required", "additionalProperties"]
+    assert result.thinking == Thinking("adaptive", effort="high", history="keep")
+    assert result.client == Client("11111111-2222-3333-4444-555555555555", "claude-cli/2.1.328")
 
 
 def test_string_equals_a_text_block() -> None:
@@ -145,7 +145,7 @@ def test_thinking_settings_are_converted(fields: dict[str, Any], expected: Think
 
 
 def test_latest_system_message_sets_the_effort() -> None:
-    told = conversation(
+    result = conversation(
         output_config={"effort": "low"},
         messages=[
             {"role": "user", "content": "hi"},
@@ -153,8 +153,8 @@ def test_latest_system_message_sets_the_effort() -> None:
             {"role": "system", "output_config": {"effort": "xhigh"}},
         ],
     )
-    assert told.thinking.effort == "xhigh"
-    assert len(told.messages) == 2
+    assert result.thinking.effort == "xhigh"
+    assert len(result.messages) == 2
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_tool_choice_is_converted(choice: dict[str, Any], expected: ToolChoice) 
 
 
 def test_sampling_fields_and_extensions_are_read() -> None:
-    told = conversation(
+    result = conversation(
         temperature=1.5,
         top_p=0.9,
         top_k=40,
@@ -189,7 +189,7 @@ def test_sampling_fields_and_extensions_are_read() -> None:
         ignore_eos=True,
         chat_template_kwargs={"enable_thinking": False},
     )
-    assert told.sampling == Sampling(
+    assert result.sampling == Sampling(
         max_tokens=4096,
         min_tokens=3,
         temperature=1.5,
@@ -203,7 +203,7 @@ def test_sampling_fields_and_extensions_are_read() -> None:
         stop=["\n\n", "END"],
         ignore_eos=True,
     )
-    assert told.template_kwargs == {"enable_thinking": False}
+    assert result.template_kwargs == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(
@@ -313,8 +313,8 @@ def test_container_without_code_execution_has_no_effect() -> None:
 
 
 def test_prewarm_generates_no_output() -> None:
-    told = conversation(max_tokens=0, thinking={"type": "enabled", "budget_tokens": 1024})
-    assert told.sampling.max_tokens == 0
+    result = conversation(max_tokens=0, thinking={"type": "enabled", "budget_tokens": 1024})
+    assert result.sampling.max_tokens == 0
 
 
 def test_interleaved_budget_may_exceed_max_tokens() -> None:
@@ -339,7 +339,7 @@ def test_counting_accepts_unsupported_features(field: str) -> None:
 
 
 def test_custom_tools_pass_through() -> None:
-    told = conversation(
+    result = conversation(
         tools=[{**TOOL, "description": "Looks.", "strict": True, "type": "custom", "eager_input_streaming": None}]
     )
-    assert told.tools == [ToolSpec("look", "Looks.", {"type": "object"}, strict=True)]
+    assert result.tools == [ToolSpec("look", "Looks.", {"type": "object"}, strict=True)]

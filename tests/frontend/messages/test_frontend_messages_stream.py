@@ -141,10 +141,10 @@ def test_dispatch_of_indented_arguments_is_one_line() -> None:
         BlockStop(0),
         Finish(FinishReason.STOP, 1, Usage(1, 0, 1)),
     ]
-    told = [
+    result = [
         data for name, data in frames(Case(events, {"dispatch": True}).stream([events])) if name.endswith("dispatch")
     ]
-    assert [data["tool_call_dispatch"]["input"] for data in told] == [{"at": 1.0}]
+    assert [data["tool_call_dispatch"]["input"] for data in result] == [{"at": 1.0}]
 
 
 def test_start_has_the_expected_cached_tokens_and_end_the_exact_number() -> None:

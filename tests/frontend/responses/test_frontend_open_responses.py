@@ -176,8 +176,8 @@ async def test_hosted_tools_do_not_fail_the_request(client: Client, gateway: Fak
 async def test_reasoning_is_also_sent_as_a_summary(client: Client, gateway: FakeGateway) -> None:
     gateway.steps = Model([[*reasoning(0, "Let me think."), *text(1, "Yes."), finish(2)]])
     events = await client.stream(reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"])
-    told = [event["delta"] for event in events if event["type"] == "response.reasoning_summary_text.delta"]
-    assert "".join(told) == "Let me think."
+    result = [event["delta"] for event in events if event["type"] == "response.reasoning_summary_text.delta"]
+    assert "".join(result) == "Let me think."
     thought = events[-1]["response"]["output"][0]
     assert thought["summary"] == [{"type": "summary_text", "text": "Let me think."}]
     assert thought["encrypted_content"] == "c2VhbA"

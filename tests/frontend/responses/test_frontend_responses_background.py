@@ -140,9 +140,9 @@ async def test_cancelling_stops_the_turn(client: Client, served: Served) -> None
     assert (cancelled["id"], cancelled["status"]) == (made["id"], "cancelled")
     assert served.gateway.turns[0].cancelled == ["hangup"]
     # The output so far stays, and followers receive the end.
-    told = [event["item"] for event in await follower if event["type"] == "response.output_item.done"]
-    assert told == cancelled["output"]
-    assert [item["content"][0]["text"] for item in told] == ["So far"]
+    result = [event["item"] for event in await follower if event["type"] == "response.output_item.done"]
+    assert result == cancelled["output"]
+    assert [item["content"][0]["text"] for item in result] == ["So far"]
     for again in (("POST", f"/{made['id']}/cancel"), ("GET", f"/{made['id']}")):
         assert (await client.ask(*again))["status"] == "cancelled"
     assert len(served.responses.background) == 0

@@ -107,7 +107,7 @@ async def test_oversized_response_is_stored_without_its_stream_or_locally(
     assert (await pair.ask_other.refused("GET", f"/{made['id']}?stream=true"))["param"] == "stream"
     assert await pair.ask_one.stream("GET", f"/{made['id']}?stream=true") == events
     alone = await pair.ask_one.create(input="y" * 7_500_000)
-    await pair.one.responses.store.settled()
+    await pair.one.responses.store.wait_for_writes()
     monkeypatch.setattr(store, "WAITS_S", ())
     await pair.ask_other.refused("GET", f"/{alone['id']}", 404)
     assert await pair.ask_one.ask("GET", f"/{alone['id']}") == alone

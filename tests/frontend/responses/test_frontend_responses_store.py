@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
-from services.frontend.apis.responses.state.input_items import Page, listed, page_of
+from services.frontend.apis.responses.state.input_items import Page, list_page, page_of
 from services.frontend.apis.responses.state.keep import EventPacker, unpack_events
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
@@ -179,7 +179,7 @@ def test_records_and_streams_survive_encoding() -> None:
     packer = EventPacker()
     for piece in (b"event: x\n", b"data: {}\n\n"):
         packer.add(piece)
-    full = record("a", "b", tenant="t", events=packer.packed(), background=True, owner="o")
+    full = record("a", "b", tenant="t", events=packer.pack(), background=True, owner="o")
     back = decode(msgspec.json.encode(full))
     assert back == full
     assert back is not None
@@ -200,10 +200,10 @@ def test_long_stream_is_stored_compressed_and_complete() -> None:
     tracemalloc.stop()
     stream = b"".join(map(event, numbers))
     assert held < len(stream) / 4
-    assert unpack_events(packer.packed()) == stream
-    assert unpack_events(packer.packed()) == stream
-    assert len(packer.packed()) < len(stream) / 8
-    assert EventPacker().packed() == b""
+    assert unpack_events(packer.pack()) == stream
+    assert unpack_events(packer.pack()) == stream
+    assert len(packer.pack()) < len(stream) / 8
+    assert EventPacker().pack() == b""
 
 
 def test_response_of_a_gone_process_is_shown_as_failed() -> None:
@@ -231,15 +231,15 @@ def ids(body: bytes) -> list[str]:
 
 def test_lists_have_pages() -> None:
     items = [item(f"i{number}") for number in range(5)]
-    assert ids(listed(items, Page())) == ["i4", "i3", "i2", "i1", "i0"]
-    assert ids(listed(items, Page(limit=2))) == ["i4", "i3", "more"]
-    assert ids(listed(items, Page("i3", 2))) == ["i2", "i1", "more"]
-    assert ids(listed(items, Page("i1", 1, newest_first=False))) == ["i2", "more"]
-    assert ids(listed(items, Page("i3", 1, newest_first=False))) == ["i4"]
-    assert ids(listed(items, Page("i4", newest_first=False))) == []
-    assert ids(listed([], Page())) == []
+    assert ids(list_page(items, Page())) == ["i4", "i3", "i2", "i1", "i0"]
+    assert ids(list_page(items, Page(limit=2))) == ["i4", "i3", "more"]
+    assert ids(list_page(items, Page("i3", 2))) == ["i2", "i1", "more"]
+    assert ids(list_page(items, Page("i1", 1, newest_first=False))) == ["i2", "more"]
+    assert ids(list_page(items, Page("i3", 1, newest_first=False))) == ["i4"]
+    assert ids(list_page(items, Page("i4", newest_first=False))) == []
+    assert ids(list_page([], Page())) == []
     with pytest.raises(Invalid):
-        listed(items, Page("i9"))
+        list_page(items, Page("i9"))
 
 
 def test_repeated_item_is_listed_once() -> None:
@@ -248,7 +248,7 @@ def test_repeated_item_is_listed_once() -> None:
     for newest_first, order in ((False, "123"), (True, "321")):
         found, after = "", None
         for _ in range(3):
-            page = json.loads(listed(items, Page(after, 1, newest_first)))
+            page = json.loads(list_page(items, Page(after, 1, newest_first)))
             found, after = found + page["last_id"], page["last_id"]
         assert (found, page["has_more"]) == (order, False)
 

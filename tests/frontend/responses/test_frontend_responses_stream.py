@@ -200,14 +200,14 @@ def test_cut_built_in_call_is_not_sent() -> None:
 def test_only_complete_valid_calls_are_dispatched_once() -> None:
     case = load(TURNS / "dispatch.json")
     seen = frames(case.stream([[event] for event in case.events]))
-    told = [data for data in seen if data["type"].endswith("_dispatch")]
-    assert [(data["type"], data["output_index"]) for data in told] == [
+    result = [data for data in seen if data["type"].endswith("_dispatch")]
+    assert [(data["type"], data["output_index"]) for data in result] == [
         ("reasoning_dispatch", 0),
         ("tool_call_dispatch", 1),
         ("tool_call_dispatch", 2),
     ]
     done = {data["output_index"]: data["item"] for data in seen if data["type"] == "response.output_item.done"}
-    assert all(data["item"] == done[data["output_index"]] for data in told)
+    assert all(data["item"] == done[data["output_index"]] for data in result)
     assert "_dispatch" not in Case(case.events, case.request).stream([case.events])
 
 

@@ -19,7 +19,7 @@ def served(registry: Registry, name: str, *, max_model_len: int = 1000) -> None:
     registry.receive(Heartbeat("worker", "w1", models=[ModelCard(name, max_model_len=max_model_len)]), 0.0)
 
 
-def test_a_heartbeat_changes_the_catalog() -> None:
+def test_heartbeat_changes_the_catalog() -> None:
     registry = Registry(DEAD_AFTER_S)
     models = catalog(registry)
     with pytest.raises(Unavailable) as starting:
@@ -34,7 +34,7 @@ def test_a_heartbeat_changes_the_catalog() -> None:
     assert models.resolve("m").max_model_len == 700
 
 
-def test_a_process_that_leaves_or_dies_takes_its_model_away() -> None:
+def test_process_that_leaves_or_dies_takes_its_model_away() -> None:
     registry = Registry(DEAD_AFTER_S)
     models = catalog(registry)
     served(registry, "m")

@@ -132,7 +132,7 @@ class Stage:
         return await self.gateway.open(admitted, sink, turn_id=turn_id)
 
     async def open(self, turn_id: str) -> Sink:
-        """Opens a turn, whose first block has begun."""
+        """Opens a turn, and starts its first block."""
         sink, opening = await self.begin(turn_id)
         self.send((turn_id, [Prepared(1, 9, "worker-1", "parser-1"), BlockStart(0, "text")]))
         await opening
@@ -168,7 +168,7 @@ async def test_each_turn_gets_its_own_deltas_in_order(stage: Stage) -> None:
     assert stage.gateway.running == 1
 
 
-async def test_a_sink_is_called_once_and_first_when_its_turn_is_prepared(stage: Stage) -> None:
+async def test_sink_is_opened_once_and_first(stage: Stage) -> None:
     sink = await stage.open("a")
     assert [prepared.worker for prepared in sink.prepared] == ["worker-1"]
     stage.send(("a", [Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))]))
@@ -181,7 +181,7 @@ async def test_a_sink_is_called_once_and_first_when_its_turn_is_prepared(stage: 
     await asyncio.gather(*stage.process.tasks)
 
 
-async def test_what_the_sink_has_is_dropped_also_in_part(stage: Stage) -> None:
+async def test_repeated_events_are_dropped_also_in_part(stage: Stage) -> None:
     sink = await stage.open("a")
     stage.send(("a", [Delta(0, 0, "hel")]))
     stage.send(("a", [Delta(0, 0, "hel")]))
@@ -191,7 +191,7 @@ async def test_what_the_sink_has_is_dropped_also_in_part(stage: Stage) -> None:
     assert stage.replays() == []
 
 
-async def test_a_gap_is_replayed(stage: Stage) -> None:
+async def test_gap_is_replayed(stage: Stage) -> None:
     sink = await stage.open("a")
     stage.send(("a", [Delta(0, 0, "he")]))
     stage.send(("a", [Delta(0, 4, "o")]))
@@ -203,7 +203,7 @@ async def test_a_gap_is_replayed(stage: Stage) -> None:
     assert sink.text == "hello"
 
 
-async def test_a_delta_of_no_open_block_is_dropped(stage: Stage) -> None:
+async def test_delta_without_an_open_block_is_dropped(stage: Stage) -> None:
     sink = await stage.open("a")
     stage.send(("a", [Delta(0, 0, "so"), BlockStop(0, length=2)]))
     stage.send(("a", [Delta(0, 2, "late")]))
@@ -211,7 +211,7 @@ async def test_a_delta_of_no_open_block_is_dropped(stage: Stage) -> None:
     assert sink.text == "so"
 
 
-async def test_events_of_another_attempt_are_ignored_and_their_attempt_is_cancelled_again(
+async def test_events_of_another_attempt_are_ignored_and_cancelled_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway, "CANCEL_AGAIN_S", 0.0)
@@ -225,13 +225,13 @@ async def test_events_of_another_attempt_are_ignored_and_their_attempt_is_cancel
     assert stage.cancels() == [("a", 1), ("a", 1)]
 
 
-async def test_a_cancellation_is_not_repeated_at_once(stage: Stage) -> None:
+async def test_cancellation_is_not_repeated_at_once(stage: Stage) -> None:
     for _ in range(3):
         stage.send(("gone", [Delta(0, 0, "x")]))
     assert stage.cancels() == [("gone", 1)]
 
 
-async def test_before_its_turn_is_prepared_a_delta_is_a_gap(stage: Stage) -> None:
+async def test_delta_before_the_turn_is_prepared_is_a_gap(stage: Stage) -> None:
     sink, opening = await stage.begin("a")
     stage.send(("a", [Delta(0, 0, "early")]))
     assert sink.text == ""
@@ -241,7 +241,7 @@ async def test_before_its_turn_is_prepared_a_delta_is_a_gap(stage: Stage) -> Non
     assert stage.gateway.running == 0
 
 
-async def test_a_failure_of_one_turn_does_not_affect_the_others(stage: Stage) -> None:
+async def test_failure_of_one_turn_does_not_affect_the_others(stage: Stage) -> None:
     one, two = await stage.open("a"), await stage.open("b")
     one.raises = True
     with structlog.testing.capture_logs():
@@ -251,7 +251,7 @@ async def test_a_failure_of_one_turn_does_not_affect_the_others(stage: Stage) ->
     assert [type(event).__name__ for event in one.events] == ["BlockStart", "Failed"]
 
 
-async def test_a_request_that_came_too_late_is_not_tried_again(stage: Stage) -> None:
+async def test_late_request_is_not_tried_again(stage: Stage) -> None:
     _, opening = await stage.begin("a")
     error = ErrorInfo(ErrorKind.TIMED_OUT, "too late", code=DEADLINE_PASSED)
     frame = EventFrame("preprocessor-1", 0, [EventEntry("a", 1, [Failed(error)])])
@@ -263,7 +263,7 @@ async def test_a_request_that_came_too_late_is_not_tried_again(stage: Stage) -> 
     assert stage.gateway.running == 0
 
 
-async def test_a_turn_for_an_alias_goes_to_another_model_where_its_own_drains(stage: Stage) -> None:
+async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage: Stage) -> None:
     def serves(name: str, *, draining: bool = False) -> None:
         card = ModelCard(name, aliases=["coder"])
         for kind in ("preprocessor", "worker", "parser"):

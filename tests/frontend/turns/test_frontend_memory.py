@@ -36,7 +36,7 @@ def traced_bytes() -> int:
 
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("path", STREAMS)
-async def test_a_stream_does_not_keep_its_request_body(path: str) -> None:
+async def test_stream_does_not_keep_its_request_body(path: str) -> None:
     body = json.dumps({"model": MODEL, "stream": True, **STREAMS[path]}).encode()
     gate = asyncio.Event()
 

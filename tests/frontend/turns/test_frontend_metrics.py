@@ -12,7 +12,7 @@ NAME = "turnwire_inter_token_latency_seconds"
 
 
 class Turn:
-    """A turn whose tokens arrive at given times."""
+    """A turn with tokens that arrive at set times."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -29,7 +29,7 @@ class Turn:
         return self.registry.get_sample_value(f"{NAME}_{suffix}", {"model": "m", **labels})
 
 
-def test_single_tokens_are_measured_as_they_came() -> None:
+def test_single_tokens_are_measured_one_by_one() -> None:
     turn = Turn()
     for tokens, at in enumerate((1.0, 1.02, 1.04, 1.33), 1):
         turn.arrived(at, tokens)
@@ -39,7 +39,7 @@ def test_single_tokens_are_measured_as_they_came() -> None:
     assert turn.value("bucket", le="0.3") == 3
 
 
-def test_a_batch_counts_once_for_each_of_its_tokens() -> None:
+def test_batch_counts_once_for_each_of_its_tokens() -> None:
     turn = Turn()
     turn.arrived(1.0, 1)
     turn.arrived(1.02, 2)
@@ -50,7 +50,7 @@ def test_a_batch_counts_once_for_each_of_its_tokens() -> None:
     assert turn.value("bucket", le="0.025") == 51
 
 
-def test_the_first_batch_is_the_time_to_the_first_token() -> None:
+def test_first_batch_is_the_time_to_the_first_token() -> None:
     turn = Turn()
     turn.arrived(1.0, 8)
     turn.arrived(1.02, 9)
@@ -58,14 +58,14 @@ def test_the_first_batch_is_the_time_to_the_first_token() -> None:
     assert turn.registry.get_sample_value("turnwire_time_to_first_token_seconds_sum", {"model": "m"}) == 1.0
 
 
-def test_an_event_without_text_was_made_by_a_token() -> None:
+def test_event_without_text_was_made_by_a_token() -> None:
     turn = Turn()
     turn.arrived(1.0, 0)
     turn.arrived(1.02, 2)
     assert turn.value("count") == 1
 
 
-def test_tokens_that_come_again_are_not_counted_again() -> None:
+def test_repeated_tokens_are_not_counted_again() -> None:
     turn = Turn()
     for tokens, at in ((1, 1.0), (5, 2.0), (3, 2.1), (5, 2.2), (6, 3.0)):
         turn.arrived(at, tokens)
@@ -74,7 +74,7 @@ def test_tokens_that_come_again_are_not_counted_again() -> None:
     assert turn.value("bucket", le="0.75") == 4
 
 
-def test_choices_have_gaps_of_their_own() -> None:
+def test_choices_have_their_own_gaps() -> None:
     turn = Turn()
     for at, tokens in ((1.0, 1), (1.2, 2)):
         turn.arrived(at, tokens)
@@ -83,7 +83,7 @@ def test_choices_have_gaps_of_their_own() -> None:
     assert turn.value("bucket", le="0.1") == 0
 
 
-def test_a_request_that_was_given_up_has_no_outcome_but_its_gaps() -> None:
+def test_abandoned_request_has_its_gaps_measured() -> None:
     turn = Turn()
     for tokens, at in enumerate((1.0, 1.5, 2.0), 1):
         turn.arrived(at, tokens)

@@ -24,8 +24,8 @@ RESPONSE = {"model": MODEL, "stream": True, "store": False, "input": "hi"}
 
 
 class Eager(FakeGateway):
-    """Says that the turn is prepared and plays its first events, as one frame of the bus does it, and keeps whoever
-    opened it waiting until `returns`."""
+    """Reports that the turn is prepared and plays its first events, as one frame of the bus does. Returns from `open`
+    only after `returns`."""
 
     def __init__(self, first: list[TurnEvent]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Eager(FakeGateway):
     ],
     ids=["messages", "chat", "responses"],
 )
-async def test_the_first_events_are_written_before_the_gateway_returns(
+async def test_first_events_are_written_before_the_gateway_returns(
     path: str, ask: dict[str, Any], said: bytes, at_once: bool
 ) -> None:
     gateway = Eager([BlockStart(0, "text"), Delta(0, 0, "so")])
@@ -84,7 +84,7 @@ async def test_the_first_events_are_written_before_the_gateway_returns(
     assert gateway.turns[0].cancelled == []
 
 
-async def test_an_answer_that_comes_whole_is_whole() -> None:
+async def test_answer_that_arrives_at_once_is_complete() -> None:
     gateway = Eager(WHOLE)
     gateway.returns.set()
     async with serving(gateway) as served, ClientSession(served.url) as http:
@@ -94,7 +94,7 @@ async def test_an_answer_that_comes_whole_is_whole() -> None:
     assert [turn.cancelled for turn in gateway.turns] == [[], []]
 
 
-async def test_a_turn_that_fails_before_it_says_anything_is_a_status() -> None:
+async def test_turn_that_fails_before_its_first_block_is_a_status() -> None:
     gateway = Eager([Failed(ErrorInfo(ErrorKind.UNAVAILABLE, "no worker"))])
     gateway.returns.set()
     async with serving(gateway) as served, ClientSession(served.url) as http:
@@ -106,7 +106,7 @@ async def test_a_turn_that_fails_before_it_says_anything_is_a_status() -> None:
     assert served.lines[-1]["outcome"] == "unavailable"
 
 
-async def test_time_that_runs_out_when_the_stream_has_begun_is_told_in_it() -> None:
+async def test_timeout_after_the_start_is_an_event_of_the_stream() -> None:
     gateway = Eager([BlockStart(0, "text"), Delta(0, 0, "so")])
     async with (
         serving(gateway, FrontendConfig(request_timeout_s=0.05)) as served,
@@ -122,7 +122,7 @@ async def test_time_that_runs_out_when_the_stream_has_begun_is_told_in_it() -> N
     assert served.lines[-1]["outcome"] == "timed_out"
 
 
-async def test_a_hangup_when_the_stream_has_begun_cancels_the_opening() -> None:
+async def test_hangup_after_the_start_cancels_the_opening() -> None:
     gateway = Eager([BlockStart(0, "text"), Delta(0, 0, "so")])
     async with serving(gateway) as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json=STREAM)
@@ -134,7 +134,7 @@ async def test_a_hangup_when_the_stream_has_begun_cancels_the_opening() -> None:
 
 
 @pytest.mark.parametrize("eager", [False, True])
-async def test_a_stream_that_cannot_be_begun_is_a_500(monkeypatch: pytest.MonkeyPatch, eager: bool) -> None:
+async def test_stream_that_cannot_start_is_a_500(monkeypatch: pytest.MonkeyPatch, eager: bool) -> None:
     def broken(*_: object) -> bytes:
         raise ZeroDivisionError
 
@@ -153,7 +153,7 @@ async def test_a_stream_that_cannot_be_begun_is_a_500(monkeypatch: pytest.Monkey
         assert gateway.turns[0].cancelled == ["hangup"], "the gateway was not disturbed, and the turn given up"
 
 
-async def test_a_client_that_wants_the_connection_closed_is_told_so() -> None:
+async def test_connection_close_is_confirmed() -> None:
     async with serving() as served, ClientSession(served.url) as http:
         response = await http.post("/v1/messages", json=STREAM, headers={"connection": "close"})
         assert response.headers["connection"] == "close"

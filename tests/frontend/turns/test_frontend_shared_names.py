@@ -43,20 +43,20 @@ def test_frontends_agree_on_a_session_that_none_has_seen() -> None:
 
 
 @given(st.floats(0, 10), st.floats(0, 10))
-def test_a_session_stays_whatever_the_weights_become(before: float, after: float) -> None:
+def test_session_stays_when_weights_change(before: float, after: float) -> None:
     frontend = new()
     first = choices(frontend, [card("v1", before), card("v2")], 20)
     assert choices(frontend, [card("v1", after), card("v2")], 20) == first
 
 
-def test_a_session_leaves_a_model_that_takes_no_turns_and_does_not_return() -> None:
+def test_session_leaves_a_model_that_takes_no_turns_and_does_not_return() -> None:
     frontend, both = new(), [card("v1"), card("v2")]
     assert set(choices(frontend, both, 50)) == {"v1", "v2"}
     assert set(choices(frontend, both[1:], 50)) == {"v2"}
     assert set(choices(frontend, both, 50)) == {"v2"}
 
 
-def test_another_frontend_learns_where_a_session_is() -> None:
+def test_other_frontends_get_notices_of_placements() -> None:
     notices: list[FrontendNotice] = []
     one, other = SharedNames(notices.append), new()
     first = choices(one, [card("v1"), card("v2", 0)], 20)
@@ -67,10 +67,10 @@ def test_another_frontend_learns_where_a_session_is() -> None:
     assert choices(other, [card("v1", 0), card("v2")], 20) == first == ["v1"] * 20
 
 
-def test_a_session_without_an_id_is_known_by_its_first_question() -> None:
+def test_session_without_an_id_is_identified_by_its_first_message() -> None:
     def asked(*texts: str) -> str:
-        turns = [Message("user", [Text(text)]) for text in texts]
-        return placement_key(Conversation(model="coder", messages=turns))
+        messages = [Message("user", [Text(text)]) for text in texts]
+        return placement_key(Conversation(model="coder", messages=messages))
 
     assert asked("fix it") == asked("fix it", "and then?") != asked("explain it")
     assert asked("\ud800"), "a lone surrogate"
@@ -100,7 +100,7 @@ class Bus:
         return {self.catalog.resolve("coder", session(number)).name for number in range(count)}
 
 
-def test_an_alias_leads_to_each_model_and_a_name_to_its_own() -> None:
+def test_alias_reaches_each_model_and_a_name_its_own() -> None:
     bus = Bus(v1=1, v2=1)
     assert bus.served() == {"v1", "v2"}
     assert {bus.catalog.resolve("v1", session(number)).name for number in range(40)} == {"v1"}
@@ -108,7 +108,7 @@ def test_an_alias_leads_to_each_model_and_a_name_to_its_own() -> None:
 
 
 @pytest.mark.parametrize("state", [{"draining": True}, {"leaving": True}])
-def test_a_version_that_drains_or_is_gone_gets_no_turn(state: dict[str, bool]) -> None:
+def test_version_that_drains_or_is_gone_gets_no_turn(state: dict[str, bool]) -> None:
     bus = Bus(v1=1, v2=1)
     bus.beat("v1", **state)
     assert bus.served() == {"v2"}
@@ -116,13 +116,13 @@ def test_a_version_that_drains_or_is_gone_gets_no_turn(state: dict[str, bool]) -
     assert bus.served(1), "both are listed: the turn waits for one of them"
 
 
-def test_a_weight_is_the_mean_of_the_preprocessors() -> None:
+def test_weight_is_the_mean_of_the_preprocessors() -> None:
     bus = Bus(v1=0)
     bus.registry.receive(Heartbeat("preprocessor", "another", models=[card("v1", 1)]), 0.0)
     assert bus.catalog.resolve("v1").weight == 0.5
 
 
-def test_a_shared_alias_is_listed_once() -> None:
+def test_shared_alias_is_listed_once() -> None:
     bus = Bus(v1=1, v2=3)
     found = listing(names(bus.catalog.models()), {})["data"]
     assert [(entry["id"], entry["root"]) for entry in found] == [("v1", "v1"), ("v2", "v2"), ("coder", "v2")]

@@ -47,14 +47,14 @@ async def test_all_are_rendered_before_any_is_written() -> None:
     assert await flushed("", "", "") == ["render a", "render b", "render c", "send a", "send b", "send c"]
 
 
-async def test_trouble_of_one_is_not_that_of_others() -> None:
+async def test_failure_of_one_stream_does_not_affect_others() -> None:
     with structlog.testing.capture_logs() as lines:
         said = await flushed("", "render", "send")
     assert said == ["render a", "render c", "send a", "send b"]
     assert [line["event"] for line in lines] == ["stream.render_failed", "stream.send_failed"]
 
 
-async def test_what_comes_behind_a_flush_waits_for_the_next() -> None:
+async def test_events_after_a_flush_wait_for_the_next() -> None:
     said: list[str] = []
     flusher = Flusher(structlog.get_logger())
     first, second = Stream("a", said), Stream("b", said)
@@ -72,7 +72,7 @@ def pieces(count: int) -> Step:
     return [BlockStart(0, "text"), *(Delta(0, at, "x") for at in range(count))]
 
 
-async def test_deltas_of_a_tick_are_one_event_whichever_frames_they_came_in() -> None:
+async def test_deltas_of_a_tick_are_one_event() -> None:
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [pieces(1), gate])
     async with serving(gateway) as served:
@@ -112,7 +112,7 @@ async def test_head_and_first_events_are_one_segment_and_so_are_last_events_and_
         writer.close()
 
 
-async def test_a_client_of_http_1_0_gets_bytes_without_chunks_until_the_connection_is_closed() -> None:
+async def test_client_of_http_1_0_gets_bytes_without_chunks_until_the_connection_is_closed() -> None:
     gate = asyncio.Event()
     gateway = FakeGateway(lambda: [pieces(2), gate, [finish(1)]])
     async with serving(gateway) as served:
@@ -129,7 +129,7 @@ async def test_a_client_of_http_1_0_gets_bytes_without_chunks_until_the_connecti
     assert body.endswith(b'{"type":"message_stop"}\n\n')
 
 
-async def test_a_stream_whose_error_cannot_be_written_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_without_a_writable_error_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
     fail = MagicMock(side_effect=MemoryError)
     gate = asyncio.Event()
     async with serving(FakeGateway(lambda: [pieces(2), gate, [finish(1)]])) as served:
@@ -146,7 +146,7 @@ async def test_a_stream_whose_error_cannot_be_written_breaks_off(monkeypatch: py
     assert [line["event"] for line in served.lines].count("stream.render_failed") == 1
 
 
-async def test_an_answer_that_cannot_be_stored_still_gets_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answer_that_cannot_be_stored_still_gets_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     body = {"model": "acme/served-model", "input": "hi", "stream": True, "store": True}
     async with serving(FakeGateway(lambda: [pieces(2), [finish(1)]])) as served, ClientSession() as client:
         monkeypatch.setattr(served.responses.store, "put", MagicMock(side_effect=MemoryError))

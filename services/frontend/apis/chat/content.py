@@ -41,8 +41,8 @@ def _part(part: wire.Part | str, path: str) -> Sequence[Text | Media | Reasoning
     if isinstance(part, wire.ImagePart):
         return [_image(part.image_url, f"{path}.image_url")]
     if isinstance(part, wire.VideoPart):
-        return [_located("document", part.video_url, "video")]
-    return [_located("audio", part.audio_url)]
+        return [_linked_media("document", part.video_url, "video")]
+    return [_linked_media("audio", part.audio_url)]
 
 
 def thinking_text(thinking: Any) -> str:
@@ -74,7 +74,7 @@ def _image(image: str | wire.Url, path: str) -> Media:
     return Media("image", media_type=inline[0], size_bytes=image_size(*inline, place))
 
 
-def _located(kind: Literal["document", "audio"], location: str | wire.Url, media_type: str = "") -> Media:
+def _linked_media(kind: Literal["document", "audio"], location: str | wire.Url, media_type: str = "") -> Media:
     url = location if isinstance(location, str) else location.url
     inline = data_url(url)
     if inline is None:

@@ -77,7 +77,7 @@ class MessageReader(CallHistory):
         content: list[Part] = [*content_parts(message.content, f"{path}.content")]
         if message.refusal and not content:
             content = [Text(message.refusal)]
-        return _ordered(thoughts(message, [call.call_id for call in calls]), content, calls)
+        return _merge_parts(thoughts(message, [call.call_id for call in calls]), content, calls)
 
     def _calls_of(self, message: wire.Message, path: str) -> list[Call]:
         calls: list[Call] = []
@@ -136,7 +136,7 @@ def _arguments(raw: Raw, path: str) -> str:
         raise Invalid(f"Invalid '{path}.arguments': {error}", param=f"{path}.arguments") from None
 
 
-def _ordered(thought: Sequence[Thought], content: list[Part], calls: list[Call]) -> list[Part]:
+def _merge_parts(thought: Sequence[Thought], content: list[Part], calls: list[Call]) -> list[Part]:
     def before(call: int | None) -> list[Reasoning]:
         return [item.reasoning for item in thought if item.call == call]
 

@@ -190,7 +190,7 @@ class _Choice(ChoiceRenderer):
             return replace(self._head, choices=choices)
         return replace(self._head, choices=choices, usage=usage)
 
-    def _spliced(self, before: bytes, after: bytes = b"}") -> tuple[bytes, bytes]:
+    def _bytes_around(self, before: bytes, after: bytes = b"}") -> tuple[bytes, bytes]:
         """The bytes of a chunk before and after the text in its delta."""
         return self._frame[0] + before, after + self._frame[1]
 
@@ -222,12 +222,12 @@ class _Choice(ChoiceRenderer):
                 out.append(self._chunk(wire.MessageDelta(content=text), logprobs=_logprobs(tokens)))
             elif text:
                 out.append(self._chunk(wire.MessageDelta(content=text)))
-                self.plain = None if self._shape.logprobs else self._spliced(b'{"content":')
+                self.plain = None if self._shape.logprobs else self._bytes_around(b'{"content":')
         elif block.kind == "tool_use":
             if self._call is not None:
                 self._add(self._call.piece(text), out)
                 around = self._call.plain()
-                self.plain = around and self._spliced(*around)
+                self.plain = around and self._bytes_around(*around)
         elif text:
             self._reasoning(text, out)
 
@@ -274,7 +274,7 @@ class _Choice(ChoiceRenderer):
         else:
             field, delta = b"reasoning_content", wire.MessageDelta(reasoning_content=text)
         if not self._reply.dispatch_reasoning:
-            self.plain = self._spliced(b'{"%b":' % field)
+            self.plain = self._bytes_around(b'{"%b":' % field)
         out.append(self._chunk(delta))
 
     def _stop_reasoning(self, event: BlockStop, out: list[Chunk | ErrorChunk]) -> None:

@@ -70,7 +70,7 @@ def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
             _needs_tools(tools, "tool_choice")
         return ToolChoice(_MODES[choice], parallel=parallel)
     if choice.type == "allowed_tools":
-        return _allowed(choice, tools, parallel)
+        return _allowed_choice(choice, tools, parallel)
     return ToolChoice("tool", _known_tool(_name(choice, "tool_choice"), tools, "tool_choice"), parallel)
 
 
@@ -79,8 +79,8 @@ def legacy(body: wire.Body) -> bool:
     return bool(body.functions) and not body.tools
 
 
-def _first_of_each(found: list[ToolSpec]) -> list[ToolSpec]:
-    return list({tool.name: tool for tool in reversed(found)}.values())[::-1]
+def _first_of_each(specs: list[ToolSpec]) -> list[ToolSpec]:
+    return list({tool.name: tool for tool in reversed(specs)}.values())[::-1]
 
 
 def _tool(tool: wire.Tool, path: str) -> ToolSpec:
@@ -104,7 +104,7 @@ def _function(function: wire.Function) -> ToolSpec:
     return ToolSpec(function.name, function.description or "", function.parameters or {}, strict=function.strict)
 
 
-def _allowed(choice: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool) -> ToolChoice:
+def _allowed_choice(choice: wire.ToolChoice, tools: Sequence[ToolSpec], parallel: bool) -> ToolChoice:
     allowed = choice.allowed_tools
     if allowed is None:
         raise missing_parameter("tool_choice.allowed_tools")

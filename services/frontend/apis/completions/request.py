@@ -77,7 +77,7 @@ def prompts(body: wire.Body) -> list[RawPrompt]:
     ]
 
 
-def echoed(raw_prompts: Sequence[RawPrompt], body: wire.Body) -> list[str]:
+def echo_texts(raw_prompts: Sequence[RawPrompt], body: wire.Body) -> list[str]:
     """The text before each prompt's answer: with `echo` the prompt, else "". Raises Invalid for a prompt of token
     ids."""
     if not body.echo:
@@ -126,7 +126,7 @@ class Completions(Dialect):
         )
         options = request.stream_options
         shape = Shape(
-            echoes=[text for text in echoed(raw_prompts, request) for _ in range(each)],
+            echoes=[text for text in echo_texts(raw_prompts, request) for _ in range(each)],
             prompts=len(raw_prompts),
             logprobs=request.logprobs is not None and not request.return_token_ids,
             include_usage=bool(options and options.include_usage),

@@ -45,8 +45,8 @@ class CompactEdit(Struct, frozen=True):
 
     def request(self, conversation: Conversation) -> Conversation:
         """The conversation that asks for the summary, without a limit of its length."""
-        asked = request_summary(conversation, self.instructions)
-        return replace(asked, sampling=replace(asked.sampling, max_tokens=None))
+        summary_request = request_summary(conversation, self.instructions)
+        return replace(summary_request, sampling=replace(summary_request.sampling, max_tokens=None))
 
 
 class Compaction(Struct, frozen=True):

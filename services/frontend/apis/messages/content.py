@@ -34,7 +34,7 @@ def plain_parts(block: wire.Block | wire.ResultBlock, path: str) -> list[Text | 
         return _document(block, path)
     if isinstance(block, wire.SearchResultBlock):
         body = "\n".join(text.text for text in block.content)
-        return [Text(_headed((("Title", block.title), ("Source", block.source)), body))]
+        return [Text(_with_head((("Title", block.title), ("Source", block.source)), body))]
     return None
 
 
@@ -70,7 +70,7 @@ def _image(block: wire.ImageBlock, path: str) -> Media:
     if isinstance(source, wire.FileSource):
         raise _no_files(path)
     if isinstance(source, wire.UrlSource):
-        return _linked("image", source.url)
+        return _linked_media("image", source.url)
     place = f"{path}.image.source.base64"
     if source.media_type not in IMAGE_TYPES:
         raise Invalid(f"{place}.media_type: {one_of(IMAGE_TYPES)}", param=f"{path}.source.media_type")
@@ -86,12 +86,12 @@ def _document(block: wire.DocumentBlock, path: str) -> list[Text | Media]:
     if isinstance(source, wire.FileSource):
         raise _no_files(path)
     if isinstance(source, wire.UrlSource):
-        return [_linked("document", source.url, block.title)]
+        return [_linked_media("document", source.url, block.title)]
     head = (("Title", block.title), ("Context", block.context))
     if isinstance(source, wire.Base64Source):
         return [_inline_document(source, head, block.title, path)]
     if isinstance(source, wire.PlainSource):
-        return [Text(_headed(head, source.data))]
+        return [Text(_with_head(head, source.data))]
     return _document_blocks(source, head, path)
 
 
@@ -102,7 +102,7 @@ def _inline_document(
     size = base64_size(data)
     if source.media_type.startswith("text/") and size is not None:
         try:
-            return Text(_headed(head, base64.b64decode(data).decode()))
+            return Text(_with_head(head, base64.b64decode(data).decode()))
         except UnicodeDecodeError:
             return Media("document", media_type=source.media_type, size_bytes=size, title=title)
     if source.media_type != PDF and not source.media_type.startswith("text/"):
@@ -113,22 +113,22 @@ def _inline_document(
         place = f"{path}.{kind.lower()}.source.base64.data"
         raise Invalid(f"{place}: The {kind} specified was not valid.", param=f"{path}.source.data")
     text = data if isinstance(data, str) else data.decode()
-    return document(source.media_type, text, size, title, _headed(head, ""))
+    return document(source.media_type, text, size, title, _with_head(head, ""))
 
 
 def _document_blocks(
     source: wire.ContentSource, head: tuple[tuple[str, str | None], ...], path: str
 ) -> list[Text | Media]:
     if isinstance(source.content, str):
-        return [Text(_headed(head, source.content))]
-    title = _headed(head, "")
+        return [Text(_with_head(head, source.content))]
+    title = _with_head(head, "")
     parts: list[Text | Media] = [Text(title)] if title else []
     for index, block in enumerate(source.content):
         parts += plain_parts(block, f"{path}.source.content.{index}") or []
     return parts
 
 
-def _linked(kind: Literal["image", "document"], url: str, title: str | None = None) -> Media:
+def _linked_media(kind: Literal["image", "document"], url: str, title: str | None = None) -> Media:
     """Media by URL. The bytes of a `data:` URL are dropped like other inline bytes."""
     if url[:5].lower() != "data:":
         return Media(kind, url=url, title=title)
@@ -138,7 +138,7 @@ def _linked(kind: Literal["image", "document"], url: str, title: str | None = No
     return Media(kind, media_type=media_type[:MAX_MEDIA_TYPE], size_bytes=size, title=title)
 
 
-def _headed(head: Iterable[tuple[str, str | None]], body: str) -> str:
+def _with_head(head: Iterable[tuple[str, str | None]], body: str) -> str:
     lines = [f"{name}: {value}" for name, value in head if value]
     return "\n".join([*lines, "", body]) if lines else body
 

@@ -48,19 +48,19 @@ def edits_of(management: wire.ContextManagement | None, type: str) -> list[wire.
 
 def thinking_turns(management: wire.ContextManagement | None) -> int | str | None:
     """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises Invalid."""
-    found = edits_of(management, CLEAR_THINKING)
-    return _kept(found[-1].keep) if found else None
+    edits = edits_of(management, CLEAR_THINKING)
+    return _kept(edits[-1].keep) if edits else None
 
 
 def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
     """The edit that clears tool uses, if the request has one. Raises Invalid."""
-    found = edits_of(management, CLEAR_TOOLS)
-    if not found:
+    edits = edits_of(management, CLEAR_TOOLS)
+    if not edits:
         return None
-    _kept_uses(found[0])
-    if found[0].clear_at_least is not None and found[0].clear_at_least.type != "input_tokens":
+    _kept_uses(edits[0])
+    if edits[0].clear_at_least is not None and edits[0].clear_at_least.type != "input_tokens":
         raise invalid_edit(CLEAR_TOOLS, "clear_at_least", "Input should be a number of `input_tokens`")
-    return found[0]
+    return edits[0]
 
 
 def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], int]:
@@ -70,7 +70,7 @@ def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], 
     A tool loop, from one message of the user to the next, counts as one turn.
     """
     out: list[Message] = []
-    seen, thought = 0, False
+    turns, thought = 0, False
     for message in reversed(messages):
         if message.role == "user":
             thought = False
@@ -78,14 +78,14 @@ def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], 
             out.append(message)
             continue
         if not thought:
-            seen, thought = seen + 1, True
-        if seen <= kept:
+            turns, thought = turns + 1, True
+        if turns <= kept:
             out.append(message)
             continue
         parts = [part for part in message.parts if not isinstance(part, Reasoning)]
         if parts:
             out.append(replace(message, parts=parts))
-    return out[::-1], max(seen - kept, 0)
+    return out[::-1], max(turns - kept, 0)
 
 
 async def apply_edits(conversation: Conversation, edits: Edits, count: Count) -> tuple[Conversation, Edits]:
@@ -130,7 +130,7 @@ def _without_tools(messages: list[Message], edit: wire.ContextEdit) -> tuple[lis
     cleared = {call.call_id for call in calls if call.call_id in old & answered and call.name not in excluded}
     inputs = edit.clear_tool_inputs
 
-    def edited(part: Any) -> Any:
+    def edit_part(part: Any) -> Any:
         if isinstance(part, Result) and part.call_id in cleared:
             return replace(part, parts=[Text(CLEARED)])
         if isinstance(part, Call) and part.call_id in cleared and inputs:
@@ -138,7 +138,7 @@ def _without_tools(messages: list[Message], edit: wire.ContextEdit) -> tuple[lis
         return part
 
     changed = [
-        replace(message, parts=[edited(part) for part in message.parts])
+        replace(message, parts=[edit_part(part) for part in message.parts])
         if message.role in ("tool", "assistant")
         else message
         for message in messages

@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid
 from services.frontend.apis.messages import wire
-from services.frontend.apis.shared.decode import MISSING, located, steps_of, tags_of, values_along
+from services.frontend.apis.shared.decode import MISSING, parse_validation_message, steps_of, tags_of, values_along
 from services.frontend.http.errors import ErrorFormat, ErrorReply, json_error
 
 KINDS: dict[ErrorKind, tuple[int, str]] = {
@@ -108,7 +108,7 @@ _CHOICES = {
 
 def explain(body: bytes, message: str) -> Invalid:
     """The native error for a failed validation of `body`."""
-    what, path = located(message)
+    what, path = parse_validation_message(message)
     steps = steps_of(path)
     if not steps and _EXPECTED.match(what):
         return Invalid("The request body must be a JSON object.")
@@ -122,9 +122,9 @@ def explain(body: bytes, message: str) -> Invalid:
     tag = _TAG.match(what)
     if tag and steps and steps[-1] == "type":
         place = ".".join(steps[:-1])
-        found = f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected tags"
+        text = f"{place}: Input tag '{tag[1]}' found using 'type' does not match any of the expected tags"
         tags = ", ".join(f"'{choice}'" for choice in _tags_at(body, steps[:-1]))
-        return Invalid(f"{found}: {tags}" if tags else found, param=f"{place}.type")
+        return Invalid(f"{text}: {tags}" if tags else text, param=f"{place}.type")
     return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
 
 

@@ -202,10 +202,10 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             self._announce(block, wire.ThinkingContent("", "") if thinking else wire.TextContent(""), out)
         if block.kind == "reasoning" and self._omit_thinking:
             return
-        kept = block.kind == "reasoning" and self._reply.dispatch_reasoning
-        if kept:
+        is_repeated = block.kind == "reasoning" and self._reply.dispatch_reasoning
+        if is_repeated:
             self._text.append(text)
-        self.plain = None if kept else (self._head, _END)
+        self.plain = None if is_repeated else (self._head, _END)
         self._started = True
         out.append(self._piece(text))
 
@@ -245,16 +245,16 @@ class MessagesStream(TurnRenderer[Event], Renderer):
     def _send_whole(self, block: BlockStart, text: str, seal: str | None, out: list[Event]) -> None:
         """Sends the whole block in an event of its own, which a client or an operator requested."""
         if block.kind == "reasoning":
-            out.append(wire.ReasoningDispatch(self._indexed(wire.ThinkingContent(text, seal or UNSEALED))))
+            out.append(wire.ReasoningDispatch(self._with_index(wire.ThinkingContent(text, seal or UNSEALED))))
         elif is_json(text, dict[str, Raw]):
             arguments = text.encode()
             if b"\n" in arguments or b"\r" in arguments:
                 # An event is one line; the model may have put line breaks between the tokens of its JSON.
                 arguments = msgspec.json.format(arguments, indent=-1)
             call = replace(_tool_use(block, self._reply), input=Raw(arguments))
-            out.append(wire.ToolCallDispatch(self._indexed(call)))
+            out.append(wire.ToolCallDispatch(self._with_index(call)))
 
-    def _indexed(self, content: wire.ThinkingContent | wire.ToolUseContent) -> dict[str, Any]:
+    def _with_index(self, content: wire.ThinkingContent | wire.ToolUseContent) -> dict[str, Any]:
         return {"index": self._index, "type": content.__struct_config__.tag, **asdict(content)}
 
     def _finish(self, event: Finish, out: list[Event]) -> None:

@@ -130,7 +130,7 @@ def spec(tool: wire.Tool, path: str) -> ToolSpec:
             raise Invalid(f"{path}.custom.name: {pattern}", param=f"{path}.name")
         if tool.input_schema is None:
             raise Invalid(f"{path}.custom.input_schema: Field required", param=f"{path}.input_schema")
-        name, description, schema = tool.name, _described(tool), tool.input_schema
+        name, description, schema = tool.name, _description(tool), tool.input_schema
     else:
         name, description, schema = _built_in(kind, path)
     return ToolSpec(
@@ -173,7 +173,7 @@ def _not_run(names: str) -> Invalid:
     return Invalid(f"tool_choice: this server does not run '{names}', which the choice requires", param="tool_choice")
 
 
-def _described(tool: wire.Tool) -> str:
+def _description(tool: wire.Tool) -> str:
     text = tool.description or ""
     if not tool.input_examples:
         return text
@@ -216,7 +216,7 @@ class ToolSet:
 
         The text is empty for an unknown tool, which may be one of an MCP server, or of an earlier request.
         """
-        spec = self._changed(block, path)
+        spec = self._find_change(block, path)
         if spec is None:
             return []
         if isinstance(block, wire.ToolRemovalBlock):
@@ -236,13 +236,13 @@ class ToolSet:
         self.specs = self._declared
         self._withdrawn.clear()
         for index, block in enumerate(changes):
-            spec = self._changed(block, f"{path}.tool_changes.{index}")
+            spec = self._find_change(block, f"{path}.tool_changes.{index}")
             if spec is not None and isinstance(block, wire.ToolAdditionBlock):
                 self._put(replace(spec, deferred=False))
             elif spec is not None:
                 self.specs = [tool for tool in self.specs if tool.name != spec.name]
 
-    def _changed(self, block: Change, path: str) -> ToolSpec | None:
+    def _find_change(self, block: Change, path: str) -> ToolSpec | None:
         changed = block.tool
         if isinstance(changed, wire.ToolDefinition):
             if (changed.definition.type or CUSTOM).startswith(HOSTED):

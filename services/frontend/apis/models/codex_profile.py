@@ -105,10 +105,10 @@ def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None
         "max_context_window": window,
         "auto_compact_token_limit": None if window is None else compact_at(window),
     }
-    return reprofiled(served, profile)
+    return with_profile(served, profile)
 
 
-def reprofiled(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
+def with_profile(served: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
     """An entry of this server with another profile: one of Codex itself, or None for ours."""
     model_fields = {name: served[name] for name in _SERVED if name in served}
     own: Profile = _OWN if profile is None else {**_OWN, "model_messages": None, **profile, **_HOSTED}
@@ -153,7 +153,9 @@ def profiles_of(document: object) -> dict[str, Profile]:
     return profiles
 
 
-def assigned(profiles: Mapping[str, Profile], slugs: Mapping[str, str], names: Iterable[str]) -> dict[str, Profile]:
+def assign_profiles(
+    profiles: Mapping[str, Profile], slugs: Mapping[str, str], names: Iterable[str]
+) -> dict[str, Profile]:
     """The entries of Codex itself for these names: the entry configured for the name, else the entry with the name,
     else the entry configured for `*`. Raises ValueError for a configured slug without an entry."""
     for slug in slugs.values():

@@ -10,7 +10,7 @@ from aiohttp import web
 from cachetools import LRUCache
 from msgspec import Struct
 
-from services.frontend.apis.models.codex_profile import Profile, assigned, catalogue, profiles_of
+from services.frontend.apis.models.codex_profile import Profile, assign_profiles, catalogue, profiles_of
 from services.frontend.apis.models.documents import Named, entry, listing, names
 from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
 from services.frontend.apis.shared.shared_errors import SHARED
@@ -86,14 +86,14 @@ class ModelRoutes:
         try:
             self._profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
             """Codex' own entries by slug."""
-            assigned(self._profiles, self._slugs, [])
+            assign_profiles(self._profiles, self._slugs, [])
         except ValueError as error:
             raise ValueError(f"{path or 'codex_profiles'}: {error}") from error
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """Every model under each of its names."""
         lifecycles = [*request.query.getall("lifecycle[]", []), *request.query.getall("lifecycle", [])]
-        named = self._named(request)
+        named = self._models_of(request)
         document = listing(named, request.query, lifecycles, self._own(named), self._hosted)
         return _answer(request, document, None if _PAGED & request.query.keys() else self._etag(named))
 
@@ -105,19 +105,19 @@ class ModelRoutes:
 
     async def codex(self, request: web.Request) -> web.StreamResponse:
         """Codex' catalogue of the same models."""
-        named = self._named(request)
+        named = self._models_of(request)
         return _answer(request, catalogue(named, self._own(named)), self._etag(named))
 
     async def add_etag(self, request: web.Request, response: web.StreamResponse) -> None:
         """Signal handler, right before the first byte: sends Codex the ETag of its catalogue."""
         if request.path == "/v1/responses" and response.status == 200:
-            response.headers[MODELS_ETAG] = f'"{self._etag(self._named(request))}"'
+            response.headers[MODELS_ETAG] = f'"{self._etag(self._models_of(request))}"'
 
-    def _named(self, request: web.Request) -> Sequence[Named]:
+    def _models_of(self, request: web.Request) -> Sequence[Named]:
         return names(self._admission.models(request[REQUEST_CONTEXT].caller))
 
     def _own(self, named: Sequence[Named]) -> dict[str, Profile]:
-        return assigned(self._profiles, self._slugs, [name for _, name in named])
+        return assign_profiles(self._profiles, self._slugs, [name for _, name in named])
 
     def _etag(self, named: Sequence[Named]) -> str:
         """The ETag of the whole list and of its catalogue; computed again only when a model has changed."""

@@ -134,10 +134,10 @@ def mend_surrogates(body: bytes) -> bytes:
     Agents cut tool results at a number of UTF-16 units, even inside an emoji. The history then keeps half a pair, and a
     server that refuses it ends the conversation.
     """
-    return _ESCAPE.sub(_mended, body) if b"\\ud" in body or b"\\uD" in body else body
+    return _ESCAPE.sub(_mend_pair, body) if b"\\ud" in body or b"\\uD" in body else body
 
 
-def _mended(match: re.Match[bytes]) -> bytes:
+def _mend_pair(match: re.Match[bytes]) -> bytes:
     first, second = match.group(1), match.group(2)
     if first is None:
         return match.group()
@@ -148,7 +148,7 @@ def _mended(match: re.Match[bytes]) -> bytes:
     return (b"\\ufffd" if low else b"\\u" + first) + (b"\\ufffd" if second else b"")
 
 
-def located(message: str) -> tuple[str, str]:
+def parse_validation_message(message: str) -> tuple[str, str]:
     """The reason and the path (`.messages[0].role`) in the message of a failed validation."""
     match = _AT.match(message)
     return (match["what"], match["path"] or "") if match else (message, "")

@@ -40,7 +40,7 @@ from tests.frontend.turns.hosted.rounds import (
 )
 
 
-async def test_messages_streams_calls_results_and_the_rest_as_one_message() -> None:
+async def test_messages_streams_all_turns_as_one_message() -> None:
     gateway = Rounds(FIRST, LAST)
     async with hosted(gateway) as (served, stub):
         client = anthropic.AsyncAnthropic(base_url=served.url, api_key="any", max_retries=0)
@@ -70,7 +70,7 @@ async def test_messages_streams_calls_results_and_the_rest_as_one_message() -> N
     assert [block["type"] for block in again["content"]] == [block.type for block in answer.content]
 
 
-async def test_the_model_reads_the_same_now_and_when_the_client_sends_it_back() -> None:
+async def test_returned_results_are_rendered_as_new_ones() -> None:
     gateway = Rounds(FIRST, [*search(0, "moon", IDS[1]), *search(1, "sun", IDS[2]), finish(2)], LAST, LAST)
     async with hosted(gateway) as (served, _):
         first = await message(served, body(SEARCH))
@@ -95,7 +95,7 @@ def _call(id: str, query: str) -> Call:
     return Call(id, "web_search", json.dumps({"query": query}))
 
 
-async def test_beside_a_client_call_it_runs_with_the_next_request() -> None:
+async def test_deferred_call_beside_a_client_call_runs_with_the_next_request() -> None:
     gateway = Rounds([*search(0), *call(1, "look", '{"at": "sea"}', call_id=IDS[1]), finish(2)], LAST, LAST)
     async with hosted(gateway) as (served, stub):
         first = await message(served, body(SEARCH, LOOK))
@@ -115,7 +115,7 @@ async def test_beside_a_client_call_it_runs_with_the_next_request() -> None:
     assert gateway.turns_of_last[: len(live)] == live
 
 
-async def test_many_rounds_pause_and_go_on() -> None:
+async def test_many_rounds_pause_and_continue() -> None:
     gateway = Rounds([*search(0), finish(1)], [*search(0, "moon", IDS[1]), finish(1)], LAST)
     async with hosted(gateway, web_max_rounds=2) as (served, _):
         first = await message(served, body(SEARCH))
@@ -152,14 +152,14 @@ async def test_errors_of_calls_are_results() -> None:
     ("answer", "status"),
     [({"error": "unavailable"}, 200), ({"results": 3}, 200), ({}, 500), ({"results": [{"title": "no url"}]}, 200)],
 )
-async def test_an_answer_out_of_the_contract_is_unavailable(answer: dict[str, Any], status: int) -> None:
+async def test_answer_outside_the_contract_is_unavailable(answer: dict[str, Any], status: int) -> None:
     async with hosted(Rounds(FIRST, LAST)) as (served, stub):
         stub.answer, stub.status = answer, status
         shown = await message(served, body(SEARCH))
     assert shown["content"][3]["content"]["error_code"] == "unavailable"
 
 
-async def test_a_provider_that_does_not_answer_is_given_up() -> None:
+async def test_silent_provider_times_out() -> None:
     async with hosted(Rounds(FIRST, LAST), web_timeout_s=0.05) as (served, stub):
         stub.hold = asyncio.Event()
         shown = await message(served, body(SEARCH))
@@ -167,7 +167,7 @@ async def test_a_provider_that_does_not_answer_is_given_up() -> None:
     assert shown["content"][3]["content"]["error_code"] == "unavailable"
 
 
-async def test_a_client_that_hangs_up_ends_the_call() -> None:
+async def test_client_that_hangs_up_ends_the_call() -> None:
     gateway = Rounds(FIRST, LAST)
     async with hosted(gateway) as (served, stub):
         stub.hold = asyncio.Event()
@@ -180,7 +180,7 @@ async def test_a_client_that_hangs_up_ends_the_call() -> None:
     assert len(gateway.turns) == 1
 
 
-async def test_domains_limit_what_is_searched_and_shown() -> None:
+async def test_domains_limit_calls_and_results() -> None:
     async with hosted(Rounds(FIRST, LAST)) as (served, stub):
         location = {"type": "approximate", "city": "Oslo"}
         tool = {**SEARCH, "allowed_domains": ["example.com"], "user_location": location}
@@ -218,14 +218,14 @@ async def test_limits_hold_for_the_whole_answer() -> None:
     assert (first.sampling.max_tokens, second.sampling.max_tokens) == (500, 500 - 74)
 
 
-async def test_results_that_do_not_fit_end_the_answer() -> None:
+async def test_results_over_the_window_end_the_answer() -> None:
     async with hosted(Rounds(FIRST, ContextOverflow("prompt is too long"))) as (served, _):
         answer = await message(served, body(SEARCH))
     assert answer["stop_reason"] == "model_context_window_exceeded"
     assert answer["usage"]["output_tokens"] == 74
 
 
-async def test_a_second_turn_that_fails_is_the_only_end() -> None:
+async def test_failure_of_the_second_turn_is_the_only_end() -> None:
     async with (
         hosted(Rounds(FIRST, Overloaded("no worker"))) as (served, _),
         streamed(served, body(SEARCH)) as response,
@@ -324,7 +324,7 @@ async def test_responses_limits_calls_by_max_tool_calls() -> None:
     assert len(stub.calls) == 1
 
 
-async def test_cached_pages_only_are_not_served() -> None:
+async def test_cached_search_is_refused() -> None:
     gateway = Rounds(LAST)
     tool = {"type": "web_search", "external_web_access": False}
     async with hosted(gateway) as (served, _):
@@ -334,20 +334,20 @@ async def test_cached_pages_only_are_not_served() -> None:
     assert "not available on this server: web_search." in conversation.system[-1].text
 
 
-async def test_ids_of_tokens_are_refused() -> None:
+async def test_token_ids_are_refused() -> None:
     async with hosted(Rounds(LAST)) as (served, _):
         status, answer = await post(served, "/v1/messages", body(SEARCH, return_token_ids=True))
     assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
 
 
-async def test_a_key_is_sent_as_a_bearer_token(tmp_path: Any) -> None:
+async def test_key_is_sent_as_a_bearer_token(tmp_path: Any) -> None:
     (tmp_path / "key").write_text("secret\n")
     async with hosted(Rounds(FIRST, LAST), web_provider_key_file=str(tmp_path / "key")) as (served, stub):
         await message(served, body(SEARCH))
     assert stub.keys == ["Bearer secret"]
 
 
-async def test_chat_answers_with_the_text_behind_the_search() -> None:
+async def test_chat_answers_with_the_text_after_the_search() -> None:
     options = {"user_location": {"type": "approximate", "approximate": {"city": "Oslo"}}}
     request = {"model": MODEL, "messages": [{"role": "user", "content": "?"}], "web_search_options": options}
     gateway = Rounds(FIRST, LAST)

@@ -54,7 +54,7 @@ def config(url: str, **settings: Any) -> FrontendConfig:
     return FrontendConfig(web_provider=url, web_provider_protocol="mcp", web_fetch=True, **given)
 
 
-async def test_its_tools_search_and_fetch(server: str) -> None:
+async def test_tools_of_the_server_search_and_fetch(server: str) -> None:
     provider = provider_of(config(server))
     assert isinstance(provider, McpProvider)
     search, fetch = HostedTool("web_search", allowed_domains=["example.org"]), HostedTool("web_fetch")
@@ -75,19 +75,19 @@ async def test_its_tools_search_and_fetch(server: str) -> None:
         assert caught.value.code == "unavailable"
 
 
-async def test_a_message_searches_with_it(server: str) -> None:
+async def test_message_searches_with_mcp(server: str) -> None:
     async with serving(Rounds(FIRST, LAST), config(server)) as served:
         answer = await message(served, body(SEARCH))
     assert [page["url"] for page in answer["content"][3]["content"]] == ["https://example.org/tides"]
 
 
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
+async def test_missing_server_is_unavailable() -> None:
     async with serving(Rounds(FIRST, LAST), config("http://127.0.0.1:9/mcp")) as served:
         answer = await message(served, body(SEARCH))
     assert answer["content"][3]["content"]["error_code"] == "unavailable"
 
 
-def test_forms_of_results() -> None:
+def test_results_are_found_in_several_forms() -> None:
     page = {"url": "https://e.org/", "name": "N", "snippet": "S", "published": "2026-01-01"}
     source = WebSource("https://e.org/", "N", "S", "2026-01-01")
     assert (

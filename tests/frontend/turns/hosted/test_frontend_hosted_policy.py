@@ -51,11 +51,11 @@ def test_private_addresses_are_refused_unless_allowed(url: str) -> None:
         (PUBLIC + "x" * 2048, "url_too_long"),
     ],
 )
-def test_other_urls(url: str, code: str | None) -> None:
+def test_url_is_checked(url: str, code: str | None) -> None:
     assert refusal(FETCH, url, conversation(url), allow_private=False) == code
 
 
-def test_a_url_must_not_be_the_models_own() -> None:
+def test_url_of_the_model_alone_is_refused() -> None:
     found = Message("tool", [Result("c", [Media("image"), Text(f"see {PUBLIC}")])])
     own = Message("assistant", [Text(f"I read {PUBLIC}")])
     elsewhere = conversation("https://example.org/")
@@ -65,7 +65,7 @@ def test_a_url_must_not_be_the_models_own() -> None:
     assert refusal(FETCH, PUBLIC, Conversation("m", [], system=[Text(PUBLIC)]), allow_private=False) is None
 
 
-def test_queries() -> None:
+def test_query_length_is_limited() -> None:
     assert refusal(SEARCH, "http://127.0.0.1/", conversation(""), allow_private=False) is None
     assert refusal(SEARCH, "x" * 1001, conversation(""), allow_private=False) == "query_too_long"
 
@@ -83,7 +83,7 @@ def test_queries() -> None:
         ("nonsense", ["example.com"], [], False),
     ],
 )
-def test_domains(url: str, allowed: list[str], blocked: list[str], expected: bool) -> None:
+def test_lists_of_domains_permit_urls(url: str, allowed: list[str], blocked: list[str], expected: bool) -> None:
     tool = HostedTool("web_search", allowed_domains=allowed, blocked_domains=blocked)
     assert is_permitted(tool, url) is expected
 

@@ -88,7 +88,7 @@ async def post(served: Served, path: str, body: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["document", "stream"])
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
-async def test_the_note_comes_once_and_is_in_no_prompt(api: Api, stream: bool) -> None:
+async def test_note_is_sent_once_and_is_not_in_prompts(api: Api, stream: bool) -> None:
     async with serving() as served:
         first = [api.image()]
         answer = api.text(await post(served, api.path, api.body(first, stream=stream)))
@@ -108,7 +108,7 @@ async def test_the_note_comes_once_and_is_in_no_prompt(api: Api, stream: bool) -
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
-async def test_a_pdf_is_its_text_in_turns_and_counts(api: Api) -> None:
+async def test_pdf_is_its_text_in_turns_and_counts(api: Api) -> None:
     async with serving() as served:
         ask = [api.pdf(PLAN)]
         assert api.text(await post(served, api.path, api.body(ask))) == HELLO
@@ -122,7 +122,7 @@ async def test_a_pdf_is_its_text_in_turns_and_counts(api: Api) -> None:
         assert len(counted) == 1
 
 
-async def test_a_pdf_in_a_tool_result_as_claude_code_sends_it() -> None:
+async def test_pdf_in_a_tool_result_of_claude_code_is_read() -> None:
     api = APIS[0]
     use = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
     block = api.pdf(PLAN) | {"title": None, "context": "Read by a tool."}
@@ -134,8 +134,8 @@ async def test_a_pdf_in_a_tool_result_as_claude_code_sends_it() -> None:
     assert part.parts == [Text("Read."), Text(f"Context: Read by a tool.\n\n{TEXT}")]
 
 
-async def test_an_image_that_codex_left_out_is_named_to_the_user() -> None:
-    """Codex does not send images to a model whose profile has only text."""
+async def test_image_that_codex_left_out_is_named_to_the_user() -> None:
+    """Codex does not send images to a model with only text in its profile."""
     omitted = {"type": "input_text", "text": "image content omitted because you do not support image input"}
     api = APIS[2]
     async with serving() as served:
@@ -143,7 +143,7 @@ async def test_an_image_that_codex_left_out_is_named_to_the_user() -> None:
         assert served.gateway.turns[0].conversation.messages[0].parts == [Media("image")]
 
 
-async def test_a_chained_response_has_the_note_once() -> None:
+async def test_chained_response_has_the_note_once() -> None:
     api = APIS[2]
     async with serving() as served:
         first = json.loads(await post(served, api.path, api.body([api.image()]) | {"store": True}))
@@ -153,8 +153,8 @@ async def test_a_chained_response_has_the_note_once() -> None:
         assert served.gateway.turns[1].conversation.messages[1].parts == [Text(HELLO)]
 
 
-async def test_a_summary_has_no_note() -> None:
-    """Each of the three compactions; the answer behind one has the note, since its image is still there."""
+async def test_summary_has_no_note() -> None:
+    """Each of the three compactions; the answer after one has the note, since its image is still there."""
     api = APIS[2]
     body = api.body([api.image()])
     async with serving() as served:
@@ -170,15 +170,15 @@ async def test_a_summary_has_no_note() -> None:
             await post(served, api.path, {**body, "input": [summary, {"role": "user", "content": "And?"}]})
             texts = [
                 part.text
-                for turn in served.gateway.turns[-1].conversation.messages
-                for part in turn.parts
+                for message in served.gateway.turns[-1].conversation.messages
+                for part in message.parts
                 if isinstance(part, Text)
             ]
             assert HELLO in texts[0]
             assert "Note from the server" not in "".join(texts)
 
 
-async def test_without_notes_answers_are_the_models_own() -> None:
+async def test_answer_has_no_note_if_notes_are_off() -> None:
     async with serving(config=FrontendConfig(media_notice=False)) as served:
         for api in APIS:
             assert api.text(await post(served, api.path, api.body([api.image()]))) == HELLO

@@ -29,7 +29,7 @@ class Kept:
 
 
 def through(events: list[TurnEvent], *, singly: bool) -> list[TurnEvent]:
-    """The events behind a sink that adds a note."""
+    """Returns the events after a sink that adds a note."""
     kept = Kept()
     sink = NoticeSink(kept, IMAGES)
     for batch in [[event] for event in events] if singly else [events]:
@@ -38,7 +38,7 @@ def through(events: list[TurnEvent], *, singly: bool) -> list[TurnEvent]:
 
 
 @pytest.mark.parametrize("singly", [True, False])
-def test_the_note_ends_the_text_of_a_turn_without_calls(singly: bool) -> None:
+def test_note_ends_the_text_of_a_turn_without_calls(singly: bool) -> None:
     events = [*reasoning(0, "Hm."), *text(1, "I see."), finish(2)]
     *before, stop, end = events
     assert isinstance(stop, BlockStop)
@@ -69,7 +69,7 @@ def test_every_other_turn_is_unchanged(events: list[TurnEvent], singly: bool) ->
     assert through(events, singly=singly) == events
 
 
-def test_a_text_is_shown_while_its_end_is_held() -> None:
+def test_text_is_sent_while_its_end_is_held() -> None:
     kept = Kept()
     sink = NoticeSink(kept, IMAGES)
     sink.opened(Prepared(1, 1))
@@ -87,7 +87,7 @@ def test_a_text_is_shown_while_its_end_is_held() -> None:
 @pytest.mark.parametrize(
     "kinds", [{"image"}, {"document"}, {"audio"}, {"image", "document"}, {"image", "document", "audio"}]
 )
-def test_a_returned_note_is_removed_and_counts(kinds: set[str]) -> None:
+def test_returned_note_is_removed_and_prevents_another(kinds: set[str]) -> None:
     made = Message("assistant", [Reasoning("Hm."), Text("I see. "), Call("c", "Read", "{}")])
     text = notice(kinds)  # type: ignore[arg-type]
     back: list[Part] = [Reasoning("Hm."), Text("I see. " + text), Call("c", "Read", "{}")]
@@ -100,7 +100,7 @@ def test_a_returned_note_is_removed_and_counts(kinds: set[str]) -> None:
     assert conversation.messages[1].parts == back  # others may hold it
 
 
-def test_a_conversation_without_a_note_stays_the_same_object() -> None:
+def test_conversation_without_a_note_stays_the_same_object() -> None:
     conversation = Conversation("m", [Message("user", [Text("Hi")]), Message("assistant", [Text("[Note] hi")])])
     found, kinds = without_notices(conversation)
     assert found is conversation

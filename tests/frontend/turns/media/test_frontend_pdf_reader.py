@@ -17,7 +17,7 @@ SPAWN = asyncio.create_subprocess_exec
 
 
 class Reading:
-    """A reader whose log and processes are visible."""
+    """A reader with a visible log and visible processes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lines: list[MutableMapping[str, Any]] = []
@@ -47,7 +47,7 @@ async def read(reader: PdfReader, *parts: Part) -> list[Part]:
     return (await reader.read(Conversation("m", [Message("user", list(parts))]))).messages[0].parts
 
 
-async def test_the_text_of_each_page_in_messages_and_in_results(reading: Reading) -> None:
+async def test_text_of_each_page_is_read_in_messages_and_results(reading: Reading) -> None:
     reader = reading.reader()
     document = given(pdf("First page.", "", "Third page."), "plan.pdf", "Title: plan.pdf\n\n")
     assert isinstance(document, PdfDocument)
@@ -83,7 +83,7 @@ async def test_pages_beyond_the_limit_are_named(reading: Reading) -> None:
     ],
     ids=["locked", "damaged", "empty", "base64", "scanned"],
 )
-async def test_what_has_no_text_keeps_its_place_and_names_the_reason(
+async def test_pdf_without_text_keeps_its_place_and_has_the_reason(
     reading: Reading, data: bytes | str, problem: str
 ) -> None:
     (part,) = await read(reading.reader(), given(data, "x.pdf"))
@@ -91,7 +91,7 @@ async def test_what_has_no_text_keeps_its_place_and_names_the_reason(
     assert not reading.lines
 
 
-async def test_a_reader_that_takes_too_long_is_killed_and_not_started_again(reading: Reading) -> None:
+async def test_late_process_is_killed_and_not_started_again(reading: Reading) -> None:
     reader = reading.reader(wall_s=0)
     for _ in range(2):
         (part,) = await read(reader, given(pdf("a")))
@@ -101,7 +101,7 @@ async def test_a_reader_that_takes_too_long_is_killed_and_not_started_again(read
     assert [line["event"] for line in reading.lines] == ["pdf.timeout"]
 
 
-async def test_a_client_that_leaves_ends_the_process(reading: Reading) -> None:
+async def test_client_that_leaves_ends_the_process(reading: Reading) -> None:
     task = asyncio.create_task(read(reading.reader(), given(pdf("a"))))
     async with asyncio.timeout(60):
         while not reading.started:
@@ -113,7 +113,7 @@ async def test_a_client_that_leaves_ends_the_process(reading: Reading) -> None:
 
 
 @pytest.mark.slow
-async def test_a_document_that_takes_much_memory_ends_its_own_process_only(reading: Reading) -> None:
+async def test_memory_limit_ends_only_the_process_of_the_document(reading: Reading) -> None:
     blank = zlib.compressobj(1)
     deflated = b"".join(blank.compress(bytes(1_000_000)) for _ in range(600)) + blank.flush()
     bomb = pdf_of([zlib.compress(deflated, 1)], filters="[/FlateDecode/FlateDecode]")
@@ -121,7 +121,7 @@ async def test_a_document_that_takes_much_memory_ends_its_own_process_only(readi
 
 
 @pytest.mark.slow
-async def test_a_document_that_takes_long_ends_its_own_process_only(reading: Reading) -> None:
+async def test_cpu_limit_ends_only_the_process_of_the_document(reading: Reading) -> None:
     bomb = pdf_of([zlib.compress(b"BT /F1 1 Tf 10 10 Td (AAAAAAAA) Tj ET\n" * 2_000_000, 1)])
     await check_bomb(reading, bomb, reading.reader(cpu_s=1, wall_s=60))
 

@@ -218,9 +218,9 @@ def url_citations(text: str, titles: Mapping[str, str]) -> list[dict[str, Any]]:
         return []
     urls = "|".join(map(re.escape, sorted(written, key=len, reverse=True)))
     pattern = re.compile(rf"\[[^\[\]\n]*\]\(<?(?P<linked>{urls}){_ENDS}>?[^()\n]*\)|(?P<bare>{urls}){_ENDS}")
-    found = []
+    citations = []
     for match in pattern.finditer(text):
         url = match["linked"] or match["bare"]
         place = {"start_index": match.start(), "end_index": match.end()}
-        found.append({"type": "url_citation", **place, "url": url, "title": titles[url]})
-    return found
+        citations.append({"type": "url_citation", **place, "url": url, "title": titles[url]})
+    return citations

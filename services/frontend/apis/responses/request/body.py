@@ -167,20 +167,20 @@ def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, mem
     """The members of a Response that repeat the request: its values, or the native defaults. On one line, as events
     must be."""
     summary = None if reasoning.summary == "none" else reasoning.summary
-    shown: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
+    reasoning_settings: dict[str, str | None] = {"effort": reasoning.effort, "summary": summary}
     if reasoning.context is not None:
-        shown["context"] = reasoning.context
-    shown_text: Any = _one_line(body.text)
+        reasoning_settings["context"] = reasoning.context
+    text_settings: Any = _one_line(body.text)
     if text.format is None:
-        shown_text = {"format": {"type": "text"}, **({"verbosity": text.verbosity} if text.verbosity else {})}
+        text_settings = {"format": {"type": "text"}, **({"verbosity": text.verbosity} if text.verbosity else {})}
     echo: dict[str, Any] = {
         "instructions": None if body.instructions is None else Raw(msgspec.json.encode(body.instructions)),
         "previous_response_id": body.previous_response_id,
         "tools": _echoed_tools(body.tools or [], memo),
         "tool_choice": _one_line(body.tool_choice) if is_set(body.tool_choice) else "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "reasoning": shown,
-        "text": shown_text,
+        "reasoning": reasoning_settings,
+        "text": text_settings,
         "truncation": body.truncation or "disabled",
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "top_p": 1.0 if body.top_p is None else body.top_p,

@@ -32,14 +32,14 @@ def build(
         raise missing_parameter("input")
     reasoning, text = _settings(request, items)
     session = first_header(headers, _SESSION_HEADERS)
-    shown = offered.settled()
+    specs = offered.final_specs()
     if body.max_tool_calls is not None:
-        shown = [_limited(spec, body.max_tool_calls) for spec in shown]
+        specs = [_limit_uses(spec, body.max_tool_calls) for spec in specs]
     return Conversation(
         request.model,
         items.messages or [Message("user", [])],
         system=[*([Text(body.instructions)] if body.instructions else []), *missing_tools(offered.dropped)],
-        tools=shown,
+        tools=specs,
         tool_choice=tools.choice(request, offered),
         thinking=_thinking(reasoning),
         sampling=_sampling(request),
@@ -52,7 +52,7 @@ def build(
     )
 
 
-def _limited(spec: ToolSpec, calls: int) -> ToolSpec:
+def _limit_uses(spec: ToolSpec, calls: int) -> ToolSpec:
     return spec if spec.hosted is None else replace(spec, hosted=replace(spec.hosted, max_uses=calls))
 
 

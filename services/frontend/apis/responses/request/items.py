@@ -126,8 +126,8 @@ class ItemReader:
         repeats the text, as ours do, is left out."""
         text = "".join(part.text for part in item.content or ()) or None
         summary = [part.text for part in item.summary or () if part.text]
-        if (found := _carried_results(item.encrypted_content)) is not None:
-            self._hosted_results(found, at)
+        if (results := _carried_results(item.encrypted_content)) is not None:
+            self._hosted_results(results, at)
             return
         seal = item.encrypted_content or None
         if text is None and summary:

@@ -103,8 +103,8 @@ class RequestTools(Struct):
     served: frozenset[str] = frozenset()
     """The kinds of hosted tools that this server runs."""
     client_searches: bool = False
-    shown: list[ToolSpec] | None = None
-    """The result of `settled`; None after a change."""
+    settled_specs: list[ToolSpec] | None = None
+    """The result of `final_specs`; None after a change."""
 
     @classmethod
     def of(
@@ -115,7 +115,7 @@ class RequestTools(Struct):
         def read(_: bytes) -> RequestTools:
             tools = cls({}, {}, [], set(), served)
             tools.add(raws, "tools", unique=True)
-            tools.shown = tools.settled()
+            tools.settled_specs = tools.final_specs()
             return tools
 
         own = memo.get(b",".join(raws), read)
@@ -140,7 +140,7 @@ class RequestTools(Struct):
 
         `from_search`: a search found them. `unique`: two tools with one name are an error; otherwise the first stays.
         """
-        self.shown = None
+        self.settled_specs = None
         rendered: list[str] = []
         for index, raw in enumerate(raws):
             at = f"{place}[{index}]"
@@ -191,11 +191,11 @@ class RequestTools(Struct):
         """Whether this server runs the tool."""
         return (spec := self.specs.get(name)) is not None and spec.hosted is not None
 
-    def settled(self) -> list[ToolSpec]:
+    def final_specs(self) -> list[ToolSpec]:
         """The tools for the prompt. Without a client's search nothing could load a deferred tool, so none is
         deferred."""
-        if self.shown is not None:
-            return self.shown
+        if self.settled_specs is not None:
+            return self.settled_specs
         if self.client_searches:
             return list(self.specs.values())
         return [

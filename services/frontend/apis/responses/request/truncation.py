@@ -17,18 +17,18 @@ Count = Callable[[Conversation], Awaitable[int]]
 """Returns the exact number of prompt tokens."""
 
 
-async def shortened(conversation: Conversation, overflow: ContextOverflow, count: Count) -> Conversation:
+async def shorten_conversation(conversation: Conversation, overflow: ContextOverflow, count: Count) -> Conversation:
     """Drops as few messages as possible. Raises `overflow` again if it has no limit, or if dropping all droppable
     messages is not enough; TurnwireError if a count fails."""
     limit = (overflow.info.details or {}).get("max_prompt_tokens")
-    groups = droppable(conversation.messages)
+    groups = droppable_groups(conversation.messages)
     if limit is None or not groups:
         raise overflow
     low, high = 1, len(groups)
     best: Conversation | None = None
     while low <= high:
         middle = (low + high) // 2
-        candidate = without(conversation, (place for group in groups[:middle] for place in group))
+        candidate = remove_messages(conversation, (place for group in groups[:middle] for place in group))
         if await count(candidate) <= limit:
             best, high = candidate, middle - 1
         else:
@@ -38,7 +38,7 @@ async def shortened(conversation: Conversation, overflow: ContextOverflow, count
     return best
 
 
-def droppable(messages: Sequence[Message]) -> list[list[int]]:
+def droppable_groups(messages: Sequence[Message]) -> list[list[int]]:
     """The indices of the messages that may be dropped, oldest first, in groups that belong together."""
     groups: list[list[int]] = []
     for place, message in enumerate(messages):
@@ -54,7 +54,7 @@ def droppable(messages: Sequence[Message]) -> list[list[int]]:
     ]
 
 
-def without(conversation: Conversation, places: Iterable[int]) -> Conversation:
+def remove_messages(conversation: Conversation, places: Iterable[int]) -> Conversation:
     """The conversation without the messages at these indices, and without the results of their calls."""
     gone = set(places)
     calls = {part.call_id for at in gone for part in conversation.messages[at].parts if isinstance(part, Call)}

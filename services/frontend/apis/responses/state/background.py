@@ -119,7 +119,7 @@ class Background:
 
         def ended(_task: asyncio.Task[None]) -> None:
             open_request.close()
-            self._ended(job)
+            self._store_end(job)
 
         # A callback, not the task itself: a task that is cancelled before its first step never runs.
         job.task.add_done_callback(ended)
@@ -166,7 +166,7 @@ class Background:
             self._runner.server.log.exception("responses.background_failed", request=context.request_id)
             self._fail(job, unexpected(error))
 
-    def _ended(self, job: Job) -> None:
+    def _store_end(self, job: Job) -> None:
         """Stores the final state of a response, whether its task returned, failed or was cancelled."""
         if job.task.cancelled() and not job.cancelled:
             self._fail(job, Unavailable("This server was shut down.").info)
@@ -214,9 +214,9 @@ async def send_events(request: web.Request, events: Events, limits: StreamLimits
 
 async def stored_events(store: MemoryStore, record: StoredResponse, after: int) -> Events:
     """Yields the events after number `after`; if the response runs in another process, once it has ended."""
-    found: StoredResponse | None = record
-    while found is not None and not found.ended:
+    latest: StoredResponse | None = record
+    while latest is not None and not latest.ended:
         await asyncio.sleep(POLL_S)
-        found = await store.get(record.id, record.tenant, patient=False)
-    if found is not None and found.events:
-        yield payloads(unpack_events(found.events))[after + 1 :]
+        latest = await store.get(record.id, record.tenant, patient=False)
+    if latest is not None and latest.events:
+        yield payloads(unpack_events(latest.events))[after + 1 :]

@@ -77,7 +77,7 @@ def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
         else:
             place = "content" if name == MESSAGE else "output"
             if place in members and any(part_type in bytes(members[place]) for part_type in _PART_DEFAULTS):
-                members[place] = _completed(members[place])
+                members[place] = _complete_parts(members[place])
         stored.append(Raw(_encode(members)))
     return stored
 
@@ -110,7 +110,7 @@ def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int
     return value
 
 
-def listed(items: Sequence[Raw], page: Page) -> bytes:
+def list_page(items: Sequence[Raw], page: Page) -> bytes:
     """The list document. Raises Invalid for an `after` that is not listed.
 
     `items`: oldest first, each with an id. An item that occurs again is listed once, because pages are found by ids.
@@ -118,22 +118,22 @@ def listed(items: Sequence[Raw], page: Page) -> bytes:
     first: dict[str, Raw] = {}
     for raw in items:
         first.setdefault(item_id(raw), raw)
-    shown = list(first.items())
+    entries = list(first.items())
     if page.newest_first:
-        shown.reverse()
+        entries.reverse()
     start = 0
     if page.after is not None:
-        start = next((at for at, (id, _) in enumerate(shown, 1) if id == page.after), 0)
+        start = next((at for at, (id, _) in enumerate(entries, 1) if id == page.after), 0)
         if not start:
             raise Invalid(f"Item with id '{page.after}' not found.", param="after")
     end = start + page.limit
-    found = shown[start:end]
-    ids = (found[0][0], found[-1][0]) if found else ("", "")
-    data = [raw for _, raw in found]
-    return _encode(wire.Items(data=data, first_id=ids[0], last_id=ids[1], has_more=end < len(shown)))
+    selection = entries[start:end]
+    ids = (selection[0][0], selection[-1][0]) if selection else ("", "")
+    data = [raw for _, raw in selection]
+    return _encode(wire.Items(data=data, first_id=ids[0], last_id=ids[1], has_more=end < len(entries)))
 
 
-def _completed(parts: Raw) -> Any:
+def _complete_parts(parts: Raw) -> Any:
     """Content parts with the members that the SDK's types require; other JSON unchanged."""
     try:
         read: list[dict[str, Any]] = [*_parts(parts)]

@@ -38,7 +38,7 @@ class EventPacker:
         if self._pending_bytes >= _CHUNK_BYTES:
             self._pack()
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """The stream so far, for `unpack_events`."""
         if self._pending:
             self._pack()
@@ -84,7 +84,7 @@ class Recorder(Renderer):
 
     def recording(self) -> bytes:
         """The stream so far, for `unpack_events`."""
-        return self._packer.packed()
+        return self._packer.pack()
 
     def _record(self, data: bytes) -> bytes:
         if data:

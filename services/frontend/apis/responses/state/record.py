@@ -48,8 +48,8 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     def size(self) -> int:
         """The approximate size in memory, in bytes."""
         items = (*self.input, *self.output, *(self.context or ()))
-        kept = sum(json_size(raw) + _ITEM_OVERHEAD_BYTES for raw in items)
-        return _OVERHEAD_BYTES + kept + json_size(self.response) + len(self.events)
+        items_size = sum(json_size(raw) + _ITEM_OVERHEAD_BYTES for raw in items)
+        return _OVERHEAD_BYTES + items_size + json_size(self.response) + len(self.events)
 
     def items(self) -> Iterator[tuple[str, Raw]]:
         """Its own input and its output, each item with its id."""

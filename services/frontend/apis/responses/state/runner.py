@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import ResponsesAsk
-from services.frontend.apis.responses.request.truncation import shortened
+from services.frontend.apis.responses.request.truncation import shorten_conversation
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.answer import Shorten
 from services.frontend.turns.interfaces import Admitted, Renderer, Reply
@@ -76,7 +76,7 @@ class Runner:
         """The function that shortens the conversation for `truncation: auto`; None where it is not requested."""
         if not ask.truncate:
             return None
-        return partial(shortened, count=partial(self.server.admission.count, caller=context.caller))
+        return partial(shorten_conversation, count=partial(self.server.admission.count, caller=context.caller))
 
     async def run(self, ask: ResponsesAsk, renderer: Renderer, context: RequestContext, emitter: Emitter) -> None:
         """Runs one turn to its end. Cancelling this cancels the turn.

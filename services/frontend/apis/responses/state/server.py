@@ -22,10 +22,10 @@ from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.render.stream import ResponsesCollector
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.items import TextSealer
-from services.frontend.apis.responses.request.truncation import shortened
+from services.frontend.apis.responses.request.truncation import shorten_conversation
 from services.frontend.apis.responses.state.background import Background, Job, send_events, stored_events
 from services.frontend.apis.responses.state.expand import chain_items
-from services.frontend.apis.responses.state.input_items import integer, listed, page_of
+from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
 from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.keep import AcceptedRequest, RecordedAsk, Recorder
 from services.frontend.apis.responses.state.record import StoredResponse
@@ -105,7 +105,7 @@ class ResponsesServer:
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Creates a response: whole, as a stream, or in the background."""
-        body = await self._decoded(request)
+        body = await self._decode(request)
         if body.body.background:
             return await self._start(request, body)
         context = request[REQUEST_CONTEXT]
@@ -130,7 +130,7 @@ class ResponsesServer:
             if accepted is None or not accepted.ask.truncate:
                 raise overflow
             count = partial(self._server.admission.count, caller=context.caller)
-            return await shortened(conversation, overflow, count)
+            return await shorten_conversation(conversation, overflow, count)
 
         on_end = keep if body.store else None
         return await self._server.serve(request, self.dialect, read, on_end=on_end, shorten=shorten)
@@ -192,11 +192,11 @@ class ResponsesServer:
                 before = await chain_items(self.store, record.previous, record.tenant)
             except Invalid:
                 pass  # deleted or expired since
-        return json_response(listed([*before, *record.input], page))
+        return json_response(list_page([*before, *record.input], page))
 
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
-        body, context = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
+        body, context = await self._decode(request, counting=True), request[REQUEST_CONTEXT]
         conversation = await self._intake.prompt(body, request.headers, context)
         tokens = await self._server.admission.count(conversation, context.caller)
         context.fields |= {"model": body.model, "prompt_tokens": tokens}
@@ -204,7 +204,7 @@ class ResponsesServer:
 
     async def compact(self, request: web.Request) -> web.StreamResponse:
         """Compacts a conversation: its user messages and one sealed summary."""
-        body = await self._decoded(request, counting=True)
+        body = await self._decode(request, counting=True)
         if body.body.input is None:
             body.body.input = []  # optional here: an empty conversation is compacted too
 
@@ -213,7 +213,7 @@ class ResponsesServer:
 
         return await self._server.serve(request, self.dialect, read)
 
-    async def _decoded(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
+    async def _decode(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._server.config.max_body_bytes)
             return await run_in_thread_if_large(len(data), lambda: self.dialect.decode(data, counting=counting))
@@ -263,7 +263,7 @@ class ResponsesServer:
         finally:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S):
-                    await self.store.settled()
+                    await self.store.wait_for_writes()
 
     async def close(self, _app: web.Application) -> None:
         """Handler of the application's shutdown signal: ends running responses."""

@@ -95,16 +95,16 @@ class MemoryStore:
 
     async def delete(self, id: str, tenant: str | None) -> bool:
         """Deletes a response everywhere. Returns False where there was none. Raises as `get`."""
-        found = self.find(id, tenant) is not None
-        if found:
+        existed = self.find(id, tenant) is not None
+        if existed:
             self.forget(id)
-        return found
+        return existed
 
     def forget(self, id: str) -> None:
         """Drops a record of any tenant from this process."""
         self._records.pop(id, None)
 
-    async def settled(self) -> None:
+    async def wait_for_writes(self) -> None:
         """Waits until every record that was put before this call is stored."""
 
     def _expired(self, record: StoredResponse) -> bool:
@@ -209,10 +209,10 @@ class SharedStore(MemoryStore):
     @override
     async def item(self, id: str, tenant: str | None) -> Raw | None:
         """Only the frontend that stored them finds items with ids from clients."""
-        found = await super().item(id, tenant)
+        item = await super().item(id, tenant)
         owner = response_of_item(id)
-        if found is not None or owner is None:
-            return found
+        if item is not None or owner is None:
+            return item
         record = await self.get(owner, tenant)
         return None if record is None else record.item(id)
 
@@ -228,7 +228,7 @@ class SharedStore(MemoryStore):
         return True
 
     @override
-    async def settled(self) -> None:
+    async def wait_for_writes(self) -> None:
         if self._writes:
             await asyncio.wait(list(self._writes.values()))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 from schemas.errors import Invalid
-from services.frontend.apis.shared.decode import MISSING, located, steps_of, values_along
+from services.frontend.apis.shared.decode import MISSING, parse_validation_message, steps_of, values_along
 
 _UNNAMED = "[...]"
 """msgspec's place of a member of a dictionary."""
@@ -38,7 +38,7 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
     tag by the field or list that has the object, such as `content.type`."""
 
     def explain(body: bytes, message: str) -> Invalid:
-        what, path = located(message)
+        what, path = parse_validation_message(message)
         place = path.removeprefix(".")
         if missing := MISSING.match(what):
             return missing_parameter(f"{place}.{missing[1]}".removeprefix("."))

@@ -8,9 +8,9 @@ import pytest
 from schemas import subjects
 from schemas.conversation import Client, Conversation, Reasoning, Text
 from services.ledger.signer import EntrySigner
+from services.preprocessor.ledger_reader import LedgerReader, open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
-from services.preprocessor.restore import LedgerReader, open_ledger
 from services.runtime.process import Process
 from services.runtime.storage.kv import Bucket, BucketConfig
 from services.runtime.storage.seal import Sealer
@@ -44,7 +44,7 @@ def conversation(*, thought: str | None = None, session: str | None = None) -> C
 
 
 def restored(reader: LedgerReader, conversation: Conversation) -> Sequence[str]:
-    messages = reader.remember(conversation, []).restore().messages
+    messages = reader.look_up(conversation, []).restore().messages
     return [part.text or "" for message in messages for part in message.parts if isinstance(part, Reasoning)]
 
 
@@ -65,7 +65,7 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
     bucket.offer(key, second, other)
     writer.bus.publish(subjects.ledger("m"), second)
     await eventually(lambda: len(late.ledger.entries) == 1)
-    keys = late.unfetched(late.remember(conversation(), []).missing)
+    keys = late.unfetched(late.look_up(conversation(), []).missing)
     assert keys
     assert restored(late, conversation()) == [], "there may be others"
     await late.fetch(keys)
@@ -73,7 +73,7 @@ async def test_siblings_before_the_start_are_fetched_before_one_is_chosen(
     assert restored(late, conversation()) == [], "there are"
     for number in range(2):
         assert restored(late, conversation(thought=alike.thought(number))) == [alike.thought(number)]
-    assert not late.unfetched(late.remember(conversation(), []).missing)
+    assert not late.unfetched(late.look_up(conversation(), []).missing)
 
 
 async def test_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setup: ModelSetup) -> None:
@@ -85,7 +85,7 @@ async def test_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setu
     bucket.offer(key, data.replace(b'"closed"', b'"close"'), "0" * 32)
     await bucket.put("flush", b"x")
     late = await reader(make_process, setup, "lone-late")
-    keys = late.unfetched(late.remember(conversation(), []).missing)
+    keys = late.unfetched(late.look_up(conversation(), []).missing)
     assert keys
     assert await late.fetch(keys)
     assert restored(late, conversation()) == [alike.thought(0)]
@@ -94,11 +94,11 @@ async def test_lone_turn_is_fetched_and_restored(make_process: MakeProcess, setu
 
 async def test_turns_that_the_bucket_lacks_are_requested_once(make_process: MakeProcess, setup: ModelSetup) -> None:
     late = await reader(make_process, setup, "none-late")
-    keys = late.unfetched(late.remember(conversation(), []).missing)
+    keys = late.unfetched(late.look_up(conversation(), []).missing)
     assert keys
     assert not await late.fetch(keys)
     assert restored(late, conversation()) == []
-    assert not late.unfetched(late.remember(conversation(), []).missing)
+    assert not late.unfetched(late.look_up(conversation(), []).missing)
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Conversation, Message, OutputFormat, Text, ToolChoice, ToolSpec
-from services.preprocessor.render import enforced_format
-from services.preprocessor.strip import strip
+from services.preprocessor.output_format import enforced_format, with_format_instruction
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"größe": {"type": "integer"}}, "required": ["größe"]}
 FORM = OutputFormat("json_schema", SCHEMA)
@@ -21,20 +20,16 @@ def asked(form: OutputFormat | None = FORM, tools: list[ToolSpec] | None = None,
     )
 
 
-def stripped(conversation: Conversation) -> Conversation:
-    return strip(conversation, headers=False)[0]
-
-
 def test_format_without_tools_is_enforced_and_adds_no_instruction() -> None:
     assert enforced_format(asked()) == FORM
-    assert stripped(asked()) == asked()
+    assert with_format_instruction(asked()) == asked()
 
 
 @pytest.mark.parametrize("mode", ["auto", "any", "tool"])
 def test_format_beside_callable_tools_is_an_instruction(mode: str) -> None:
     conversation = asked(tools=TOOLS, mode=mode, name="ls")
     assert enforced_format(conversation) is None
-    instructions = stripped(conversation).system
+    instructions = with_format_instruction(conversation).system
     assert instructions[0] == Text("Be brief.")
     assert json.loads(instructions[1].text.partition("\n")[2]) == SCHEMA
     assert "größe" in instructions[1].text
@@ -43,15 +38,15 @@ def test_format_beside_callable_tools_is_an_instruction(mode: str) -> None:
 def test_format_with_tool_choice_none_is_enforced_with_the_same_prompt() -> None:
     conversation = asked(tools=TOOLS, mode="none")
     assert enforced_format(conversation) == FORM
-    assert stripped(conversation).system == stripped(asked(tools=TOOLS)).system
+    assert with_format_instruction(conversation).system == with_format_instruction(asked(tools=TOOLS)).system
 
 
 def test_any_object_is_described_without_a_schema() -> None:
-    instructions = stripped(asked(OutputFormat("json_object"), TOOLS)).system[1].text
+    instructions = with_format_instruction(asked(OutputFormat("json_object"), TOOLS)).system[1].text
     assert "one JSON object" in instructions
     assert "schema" not in instructions
 
 
 def test_conversation_without_a_format_is_unchanged() -> None:
-    assert stripped(asked(None, TOOLS)) == asked(None, TOOLS)
+    assert with_format_instruction(asked(None, TOOLS)) == asked(None, TOOLS)
     assert enforced_format(asked(None, TOOLS)) is None

@@ -1,7 +1,6 @@
-"""The ledger of one preprocessor: restores earlier turns as the model wrote them (docs/ledger.md).
+"""Fills the ledger of one preprocessor: receives the entries of turns that end, fetches others from the bucket.
 
-`open_ledger` makes it for a loaded model. `LedgerReader` keeps it filled: it receives the entries of turns that end,
-and fetches others from the bucket.
+`open_ledger` makes the ledger for a loaded model. The step that restores turns is `services/ledger/recall.py`.
 
 An entry is used only if it was signed with this deployment's key. Lost, repeated or foreign entries cost only speed.
 """
@@ -110,9 +109,9 @@ class LedgerReader:
         """Subscribes to the entries of turns that end."""
         await self._process.subscribe(subjects.ledger(self.ledger.model.name), self._entry)
 
-    def remember(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
+    def look_up(self, conversation: Conversation, tools: list[ToolSpec]) -> Recall:
         """Looks up a conversation's turns in memory; for any thread."""
-        return self.ledger.recall(conversation, tools, self._sealer.of(conversation.client.tenant).open)
+        return self.ledger.look_up(conversation, tools, self._sealer.of(conversation.client.tenant).open)
 
     def unfetched(self, keys: Sequence[bytes]) -> list[bytes]:
         """The keys for which the bucket may have more entries than memory; for any thread."""
