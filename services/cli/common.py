@@ -1,7 +1,10 @@
-"""Code that commands share: errors for the user, atomic writes of files, and requests to processes of this machine."""
+"""Code that commands share: errors for the user, atomic writes of files, ports, and requests to processes of this
+machine."""
 
+import errno
 import http.client
 import os
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -68,3 +71,32 @@ def get(url: str, timeout_s: float) -> tuple[int, bytes]:
         return error.code, error.read()
     except http.client.HTTPException as error:
         raise OSError(f"no HTTP answer: {error!r}") from error
+
+
+def reserve_ports(host: str, port: int, count: int) -> list[int]:
+    """Returns `port` unless it is 0, and free ports for the others. Only servers that name a port can listen on it.
+
+    Raises OSError, with the port and a remedy, if the port is in use.
+    """
+    ports = []
+    for number in [port, *[0] * (count - 1)]:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((host, number))
+            except OSError as error:
+                hint = "; choose another with --port, or --port 0 for a free one" if number else ""
+                reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+                raise OSError(f"port {number} on {host} {reason}{hint}") from error
+            if not number:
+                _reserve(listener)
+            ports.append(int(listener.getsockname()[1]))
+    return ports
+
+
+def _reserve(listener: socket.socket) -> None:
+    """Leaves a connection in TIME_WAIT on the port. For a minute, the system then assigns it to no socket that binds to
+    port 0, so it is still free when its server starts."""
+    listener.listen()
+    with socket.create_connection(listener.getsockname()[:2]):
+        listener.accept()[0].close()  # the end that closes first has the TIME_WAIT

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from schemas.errors import TurnwireError
 from services import __version__
 from services.cli.common import CommandError
-from services.cli.registry import load_command, summaries
+from services.cli.registry import Command, load_command, summaries
 from services.cli.signals import time_limit
 from services.runtime.config import STAGES
 from services.runtime.config.command_line import run_command
@@ -28,16 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("--version", "version"):
         print(__version__)
         return 0
-    if name == "serve":
-        return serve(arguments)
     try:
         with time_limit():
             command = load_command(name)
             if command is None:
                 print(f"turnwire: no command {name}{nearest(name, summaries())}\n\n{usage()}", file=sys.stderr)
                 return 2
-            prog = f"turnwire {name}"
-            return run_command(command.function, prog, arguments, *command.settings, without=command.without)
+            if not command.passes_arguments:
+                prog = f"turnwire {name}"
+                return run_command(command.function, prog, arguments, *command.settings, without=command.without)
     except KeyboardInterrupt:
         return 1
     except BrokenPipeError:  # `turnwire tap | head`
@@ -46,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (CommandError, TurnwireError, OSError) as error:
         print(f"turnwire {name}: {mask_passwords(error)}", file=sys.stderr)
         return error.status if isinstance(error, CommandError) else 1
+    return command.function(arguments)
 
 
 def serve(argv: Sequence[str]) -> int:
@@ -58,6 +58,9 @@ def serve(argv: Sequence[str]) -> int:
         print(f"turnwire serve: the stage is one of {', '.join(STAGES)}{nearest(stage, STAGES)}", file=sys.stderr)
         return 2
     return int(importlib.import_module(f"services.{stage}.__main__").main(argv[1:]))
+
+
+SERVE = Command(serve, passes_arguments=True)
 
 
 def usage() -> str:

@@ -14,7 +14,7 @@ from services.runtime.config.settings import Config
 GROUP = "turnwire.commands"
 BUILT_IN: Mapping[str, tuple[str, str]] = {
     "up": ("services.cli.up.command:COMMAND", "start everything on this machine and print how to use it"),
-    "serve": ("services.cli.main:serve", "run one stage: frontend, preprocessor, worker or parser"),
+    "serve": ("services.cli.main:SERVE", "run one stage: frontend, preprocessor, worker or parser"),
     "connect": ("services.cli.connect.command:COMMAND", "set up an agent client for a running server"),
     "catalog": ("services.cli.connect.catalog:COMMAND", "write the model catalogue for Codex"),
     "tap": ("turnwire_tools.tap.command:COMMAND", "watch the bus: a turn, a subject or everything, decoded"),
@@ -56,6 +56,8 @@ class Command(Struct, frozen=True):
     """Each setting of these is also a flag. If there are any, the first argument of the function is their `Sources`."""
     without: Sequence[str] = ()
     """Names of settings that are not flags."""
+    passes_arguments: bool = False
+    """The function gets the arguments as they are, and handles signals itself."""
 
 
 def load_command(name: str) -> Command | None:

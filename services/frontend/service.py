@@ -78,7 +78,8 @@ async def run(config: FrontendConfig) -> None:
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG, ssl_context=context)
     frontend = _Frontend(gateway, app, site)
     try:
-        await process.announce(frontend)  # a client's first request must find the models
+        process.serve(frontend)
+        await process.announce()  # a client's first request must find the models
         try:
             await site.start()
         except OSError as error:
@@ -90,7 +91,7 @@ async def run(config: FrontendConfig) -> None:
             scheme="https" if tls is not None else "http",
         )
         relax_gc_and_trim_heap()
-        await process.run(frontend)
+        await process.run()
     finally:
         await runner.cleanup()
 

@@ -8,7 +8,6 @@ import asyncio
 from collections import deque
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from time import perf_counter, time_ns
 
 import msgspec
@@ -16,7 +15,7 @@ from tokenizers import Tokenizer
 
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, Load, ModelCard, Replay, StreamPosition
-from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind, Invalid
+from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind
 from schemas.events import Failed, Finish, FinishReason, Interrupted, Prepared, TurnEvent
 from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
 from services.ledger.signer import EntrySigner
@@ -34,7 +33,7 @@ from services.runtime.storage.seal import Sealer
 from services.runtime.streams.frames import FRAME_BYTES, FrameReceiver, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch
 from services.tokenization.detokenizer import Vocabulary
-from services.tokenization.tokenizer_files import load_tokenizer
+from services.tokenization.tokenizer_files import load_backend
 
 CANCEL_AGAIN_S = 0.5
 """The least time between two cancels to the worker of a finished turn with tokens that still arrive."""
@@ -302,28 +301,6 @@ class Parser(Service):
                 self._forget(parse)
 
 
-def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
-    """Loads the tokenizer of a model directory or hub id.
-
-    Raises:
-        Invalid: the model has no tokenizer that can decode.
-        OSError: its files cannot be read.
-    """
-    file = Path(model) / "tokenizer.json"
-    if file.is_file():
-        try:
-            return Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exceptions
-            raise Invalid(f"{file} cannot be read: {error}", param="model") from error
-    try:
-        backend = getattr(load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None)
-    except ValueError as error:
-        raise Invalid(str(error), param="model") from error
-    if not isinstance(backend, Tokenizer):
-        raise Invalid(f"{model} has no tokenizer.json, nor a tokenizer that could be made into one", param="model")
-    return backend
-
-
 async def run(config: ParserConfig) -> None:
     """Loads the model's vocabulary, serves until it is stopped, drains.
 
@@ -344,4 +321,5 @@ async def run(config: ParserConfig) -> None:
     parser = Parser(process, shard, config.model_name, LedgerWriter(process, signer, vocabulary, bucket))
     await parser.start()
     relax_gc_and_trim_heap()
-    await process.run(parser)
+    process.serve(parser)
+    await process.run()

@@ -302,4 +302,5 @@ async def run(config: PreprocessorConfig) -> None:
     preprocessor = Preprocessor(process, setup, sealer, config, ledger)
     await preprocessor.start()
     relax_gc_and_trim_heap()
-    await process.run(preprocessor)
+    process.serve(preprocessor)
+    await process.run()

@@ -7,11 +7,8 @@ from typing import TypeVarTuple
 A = TypeVarTuple("A")
 
 
-def after_sending(work: Callable[[*A], object], *arguments: *A) -> None:
-    """Calls `work` when the messages of this tick have been written.
-
-    Frames are made at the end of a tick (`FrameSender`), and nats-py writes published messages in the next one. Both
-    precede work that is scheduled for the tick after the next.
-    """
+def after_sending(work: Callable[[*A], object], *args: *A) -> None:
+    """Calls `work(*args)` two ticks from now, when the messages of this tick have been written: `FrameSender` makes
+    frames at the end of a tick, and nats-py writes published messages in the next one."""
     loop = asyncio.get_running_loop()
-    loop.call_soon(loop.call_soon, work, *arguments)
+    loop.call_soon(loop.call_soon, work, *args)

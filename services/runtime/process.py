@@ -1,8 +1,8 @@
 """Runs one service process on the bus: its identity, heartbeats, drain and end.
 
-A stage's `Service` subscribes through its `Process`; then `run` serves until the end. SIGTERM or SIGINT starts the
-drain: heartbeats announce it, the service stops accepting work, running turns may end, and the last heartbeat reports
-that the process has left. A second signal ends the process within `END_S`.
+A stage's `Service` subscribes through its `Process`; `serve` sets it, and `run` serves until the end. SIGTERM or SIGINT
+starts the drain: heartbeats announce it, the service stops accepting work, running turns may end, and the last
+heartbeat reports that the process has left. A second signal ends the process within `END_S`.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import os
 import secrets
 import signal
 import socket
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +23,7 @@ from services import __version__
 from services.runtime.bus import NO_MEMORY, STOP_S, Bus, Delivery, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
 from services.runtime.heartbeat_auth import HeartbeatAuth
+from services.runtime.liveness import Liveness
 from services.runtime.observability.metrics import (
     CountCollector,
     LabelledRegistry,
@@ -52,8 +52,6 @@ CUT_OFF_S = 0.1
 """Limit for an answer of a bus that hangs, at the end of the process."""
 END_S = 0.5
 """Time from a second signal to the end of the process."""
-MAX_UNDER_WAY = 256
-"""The number of own heartbeats that may be under way: those of some minutes."""
 
 
 class Links(NamedTuple):
@@ -118,17 +116,7 @@ class Process:
         """Whether heartbeats are sent, because all subscriptions exist."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._heartbeats = 0
-        self._under_way: deque[tuple[int, float]] = deque(maxlen=MAX_UNDER_WAY)
-        """(number, time) of own heartbeats that did not come back yet."""
-        self._cut_off_after_s = max(
-            config.bus.dead_after_s - config.bus.beat_interval_s, 2 * config.bus.beat_interval_s
-        )
-        self._returned = self._returned_at = 0.0
-        """When the newest own heartbeat that came back was sent, and when the last one came back."""
-        self._resumed_at = 0.0
-        """When the first own heartbeat came back after a gap."""
-        self._attached = asyncio.Event()
-        """Set and cleared when an own heartbeat comes back."""
+        self._liveness = Liveness(config.bus)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
@@ -173,15 +161,12 @@ class Process:
         back, because the bus hangs or this process was suspended. What it receives now may be old."""
         if not self.bus.connected:
             return True
-        if not self._announced:
-            return False
-        silence = asyncio.get_running_loop().time() - self._returned
-        return self._returned < self._resumed_at or silence > self._cut_off_after_s
+        return self._announced and self._liveness.silent(asyncio.get_running_loop().time())
 
     async def attached(self) -> None:
         """Waits while this process is cut off. Afterwards it has received everything that was sent meanwhile."""
         while self.cut_off:
-            await self._attached.wait()
+            await self._liveness.came_back.wait()
 
     def probe(self, subject: str, message: msgspec.Struct, on_gone: Callable[[], None]) -> None:
         """Calls `on_gone` if no process subscribes to a subject, which NATS reports at once. A process that is
@@ -196,7 +181,7 @@ class Process:
         except Unavailable:
             pass  # the connection is down: the probe has no result
 
-    async def run(self, service: Service) -> None:
+    async def run(self) -> None:
         """Sends heartbeats until `stop`, then lets the service drain.
 
         Raises:
@@ -209,7 +194,7 @@ class Process:
         self.spawn(watch_event_loop(self.metrics), "watch_event_loop")
         register(self.metrics, CountCollector(bus_readings(self.bus)))
         if self.stage != "frontend":  # it has metrics of its turns by model and API
-            register(self.metrics, CountCollector(load_readings(self.stage, service.load)))
+            register(self.metrics, CountCollector(load_readings(self.stage, self._service.load)))
         health, config = None, self.config
         try:
             if isinstance(config, StageConfig) and config.metrics_port is not None:
@@ -219,11 +204,11 @@ class Process:
                 health = HealthServer(LabelledRegistry(self.metrics, labels), self._not_ready)
                 port = await health.start(config.metrics_host, config.metrics_port)
                 self.log.info("process.health", url=f"http://{config.metrics_host}:{port}")
-            await self.announce(service)
+            await self.announce()
             self.log.info("process.ready")
             await self._heartbeat_until_stopped()
             if self.failure is None:
-                await self._drain(service)
+                await self._drain()
         finally:
             for signum in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(signum)
@@ -285,20 +270,19 @@ class Process:
             pid=os.getpid(),
         )
         if self.bus.publish(subjects.heartbeat(self.stage, self.id), self._heartbeat_auth.encode(heartbeat)):
-            self._under_way.append((self._heartbeats, asyncio.get_running_loop().time()))
+            self._liveness.sent(self._heartbeats, asyncio.get_running_loop().time())
 
     def serve(self, service: Service) -> None:
-        """Reports this service in the heartbeats from now on."""
+        """Sets the service of this process: heartbeats report it, and `run` lets it drain."""
         self._service = service
 
-    async def announce(self, service: Service) -> None:
+    async def announce(self) -> None:
         """Exchanges first heartbeats with the others. `run` calls this, unless it was called before."""
         if self._announced:
             return
-        self.serve(service)
         # The first heartbeat accepts no work. The others answer with theirs, so that this process has all of them
         # before it gets work.
-        self._returned = self._returned_at = asyncio.get_running_loop().time()
+        self._liveness.begin(asyncio.get_running_loop().time())
         self.draining = self._announced = True
         self.send_heartbeat()
         await asyncio.sleep(ANNOUNCE_S)
@@ -322,12 +306,12 @@ class Process:
                 self.log.exception("process.tick_failed")
             self.send_heartbeat()
 
-    async def _drain(self, service: Service) -> None:
+    async def _drain(self) -> None:
         self.draining = True
         self.send_heartbeat()
         self.log.info("process.draining", grace_s=self.config.drain_s)
         self._stop.clear()
-        draining = asyncio.ensure_future(service.drain())
+        draining = asyncio.ensure_future(self._service.drain())
         heartbeats = asyncio.ensure_future(self._heartbeat_until_stopped())
         try:
             done, _ = await asyncio.wait(
@@ -366,26 +350,20 @@ class Process:
             self.heartbeat_soon()  # so that the new process has this one's within milliseconds
 
     def _came_back(self, number: int, now: float) -> None:
-        """Handles an own heartbeat that came back, which proves that the bus worked when it was sent. Only up to then
-        does the silence of another process show its death: the bus may hang, or this process may be suspended."""
-        sent_at = None
-        while self._under_way and self._under_way[0][0] <= number:
-            sent_at = self._under_way.popleft()[1]
-        if sent_at is None:
-            return  # sent on an earlier connection
-        gap = now - self._returned_at
-        if gap > self._cut_off_after_s:
+        """Handles an own heartbeat that came back. Only up to when it was sent does the silence of another process show
+        its death: the bus may hang, or this process may be suspended."""
+        was_cut_off = self.cut_off
+        returned = self._liveness.receive(number, now)
+        if returned is None:
+            return
+        sent_at, gap, resumed = returned
+        if resumed:
             # What waited in the server arrives in any order: the others' heartbeats may follow this one.
             self.registry.discount(math.inf, now)
             self.log.warning("process.was_cut_off", seconds=round(gap, 1))
-            self._resumed_at = now
             self.send_heartbeat()  # when it comes back, everything that waited in the server has arrived
         else:
             self.registry.discount(max(gap - self.config.bus.beat_interval_s, 0.0), now)
-        was_cut_off = self.cut_off
-        self._returned, self._returned_at = sent_at, now
-        self._attached.set()
-        self._attached.clear()
         if was_cut_off and not self.cut_off:
             for callback in self.on_attached:
                 callback()
@@ -401,7 +379,7 @@ class Process:
 
     def _reconnected(self) -> None:
         self.registry.discount(math.inf, asyncio.get_running_loop().time())
-        self._under_way.clear()
+        self._liveness.forget_sent()
         if self._announced:
             self.send_heartbeat()
         for callback in self.on_reconnect:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from tokenizers import AddedToken, Tokenizer
 
+from schemas.errors import Invalid
 from services.tokenization.description_cache import CacheEntry
 from services.tokenization.model_files import local_folder
 
@@ -111,6 +112,28 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
     if entry is not None:
         entry.write(msgspec.json.encode(found))
     return FileTokenizer(found)
+
+
+def load_backend(model: str, *, trust_remote_code: bool) -> Tokenizer:
+    """Loads the tokenizer of a model directory or hub id.
+
+    Raises:
+        Invalid: the model has no tokenizer that can decode.
+        OSError: its files cannot be read.
+    """
+    file = Path(model) / "tokenizer.json"
+    if file.is_file():
+        try:
+            return Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises plain Exceptions
+            raise Invalid(f"{file} cannot be read: {error}", param="model") from error
+    try:
+        backend = getattr(load_tokenizer(model, trust_remote_code=trust_remote_code), "backend_tokenizer", None)
+    except ValueError as error:
+        raise Invalid(str(error), param="model") from error
+    if not isinstance(backend, Tokenizer):
+        raise Invalid(f"{model} has no tokenizer.json, nor a tokenizer that could be made into one", param="model")
+    return backend
 
 
 def load_in_child(model: str, *, trust_remote_code: bool = False) -> Description:

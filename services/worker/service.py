@@ -388,7 +388,8 @@ async def run(config: WorkerConfig) -> None:
         await worker.start()
         process.spawn(worker.watch(), "watch")
         relax_gc_and_trim_heap()
-        await process.run(worker)
+        process.serve(worker)
+        await process.run()
     finally:
         await engine.stop(config.drain_s)
         await asyncio.sleep(EVERY_S)  # for the last lines of the log: the process ends without exit handlers

@@ -11,7 +11,7 @@ from schemas.conversation import Conversation, Message, Sampling, Text, ToolSpec
 from tests.chaos.scripts import TOOL, TOOL_NAME, Block, Script
 from turnwire_tools.clients.answer import Answer, Api, End
 from turnwire_tools.clients.apis import CLIENTS
-from turnwire_tools.clients.shared import IllFormed, Reader
+from turnwire_tools.clients.shared import IllFormed
 
 MAX_TOKENS = 100_000
 
@@ -48,8 +48,7 @@ def request(api: Api, model: str, script: Script, *, stream: bool) -> bytes:
         tools=[ToolSpec(TOOL_NAME, "Runs a command.", TOOL, strict=False)],
         sampling=Sampling(max_tokens=MAX_TOKENS if api == "messages" else None),
     )
-    body: bytes = CLIENTS[api].request(conversation, stream=stream)
-    return body
+    return CLIENTS[api].request(conversation, stream=stream)
 
 
 def expected_blocks(api: Api, blocks: Sequence[Block]) -> list[Block]:
@@ -96,7 +95,7 @@ def _frame(data: bytes) -> Frame:
 
 def read_stream(api: Api, frames: Sequence[Frame], *, whole: bool) -> Reading:
     """Checks the order of a stream's events. Raises IllFormed."""
-    reader: Reader = CLIENTS[api].Reader()
+    reader = CLIENTS[api].reader()
     outputs, written = list[int](), 0
     for index, frame in enumerate(frames):
         if frame == Frame("", ""):
@@ -116,7 +115,7 @@ def read_stream(api: Api, frames: Sequence[Frame], *, whole: bool) -> Reading:
 
 def read_document(api: Api, text: bytes) -> Reading:
     """An answer without streaming. Raises IllFormed."""
-    reader: Reader = CLIENTS[api].Reader()
+    reader = CLIENTS[api].reader()
     try:
         reader.document(json.loads(text))
     except ValueError as error:

@@ -48,7 +48,7 @@ async def run_stream(
     body = request(wanted.api, MODEL, wanted.script, stream=wanted.stream)
     while True:
         known = urls()
-        url = known[(stream.frontend + len(stream.attempts)) % len(known)] + CLIENTS[wanted.api].PATH
+        url = known[(stream.frontend + len(stream.attempts)) % len(known)] + CLIENTS[wanted.api].path
         attempt = Attempt(time.monotonic())
         stream.attempts.append(attempt)
         sending = asyncio.create_task(_send(http, url, body, attempt))

@@ -28,7 +28,7 @@ def test_problem_of_a_model_is_reported(demo_dir: Path, tmp_path: Path, capsys: 
 def test_model_missing_on_the_hub_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("services.cli.up.plan.find_file", lambda *_: None)
+    monkeypatch.setattr("services.cli.up.check.find_file", lambda *_: None)
     assert main(["check", "--model", "org/nothing"]) == 1
     assert "the hub has no such model or is out of reach" in capsys.readouterr().err
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.common import reserve_ports
 from services.cli.observer import observing
 from services.cli.up.embedded_nats import GO, MAX_PAYLOAD, EmbeddedNats
-from services.cli.up.plan import reserve_ports
 from services.runtime.config import BusConfig
 
 

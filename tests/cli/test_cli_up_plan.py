@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.common import reserve_ports
+from services.cli.up import check as up_check
 from services.cli.up import plan as up_plan
+from services.cli.up.check import engine_problem, require_hub_model
 from services.cli.up.command import COMMAND
 from services.cli.up.plan import (
     DEMO_MODEL,
@@ -15,8 +18,6 @@ from services.cli.up.plan import (
     make_plan,
     make_specs,
     prepare_state,
-    require_hub_model,
-    reserve_ports,
 )
 from services.cli.up.readiness import problem_of
 from services.cli.up.screen import Screen, instructions, log_line, log_text, shorten
@@ -187,7 +188,7 @@ def test_unloadable_model_has_a_problem(tmp_path: Path, model: str, problem: str
 def test_engine_without_its_package_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"tensorrt_llm": None, "torch": object()}
     monkeypatch.setattr("importlib.util.find_spec", lambda package: installed[package])
-    assert up_plan.engine_problem("script") is up_plan.engine_problem("transformers") is None
+    assert engine_problem("script") is engine_problem("transformers") is None
     with pytest.raises(ConfigError) as caught:
         plan("--engine", "trtllm", "--model", "m")
     (problem,) = caught.value.problems
@@ -206,7 +207,7 @@ def test_tracing_without_its_packages_has_a_problem(monkeypatch: pytest.MonkeyPa
 
 
 def test_hub_is_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(up_plan, "find_file", lambda model, name: tmp_path if model == "acme/m" else None)
+    monkeypatch.setattr(up_check, "find_file", lambda model, name: tmp_path if model == "acme/m" else None)
     plan("--model", "acme/none")
     require_hub_model("acme/m")
     require_hub_model(str(tmp_path))

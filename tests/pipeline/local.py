@@ -262,7 +262,8 @@ class Local:
             service.watching.append(self._note_parser)
         await process.connect()
         await core.start()
-        service.running = asyncio.create_task(process.run(service.reported))
+        process.serve(service.reported)
+        service.running = asyncio.create_task(process.run())
         self.services.append(service)
         return service
 

@@ -42,7 +42,9 @@ def session(replay: Replay, api: Api, http: aiohttp.ClientSession, url: str) -> 
 @pytest.mark.parametrize("replay", REPLAYS, ids=label)
 async def test_the_pipeline_plays_the_file(stack: Stack, replay: Replay, api: Api) -> None:
     async with aiohttp.ClientSession() as http:
-        for played in await session(replay, api, http, stack.url).play():
+        client = session(replay, api, http, stack.url)
+        for turn in replay.turns:
+            played = await client.turn(turn)
             assert (played.line, played.problems) == (played.line, [])
 
 
@@ -56,7 +58,9 @@ async def test_a_recording_can_be_played(stack: Stack, nats: NatsServer, tmp_pat
     drain = asyncio.create_task(tap.stdout.read())
     written = next(replay for replay in REPLAYS if replay.name == "interleaved.jsonl")
     async with aiohttp.ClientSession() as http:
-        await session(written, "responses", http, stack.url).play()
+        client = session(written, "responses", http, stack.url)
+        for turn in written.turns:
+            await client.turn(turn)
         await eventually(lambda: file.read_text().count('"expect"') >= len(written.turns))
         tap.send_signal(signal.SIGINT)
         await asyncio.gather(tap.wait(), drain)
@@ -66,5 +70,5 @@ async def test_a_recording_can_be_played(stack: Stack, nats: NatsServer, tmp_pat
         for api in APIS:
             gateway = ReplayGateway(recording)
             async with serving(gateway) as url:
-                again = await Session(recording, api, http, url, gateway=gateway).play()
-            assert [played.problems for played in again] == [[] for _ in recording.turns]
+                again = Session(recording, api, http, url, gateway=gateway)
+                assert [(await again.turn(turn)).problems for turn in recording.turns] == [[] for _ in recording.turns]

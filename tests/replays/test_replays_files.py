@@ -26,7 +26,8 @@ def label(value: Any) -> str:
 async def play(replay: Replay, api: Api, *, stream: bool = True) -> tuple[list[Played], list[Conversation]]:
     gateway = ReplayGateway(replay)
     async with serving(gateway) as url, aiohttp.ClientSession() as http:
-        played = await Session(replay, api, http, url, gateway=gateway, stream=stream).play()
+        session = Session(replay, api, http, url, gateway=gateway, stream=stream)
+        played = [await session.turn(turn) for turn in replay.turns]
     return played, gateway.conversations
 
 

@@ -54,9 +54,10 @@ class FaultyGateway(ReplayGateway):
 
 
 async def play(gateway: ReplayGateway, text: str, api: Api = "messages", **options: Any) -> Played:
+    replay = read("x", text)
+    [turn] = replay.turns
     async with serving(gateway) as url, aiohttp.ClientSession() as http:
-        [played] = await Session(read("x", text), api, http, url, gateway=gateway, **options).play()
-    return played
+        return await Session(replay, api, http, url, gateway=gateway, **options).turn(turn)
 
 
 def all_at_the_end(held: list[TurnEvent]) -> list[TurnEvent]:

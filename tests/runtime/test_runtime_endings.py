@@ -20,6 +20,7 @@ from services.preprocessor.model import ModelSetup
 from services.runtime import nats_client
 from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
 from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.tokenizer_files import load_backend
 from services.worker import service as worker
 from services.worker.engine import EngineInfo
 from tests.cancellation import cancel_at, cancel_everywhere
@@ -59,7 +60,7 @@ def loaded(demo_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The model, which the services of this process load only once."""
     setup = ModelSetup.load(PreprocessorConfig(model=str(demo_dir)))
     monkeypatch.setattr(ModelSetup, "load", lambda _config: setup)
-    vocabulary = Vocabulary(parser.load_backend(str(demo_dir), trust_remote_code=False))
+    vocabulary = Vocabulary(load_backend(str(demo_dir), trust_remote_code=False))
     monkeypatch.setattr(parser, "Vocabulary", lambda _tokenizer: vocabulary)
     first = ScriptEngine(WorkerConfig(model=str(demo_dir)))
     info = first._load()

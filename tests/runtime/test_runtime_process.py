@@ -37,10 +37,10 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
     keep(heartbeats, watcher)
     knew: list[bool] = []
     watcher.registry.on_heartbeat(lambda b: knew.append(newcomer.registry.get("frontend", watcher.id) is not None))
-    watching = asyncio.create_task(watcher.run(Service()))
+    watching = asyncio.create_task(watcher.run())
     await ready(watcher)
     await asyncio.sleep(2 * CHANGE_DELAY_S)  # a newcomer that is not ready would have answered by now
-    running = asyncio.create_task(newcomer.run(Service()))
+    running = asyncio.create_task(newcomer.run())
     await eventually(lambda: any(not heartbeat.draining for heartbeat in heartbeats))
     assert heartbeats[0].draining
     assert knew[-1]
@@ -56,7 +56,7 @@ async def test_a_process_takes_work_only_after_it_knows_the_others(
 async def test_changes_are_sent_soon_and_in_one_heartbeat(make_process: MakeProcess, own_nats: NatsServer) -> None:
     watcher = await make_process("frontend", "f", url=own_nats.url)
     process = await make_process("worker", "w", url=own_nats.url, beat_interval_s=30.0, dead_after_s=60.0)
-    running = asyncio.create_task(process.run(Service()))
+    running = asyncio.create_task(process.run())
     heartbeats: list[Heartbeat] = []
     await eventually(lambda: watcher.registry.get("worker", process.id) is not None)
     keep(heartbeats, watcher)
@@ -86,7 +86,8 @@ async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_at_a_secon
                 cut.set()
                 raise
 
-    running = asyncio.create_task(process.run(LastTurn()))
+    process.serve(LastTurn())
+    running = asyncio.create_task(process.run())
     await ready(process)
     process.stop()
     await draining.wait()
@@ -100,7 +101,8 @@ async def test_a_drain_ends_when_it_is_done_when_the_grace_is_over_or_at_a_secon
 
 async def test_a_failure_ends_the_process_without_a_drain(make_process: MakeProcess) -> None:
     process = await make_process("worker", "w")
-    running = asyncio.create_task(process.run(Endless()))
+    process.serve(Endless())
+    running = asyncio.create_task(process.run())
     await ready(process)
     process.stop("the engine died")
     with pytest.raises(EngineFailed, match="the engine died"):
@@ -115,7 +117,8 @@ async def test_without_memory_a_process_ends(place: str, make_process: MakeProce
         raise MemoryError
 
     await process.subscribe("too.large", fail)
-    running = asyncio.create_task(process.run(Endless()))
+    process.serve(Endless())
+    running = asyncio.create_task(process.run())
     await ready(process)
     if place == "a handler of messages":
         assert process.bus.publish("too.large", b"x")
@@ -147,7 +150,7 @@ async def test_heartbeats_continue_when_a_listener_fails(make_process: MakeProce
     process.on_tick.append(fail)
     heartbeats: list[Heartbeat] = []
     keep(heartbeats, watcher)
-    running = asyncio.create_task(process.run(Service()))
+    running = asyncio.create_task(process.run())
     await eventually(lambda: len(heartbeats) > 5)
     process.stop()
     await running
@@ -167,7 +170,7 @@ async def test_while_the_bus_hangs_a_process_is_cut_off_and_takes_no_other_for_d
     for process in (one, other):
         process.registry.on_leave(lambda b: lost.append(b.id))
         process.on_attached.append(lambda process=process: attached.append(process))  # type: ignore[misc]
-    running = [asyncio.create_task(process.run(Service())) for process in (one, other)]
+    running = [asyncio.create_task(process.run()) for process in (one, other)]
     await asyncio.gather(ready(one), ready(other))
     await eventually(lambda: not one.cut_off)
     own_nats.pause()

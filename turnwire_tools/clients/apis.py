@@ -1,9 +1,28 @@
-"""The clients of the three APIs by name. A module has `PATH`, `COUNT_PATH`, `request` and `Reader`."""
+"""Lists the clients of the three APIs by name."""
 
-from collections.abc import Mapping
-from types import ModuleType
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
 
 from turnwire_tools.clients import chat, messages, responses
 from turnwire_tools.clients.answer import Api
+from turnwire_tools.clients.shared import Reader
 
-CLIENTS: Mapping[Api, ModuleType] = {"messages": messages, "responses": responses, "chat": chat}
+
+class ClientApi(Struct, frozen=True):
+    """One API as a client sees it."""
+
+    path: str
+    count_path: str | None
+    """The counting endpoint; None if the API has none."""
+    request: Callable[..., bytes]
+    """Returns the body for a `Conversation`. `stream`: whether the answer is a stream."""
+    reader: Callable[[], Reader]
+    """Makes the reader of one answer."""
+
+
+CLIENTS: Mapping[Api, ClientApi] = {
+    "messages": ClientApi(messages.PATH, messages.COUNT_PATH, messages.request, messages.Reader),
+    "responses": ClientApi(responses.PATH, responses.COUNT_PATH, responses.request, responses.Reader),
+    "chat": ClientApi(chat.PATH, None, chat.request, chat.Reader),
+}

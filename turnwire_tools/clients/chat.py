@@ -23,8 +23,6 @@ from turnwire_tools.clients.messages import write_block
 from turnwire_tools.clients.shared import media_url, present, require, sampling_fields
 
 PATH = "/v1/chat/completions"
-COUNT_PATH = None
-"""The API has no counting endpoint."""
 _ENDS: dict[str, End] = {"stop": "stop", "tool_calls": "calls", "function_call": "calls", "length": "length"}
 
 

@@ -18,17 +18,16 @@ from cyclopts import Parameter
 
 from schemas import subjects
 from schemas.errors import TurnwireError
-from services.cli.common import UsageError, read_text
+from services.cli.common import UsageError, read_text, reserve_ports
 from services.cli.instances import bus_defaults, newest_instance
 from services.cli.registry import Command
 from services.cli.signals import run, status_of
-from services.cli.up.plan import reserve_ports
-from services.frontend.http.cors import AllowedHosts, is_loopback
-from services.parser.service import load_backend
+from services.runtime.allowed_hosts import AllowedHosts, is_loopback
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Count, Port
 from services.runtime.config.loader import Sources, mask_passwords
 from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.inspector import recording
 from turnwire_tools.inspector.fold import MIB, Fold
 from turnwire_tools.inspector.server import InspectorServer

@@ -18,10 +18,10 @@ from services.cli.common import CommandError, read_text
 from services.cli.connect.server import read_models
 from services.cli.registry import Command
 from services.cli.signals import run
-from services.parser.service import load_backend
 from services.runtime.config import Positive
 from services.runtime.config.loader import KEY_VARIABLE
 from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.clients.answer import Answer, Api
 from turnwire_tools.replay import replay_file
 from turnwire_tools.replay.gateway import ReplayGateway, serving

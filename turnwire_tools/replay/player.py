@@ -76,21 +76,17 @@ class Session:
             thinking=Thinking("disabled") if self.gateway is None and not header.in_reasoning else Thinking(),
         )
 
-    async def play(self) -> list[Played]:
-        """Plays all turns. Raises aiohttp.ClientError where the server does not answer."""
-        return [await self.turn(turn) for turn in self.replay.turns]
-
     async def turn(self, turn: Turn) -> Played:
-        """Plays the next turn."""
+        """Plays the next turn. Raises aiohttp.ClientError where the server does not answer."""
         body = self._request(turn)
         # Without a stream the client receives nothing before the end, and gates would never open.
         progress = ClientProgress(self.gate_timeout_s) if self.stream and self.gateway is not None else None
         if self.gateway is not None:
             self.gateway.select(turn, progress)
         client = CLIENTS[self.api]
-        reader: Reader = client.Reader()
+        reader = client.reader()
         answer, found = reader.answer, list[str]()
-        async with self._post(client.PATH, body) as response:
+        async with self._post(client.path, body) as response:
             if response.status != 200:
                 answer.end = "refused"
                 answer.problem = f"{response.status}: {_error_message(await response.read())}"
@@ -102,8 +98,8 @@ class Session:
         self._append(Message("assistant", answer.parts))
         found += progress.problems if progress is not None else []
         found += problems(turn, answer, streamed=self.stream)
-        if self.count and client.COUNT_PATH is not None and answer.usage is not None:
-            found += await self._count(client.COUNT_PATH, body, answer.usage[0])
+        if self.count and client.count_path is not None and answer.usage is not None:
+            found += await self._count(client.count_path, body, answer.usage[0])
         return Played(turn.line, answer, found)
 
     async def _read(self, response: aiohttp.ClientResponse, reader: Reader, progress: ClientProgress | None) -> None:
@@ -145,8 +141,7 @@ class Session:
             else:
                 self._append(Message("tool", self._results(turn.results or [])))
             conversation = msgspec.structs.replace(self.conversation, sampling=turn.sampling)
-        body: bytes = CLIENTS[self.api].request(conversation, stream=self.stream)
-        return body
+        return CLIENTS[self.api].request(conversation, stream=self.stream)
 
     def _results(self, results: list[str | ToolResult]) -> list[Part]:
         """The results for the calls of the previous turn, in their order."""

@@ -14,11 +14,11 @@ from schemas.frames import TokenFinish
 from services.cli.instances import bus_defaults
 from services.cli.registry import Command
 from services.cli.signals import run
-from services.parser.service import load_backend
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Seconds
 from services.runtime.config.loader import Sources
 from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.tap import messages
 from turnwire_tools.tap.follow import follow
 from turnwire_tools.tap.turns import FollowedTurn, TurnFollower

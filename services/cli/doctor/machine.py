@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from schemas.errors import TurnwireError
+from services.cli.common import reserve_ports
 from services.cli.doctor.finding import Finding, first_line
 from services.cli.up.embedded_nats import find_nats_server
-from services.cli.up.plan import reserve_ports
 from services.runtime.config import FrontendConfig, WorkerConfig
 from services.runtime.config.loader import ConfigError
 from services.worker.engine import Explainable

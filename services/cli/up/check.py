@@ -1,12 +1,25 @@
 """`turnwire check`: checks the settings and the model before any process starts."""
 
+import importlib.util
+import sys
+from contextlib import suppress
+from pathlib import Path
+
 from schemas.errors import TurnwireError
 from services.cli.common import CommandError
 from services.cli.registry import Command
-from services.cli.up.plan import model_problem, require_hub_model
 from services.runtime.config import STAGES, PreprocessorConfig
 from services.runtime.config.command_line import CLEAN
 from services.runtime.config.loader import Sources
+from services.tokenization.model_files import find_file, local_folder
+
+PACKAGES = {
+    "transformers": ("torch", "torch"),
+    "trtllm": ("tensorrt_llm", "trtllm"),
+    "vllm": ("vllm", "vllm"),
+    "tracing": ("opentelemetry.exporter.otlp.proto.http", "otel"),
+}
+"""The package that an engine or tracing requires, and the extra that installs it."""
 
 
 def check(sources: Sources, /) -> int:
@@ -31,3 +44,34 @@ def check(sources: Sources, /) -> int:
 
 
 COMMAND = Command(check, tuple(STAGES.values()))
+
+
+def engine_problem(engine: str) -> str | None:
+    """Returns which package for an engine, or for tracing, is not installed; None if all are."""
+    package, extra = PACKAGES.get(engine, ("", ""))
+    with suppress(ImportError):  # a parent package is missing
+        if not package or importlib.util.find_spec(package) is not None:
+            return None
+    install = f"{sys.executable} -m pip install -e '.[{extra}]'"
+    return f"{engine} needs {package}, which is not installed; in a clone: {install}"
+
+
+def model_problem(model: str) -> str | None:
+    """Returns why the model cannot be loaded from local files; None if it can, or if it may be on the hub."""
+    if Path(model).expanduser().is_file():
+        return f"{model} is a file; a model is a directory or a hub id"
+    try:
+        folder = local_folder(model)
+    except OSError as error:
+        return str(error)
+    return None if folder is None or (folder / "config.json").is_file() else f"{model} has no config.json"
+
+
+def require_hub_model(model: str) -> None:
+    """Raises OSError if a model is neither local nor on the hub: one error instead of one from each process."""
+    try:
+        if local_folder(model) is not None or find_file(model, "config.json") is not None:
+            return
+    except ValueError:  # a name that no model of the hub can have
+        pass
+    raise FileNotFoundError(f"there is no directory {model} here, and the hub has no such model or is out of reach")

@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 
 from schemas.errors import TurnwireError
-from services.cli.common import replace_file
+from services.cli.common import replace_file, reserve_ports
 from services.cli.instances import CONNECT_S, Instance, announce, program
 from services.cli.registry import Command
+from services.cli.up.check import require_hub_model
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
-from services.cli.up.plan import Plan, make_plan, make_specs, prepare_state, require_hub_model, reserve_ports
+from services.cli.up.plan import Plan, make_plan, make_specs, prepare_state
 from services.cli.up.readiness import context_window, readiness_problem
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor

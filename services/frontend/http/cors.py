@@ -2,14 +2,12 @@
 
 A page of an origin that is not listed gets no CORS headers, so its browser withholds the answer. On a server without
 API keys that is not enough: any page could make a browser in this network send turns (a POST of text/plain needs no
-preflight, a WebSocket has none), so such requests are refused. `AllowedHosts` refuses pages with a host name that was
-made to resolve to this server's address (DNS rebinding): for the browser, their requests have the same origin.
+preflight, a WebSocket has none), so such requests are refused. Pages of a host name that was made to
+resolve to this server's address are refused by `services.runtime.allowed_hosts`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from schemas.errors import Forbidden
 from services.frontend.http.rate_limits import HEADER_NAMES
@@ -33,37 +31,6 @@ EXPOSED = ", ".join(
 """Response headers that a page may read, besides those that every page may read."""
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4096}")
 _SAFE = ("GET", "HEAD", "OPTIONS")
-
-
-class AllowedHosts:
-    """The host names of this server, which the `Host` header of requests must match.
-
-    localhost and IP addresses are always allowed: browsers do not look them up, so no page can use them for its name.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        """`names`: host names without port; `*` for all."""
-        self._all = "*" in names
-        self._names = {"localhost", *(name.strip("[]").rstrip(".").lower() for name in names)}
-
-    @classmethod
-    def of(cls, configured: Sequence[str], listening: str, *, guarded: bool) -> "AllowedHosts":
-        """Returns the configured names. The default is `listening`, the address of the listener, if only this machine
-        reaches it and there are no keys; otherwise all names."""
-        if configured:
-            return cls(configured)
-        return cls([listening] if is_loopback(listening) and not guarded else ["*"])
-
-    def check(self, host: str) -> None:
-        """Raises Forbidden for the `Host` header of a request to a name that is not this server's."""
-        if self._all:
-            return
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
-        except ValueError:  # brackets without an address
-            name = host
-        if name not in self._names and not _is_address(name):
-            raise Forbidden(f"This server has no host name {host[:200]!r}; it can be allowed with --allowed-hosts.")
 
 
 class Cors:
@@ -110,16 +77,3 @@ class Cors:
 
     def _allows(self, origin: str) -> bool:
         return self._all or origin.lower() in self._origins
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def is_loopback(name: str) -> bool:
-    """Returns whether a host name or address can be reached from this machine only."""
-    return name.lower() == "localhost" or (_is_address(name) and ip_address(name).is_loopback)

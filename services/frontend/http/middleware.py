@@ -24,10 +24,11 @@ from schemas.errors import (
     unexpected,
 )
 from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
-from services.frontend.http.cors import AllowedHosts, Cors
+from services.frontend.http.cors import Cors
 from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape
 from services.frontend.http.headers import SECURITY_HEADERS, with_valid_headers
 from services.frontend.http.rate_limits import rate_headers
+from services.runtime.allowed_hosts import AllowedHosts
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 

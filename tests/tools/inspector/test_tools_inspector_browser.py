@@ -23,7 +23,7 @@ from aiohttp import web
 from schemas.conversation import Text
 from schemas.events import BlockStart, Delta
 from schemas.frames import EventEntry, EventFrame
-from services.frontend.http.cors import AllowedHosts
+from services.runtime.allowed_hosts import AllowedHosts
 from tests.tools.inspector.by_hand import Bus, answer, asked, user
 from tests.tools.inspector.walk import TURNS, play
 from turnwire_tools.inspector.fold import Fold

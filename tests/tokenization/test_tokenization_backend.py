@@ -1,4 +1,4 @@
-"""The parser decodes with the tokenizer that the other stages load."""
+"""The tokenizer of a model directory, with which processes decode."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,13 +7,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from schemas.errors import Invalid
-from services.parser import service
+from services.tokenization import tokenizer_files
 from tests.tokenization.test_tokenization_detokenizer import byte_level
 
 
 def test_a_tokenizer_file_is_read_as_it_is(tmp_path: Path) -> None:
     byte_level().save(str(tmp_path / "tokenizer.json"))
-    found = service.load_backend(str(tmp_path), trust_remote_code=False)
+    found = tokenizer_files.load_backend(str(tmp_path), trust_remote_code=False)
     assert isinstance(found, Tokenizer)
     assert found.get_vocab_size() == byte_level().get_vocab_size()
 
@@ -21,7 +21,7 @@ def test_a_tokenizer_file_is_read_as_it_is(tmp_path: Path) -> None:
 def test_a_damaged_tokenizer_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(Invalid, match=r"tokenizer\.json cannot be read: "):
-        service.load_backend(str(tmp_path), trust_remote_code=False)
+        tokenizer_files.load_backend(str(tmp_path), trust_remote_code=False)
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -32,12 +32,12 @@ def test_remote_code_is_trusted_if_configured(trusted: bool, monkeypatch: pytest
         asked.append((model, trust_remote_code))
         return SimpleNamespace(backend_tokenizer=byte_level())
 
-    monkeypatch.setattr(service, "load_tokenizer", load)
-    assert isinstance(service.load_backend("acme/model", trust_remote_code=trusted), Tokenizer)
+    monkeypatch.setattr(tokenizer_files, "load_tokenizer", load)
+    assert isinstance(tokenizer_files.load_backend("acme/model", trust_remote_code=trusted), Tokenizer)
     assert asked == [("acme/model", trusted)]
 
 
 def test_a_tokenizer_in_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "load_tokenizer", lambda *_, **__: SimpleNamespace())
+    monkeypatch.setattr(tokenizer_files, "load_tokenizer", lambda *_, **__: SimpleNamespace())
     with pytest.raises(Invalid, match=r"no tokenizer\.json"):
-        service.load_backend("acme/model", trust_remote_code=True)
+        tokenizer_files.load_backend("acme/model", trust_remote_code=True)

@@ -1,0 +1,55 @@
+"""Decides which host names a server answers to. Pure.
+
+A page with a host name that was made to resolve to this server's address (DNS rebinding) is refused: for the browser,
+its requests have the same origin.
+"""
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from schemas.errors import Forbidden
+
+
+class AllowedHosts:
+    """The host names of this server, which the `Host` header of requests must match.
+
+    localhost and IP addresses are always allowed: browsers do not look them up, so no page can use them for its name.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """`names`: host names without port; `*` for all."""
+        self._all = "*" in names
+        self._names = {"localhost", *(name.strip("[]").rstrip(".").lower() for name in names)}
+
+    @classmethod
+    def of(cls, configured: Sequence[str], listening: str, *, guarded: bool) -> "AllowedHosts":
+        """Returns the configured names. The default is `listening`, the address of the listener, if only this machine
+        reaches it and there are no keys; otherwise all names."""
+        if configured:
+            return cls(configured)
+        return cls([listening] if is_loopback(listening) and not guarded else ["*"])
+
+    def check(self, host: str) -> None:
+        """Raises Forbidden for the `Host` header of a request to a name that is not this server's."""
+        if self._all:
+            return
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:  # brackets without an address
+            name = host
+        if name not in self._names and not _is_address(name):
+            raise Forbidden(f"This server has no host name {host[:200]!r}; it can be allowed with --allowed-hosts.")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(name: str) -> bool:
+    """Returns whether a host name or address can be reached from this machine only."""
+    return name.lower() == "localhost" or (_is_address(name) and ip_address(name).is_loopback)
