@@ -186,7 +186,6 @@ class BusGateway(TurnGateway):
             await self._stages.able(turn.card.name, turn.wait_until, patient=turn.state is State.RESUMING)
             tried.append(await self._preprocessors.next(turn.card.name, tried))
             turn.attempt.preprocessor = tried[-1]
-            turn.take(Event.REQUESTED)
             try:
                 return await self._preprocessors.prepare(turn)
             except (TimedOut, Unavailable) as refusal:

@@ -77,7 +77,6 @@ class PreprocessorClient:
         loop = asyncio.get_running_loop()
         attempt = turn.attempt
         outcome: asyncio.Future[Prepared] = loop.create_future()
-        attempt.outcome = outcome
         preprocessor = attempt.preprocessor
         timer: asyncio.TimerHandle | None = None
 
@@ -100,6 +99,8 @@ class PreprocessorClient:
             self._config.accept_timeout_s,
             on_reply,
         )
+        attempt.outcome = outcome  # only now: a request that could not be sent leaves the turn as it was
+        turn.take(Event.REQUESTED)
         self._preparing[preprocessor] += 1
         try:
             return await outcome

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.control import Cancel, FrontendNotice, Heartbeat, ModelCard, Replay
 from schemas.conversation import Client, Conversation
-from schemas.errors import DEADLINE_PASSED, ErrorInfo, ErrorKind, TimedOut
+from schemas.errors import DEADLINE_PASSED, ErrorInfo, ErrorKind, TimedOut, Unavailable
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -144,6 +144,12 @@ class Stage:
         bus: Any = self.process.bus
         self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
 
+    def serves(self, name: str, *, draining: bool = False) -> None:
+        """All stages of a model with the alias `coder` send a heartbeat."""
+        card = ModelCard(name, aliases=["coder"])
+        for kind in ("preprocessor", "worker", "parser"):
+            self.process.registry.receive(Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0)
+
     def replays(self) -> list[Replay]:
         return [message for message in self.process.published if isinstance(message, Replay)]
 
@@ -264,20 +270,36 @@ async def test_a_request_that_came_too_late_is_not_tried_again(stage: Stage) -> 
 
 
 async def test_a_turn_for_an_alias_goes_to_another_model_where_its_own_drains(stage: Stage) -> None:
-    def serves(name: str, *, draining: bool = False) -> None:
-        card = ModelCard(name, aliases=["coder"])
-        for kind in ("preprocessor", "worker", "parser"):
-            stage.process.registry.receive(Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0)
-
-    serves("v1")
+    stage.serves("v1")
     asked = Conversation("coder", [], client=Client(session="s"))
     admitted = await admission(stage.gateway).admit(asked, None)
     assert admitted.card.name == "v1"
-    serves("v1", draining=True)
-    serves("v2")
+    stage.serves("v1", draining=True)
+    stage.serves("v2")
     opening = asyncio.create_task(stage.gateway.open(admitted, Sink(), turn_id="a"))
     await eventually(lambda: len(stage.process.bus.requests) == 1)
     assert stage.process.bus.requests[0].conversation.model == "v2"
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
     assert (await opening).card.name == "v2"
     assert FrontendNotice("place", placement_key(asked), "coder", "v2") in stage.process.published
+
+
+async def test_turn_with_a_request_that_cannot_be_sent_goes_to_another_model_with_its_alias(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.serves("v1")
+    ask = stage.process.bus.ask
+
+    def fail(*_: object) -> Callable[[], None]:
+        monkeypatch.setattr(stage.process.bus, "ask", ask)
+        stage.serves("v1", draining=True)
+        stage.serves("v2")
+        raise Unavailable("the connection to the bus is down")
+
+    monkeypatch.setattr(stage.process.bus, "ask", fail)
+    opening = asyncio.create_task(stage.opened(Conversation("coder", []), Sink(), "a"))
+    await eventually(lambda: len(stage.process.bus.requests) == 1)
+    (request,) = stage.process.bus.requests
+    assert (request.conversation.model, request.attempt) == ("v2", 2)
+    stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]), attempt=2)
+    assert (await opening).card.name == "v2"
