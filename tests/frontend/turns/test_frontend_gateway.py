@@ -303,3 +303,47 @@ async def test_turn_with_a_request_that_cannot_be_sent_goes_to_another_model_wit
     assert (request.conversation.model, request.attempt) == ("v2", 2)
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]), attempt=2)
     assert (await opening).card.name == "v2"
+
+
+async def cut_drain(gateway: BusGateway) -> None:
+    """Drains until the time for it is over."""
+    drain = asyncio.create_task(gateway.drain())
+    await asyncio.sleep(0)
+    drain.cancel()
+    await asyncio.gather(drain, return_exceptions=True)
+
+
+async def test_turn_that_waits_for_a_worker_ends_at_once_where_the_drain_is_cut(stage: Stage) -> None:
+    stage.process.cut_off = True
+    sink = Sink()
+    opening = asyncio.create_task(stage.opened(Conversation("m", []), sink, "a"))
+    await eventually(lambda: stage.gateway.running == 1)
+    await cut_drain(stage.gateway)
+    with pytest.raises(Unavailable, match="this server was shut down"):
+        await asyncio.wait_for(opening, 1)
+    assert [type(event).__name__ for event in sink.events] == ["Failed"]
+    assert stage.process.bus.requests == []
+
+
+async def test_ended_turn_is_not_requested_again(stage: Stage) -> None:
+    sink, opening = await stage.begin("a")
+    error = ErrorInfo(ErrorKind.UNAVAILABLE, "no slots")
+    frame = EventFrame("preprocessor-1", 0, [EventEntry("a", 1, [Failed(error)])])
+    bus: Any = stage.process.bus
+    stage.process.handlers[subjects.events(stage.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+    await eventually(lambda: ("a", 1) in stage.cancels())
+    await cut_drain(stage.gateway)  # in the pause before the same preprocessor is tried again
+    with pytest.raises(Unavailable, match="this server was shut down"):
+        await asyncio.wait_for(opening, 60)
+    assert len(sink.events) == len(stage.process.bus.requests) == 1
+
+
+async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: Stage) -> None:
+    sink = await stage.open("a")
+    stage.process.cut_off = True
+    stage.send(("a", [Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))]))
+    await asyncio.sleep(0)
+    await cut_drain(stage.gateway)
+    await asyncio.wait_for(asyncio.gather(*stage.process.tasks), 1)
+    assert [type(event).__name__ for event in sink.events] == ["BlockStart", "Failed"]
+    assert len(stage.process.bus.requests) == 1
