@@ -89,9 +89,8 @@ class PreprocessorClient:
                 timer = loop.call_later(PREPARE_TIMEOUT_S, on_timeout)
 
         def on_timeout() -> None:
-            turn.failures += 1
             late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
-            turn.take_failure(attempt, Event.TIMED_OUT, late)
+            turn.failures += turn.take_failure(attempt, Event.TIMED_OUT, late)
 
         forget = self._process.bus.ask(
             subjects.turn(turn.card.name, preprocessor),

@@ -159,9 +159,12 @@ class BusTurn(OpenTurn):
     def take_prepared(self, prepared: Prepared) -> None:
         """Applies `PREPARED`. A streaming turn may get it again, from another parser of the same attempt."""
         attempt, is_first = self.attempt, self.state is State.PREPARING
+        outcome = attempt.outcome if attempt.is_pending and self.take(Event.PREPARED) else None
+        if self.state is not State.STREAMING:
+            return
         attempt.worker, attempt.parser = prepared.worker, prepared.parser
-        if attempt.outcome is not None and not attempt.outcome.done() and self.take(Event.PREPARED):
-            attempt.outcome.set_result(prepared)
+        if outcome is not None:
+            outcome.set_result(prepared)
             if is_first:
                 self.sink.opened(prepared)
 

@@ -1,6 +1,7 @@
 """Event frames: every turn gets its own events, once and in order."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -27,7 +28,7 @@ from schemas.events import (
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
-from services.frontend.turns import gateway
+from services.frontend.turns import gateway, preprocessor_client
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
 from services.runtime.bus import Delivery
@@ -63,8 +64,8 @@ class Process:
     failure = None
     cut_off = False
 
-    def __init__(self) -> None:
-        self.config = FrontendConfig()
+    def __init__(self, config: FrontendConfig) -> None:
+        self.config = config
         self.log = structlog.get_logger()
         self.metrics = CollectorRegistry()
         self.registry = Registry(3.5)
@@ -114,8 +115,8 @@ class Sink:
 class Stage:
     """A gateway with open turns, and a parser that sends to it."""
 
-    def __init__(self) -> None:
-        self.process = Process()
+    def __init__(self, config: FrontendConfig | None = None) -> None:
+        self.process = Process(config or FrontendConfig())
         process: Any = self.process
         self.gateway = BusGateway(process, self.process.config)
         self._seq = 0
@@ -141,6 +142,13 @@ class Stage:
     def send(self, *entries: tuple[str, list[TurnEvent]], attempt: int = 1) -> None:
         self._seq += 1
         frame = EventFrame("parser-1", self._seq, [EventEntry(turn, attempt, events) for turn, events in entries])
+        bus: Any = self.process.bus
+        self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+
+    def refuse(self, turn: str) -> None:
+        """The preprocessor found no worker for the first attempt."""
+        error = ErrorInfo(ErrorKind.UNAVAILABLE, "no slots")
+        frame = EventFrame("preprocessor-1", 0, [EventEntry(turn, 1, [Failed(error)])])
         bus: Any = self.process.bus
         self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
 
@@ -327,10 +335,7 @@ async def test_turn_that_waits_for_a_worker_ends_at_once_where_the_drain_is_cut(
 
 async def test_ended_turn_is_not_requested_again(stage: Stage) -> None:
     sink, opening = await stage.begin("a")
-    error = ErrorInfo(ErrorKind.UNAVAILABLE, "no slots")
-    frame = EventFrame("preprocessor-1", 0, [EventEntry("a", 1, [Failed(error)])])
-    bus: Any = stage.process.bus
-    stage.process.handlers[subjects.events(stage.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+    stage.refuse("a")
     await eventually(lambda: ("a", 1) in stage.cancels())
     await cut_drain(stage.gateway)  # in the pause before the same preprocessor is tried again
     with pytest.raises(Unavailable, match="this server was shut down"):
@@ -347,3 +352,16 @@ async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: 
     await asyncio.wait_for(asyncio.gather(*stage.process.tasks), 1)
     assert [type(event).__name__ for event in sink.events] == ["BlockStart", "Failed"]
     assert len(stage.process.bus.requests) == 1
+
+
+async def test_timeout_in_the_tick_of_a_refusal_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preprocessor_client, "PREPARE_TIMEOUT_S", 0.02)
+    stage = Stage(FrontendConfig(attempts=1))
+    await stage.gateway.start()
+    _, opening = await stage.begin("a")
+    asyncio.get_running_loop().call_soon(stage.refuse, "a")
+    time.sleep(0.03)  # noqa: ASYNC251 - the timeout is to be due in the same tick
+    monkeypatch.setattr(preprocessor_client, "PREPARE_TIMEOUT_S", 60.0)
+    await eventually(lambda: len(stage.process.bus.requests) == 2)
+    stage.send(("a", [Prepared(1, 9, "worker-1", "parser-1")]), attempt=2)
+    await opening
