@@ -1,7 +1,6 @@
 """Admits requests to the models: checks the caller's rights and the limits of conversations, and reads documents.
 
-The gateway takes only an `Admitted` request, and only this module makes one, so no route can forget a check. The model
-is looked up once for each request.
+The gateway takes only an `Admitted` request, and only this module makes one, so no route can forget a check.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -89,9 +88,12 @@ class Admission:
         gateway = self._gateway if self._hosted is None else self._hosted
         return await _describe_sizes(gateway.open(admitted, sink, turn_id=turn_id))
 
-    async def count(self, conversation: Conversation, caller: Caller | None) -> int:
-        """Returns the exact number of a conversation's prompt tokens. Raises as `admit`, and TurnwireError."""
-        return await _describe_sizes(self._gateway.count(await self.admit(conversation, caller, charge=True)))
+    async def count(self, conversation: Conversation, caller: Caller | None, card: ModelCard | None = None) -> int:
+        """Returns the exact number of a conversation's prompt tokens. `card`: see `admit`.
+
+        Raises as `admit`, and TurnwireError.
+        """
+        return await _describe_sizes(self._gateway.count(await self.admit(conversation, caller, card, charge=True)))
 
     async def tokenize(self, conversation: Conversation, caller: Caller | None, add_special_tokens: bool) -> TextReply:
         """Returns the token ids of a conversation's prompt. Raises as `count`."""

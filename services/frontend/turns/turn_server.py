@@ -118,7 +118,7 @@ class TurnServer:
         answer = self.answer(context, dialect, shorten=shorten)
 
         async def begin() -> tuple[Sequence[Admitted], DocumentSink]:
-            card = self.admission.resolve(conversation.model, context.caller, conversation)
+            card = self.model(conversation, context)
             answer.record.opened(card.name)
             return [await self.admission.admit(conversation, context.caller, card)], DocumentSink(answer)
 
@@ -224,12 +224,23 @@ class TurnServer:
                     turn.cancel("hangup")
             raise
 
+    def model(self, conversation: Conversation, context: RequestContext) -> ModelCard:
+        """Returns the request's model. It is looked up once, for the first of the request's conversations. Raises as
+        `Admission.resolve`."""
+        if context.card is None:
+            context.card = self.admission.resolve(conversation.model, context.caller, conversation)
+        return context.card
+
+    async def count(self, conversation: Conversation, context: RequestContext) -> int:
+        """Returns the exact number of prompt tokens for the request's model. Raises as `Admission.count`."""
+        return await self.admission.count(conversation, context.caller, self.model(conversation, context))
+
     def report(self, ask: Ask, context: RequestContext) -> ModelCard:
         """Returns the request's model, and records for headers and log what the answer will lack. Raises as
         `Admission.resolve`."""
         context.note(ask.notes)
         first = ask.conversations[0]
-        card = self.admission.resolve(first.model, context.caller, first)
+        card = self.model(first, context)
         context.not_enforced = not_enforced(first, card.features, card.family)
         return card
 

@@ -127,7 +127,7 @@ class Mount:
             if prepare is not None:
                 ask = await prepare(ask, context)
             conversation = ask.conversations[0]
-            tokens = await self.server.admission.count(conversation, context.caller)
+            tokens = await self.server.count(conversation, context)
             context.fields |= {"model": conversation.model, "prompt_tokens": tokens}
             return json_response(answer(ask, tokens))
 

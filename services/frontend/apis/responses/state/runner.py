@@ -7,6 +7,7 @@ from functools import partial
 
 from typing_extensions import override
 
+from schemas.conversation import Conversation
 from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import ResponsesAsk
 from services.frontend.apis.responses.request.truncation import shortened
@@ -67,16 +68,16 @@ class Runner:
     def __init__(self, server: TurnServer) -> None:
         self.server = server
 
-    def reply(self, context: RequestContext, model: str) -> Reply:
-        """The ids and times of an answer. `model` "": the served model. Raises NotFound if the model is not served."""
-        name = model or self.server.admission.resolve(model, context.caller).name
+    def reply(self, context: RequestContext, conversation: Conversation) -> Reply:
+        """The ids and times of an answer. Raises NotFound where the request names no model and none is served."""
+        name = conversation.model or self.server.model(conversation, context).name
         return Reply(context.id, context.request_id, name, created=int(time.time()), now=time.time)
 
     def shorten(self, ask: ResponsesAsk, context: RequestContext) -> Shorten | None:
         """The function that shortens the conversation for `truncation: auto`; None where it is not requested."""
         if not ask.truncate:
             return None
-        return partial(shortened, count=partial(self.server.admission.count, caller=context.caller))
+        return partial(shortened, count=partial(self.server.count, context=context))
 
     async def run(self, ask: ResponsesAsk, renderer: Renderer, context: RequestContext, emitter: Emitter) -> None:
         """Runs one turn to its end. Cancelling this cancels the turn.

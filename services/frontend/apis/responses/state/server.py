@@ -49,7 +49,11 @@ SETTLE_S = 2.0
 
 
 class ModelSealer(TextSealer):
-    """Seals with a key derived from a model's name. Raises NotFound on first use if the model is not served."""
+    """Seals with a key derived from a model's name. Raises NotFound on first use if the model is not served.
+
+    Of models that share a name it is the one with the largest weight, not the one of the session: a sealed item is
+    opened while the conversation is read, before its session is known.
+    """
 
     def __init__(self, admission: Admission, model: str, caller: Caller | None) -> None:
         self._admission = admission
@@ -129,7 +133,7 @@ class ResponsesServer:
         async def shorten(conversation: Conversation, overflow: ContextOverflow) -> Conversation:
             if accepted is None or not accepted.ask.truncate:
                 raise overflow
-            count = partial(self._server.admission.count, caller=context.caller)
+            count = partial(self._server.count, context=context)
             return await shortened(conversation, overflow, count)
 
         on_end = keep if body.store else None
@@ -198,7 +202,7 @@ class ResponsesServer:
         """Counts the tokens of a request's prompt."""
         body, context = await self._decoded(request, counting=True), request[REQUEST_CONTEXT]
         conversation = await self._intake.prompt(body, request.headers, context)
-        tokens = await self._server.admission.count(conversation, context.caller)
+        tokens = await self._server.count(conversation, context)
         context.fields |= {"model": body.model, "prompt_tokens": tokens}
         return json_response(self.dialect.count_body(tokens))
 
