@@ -15,7 +15,7 @@ from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedTools
-from services.frontend.turns.interfaces import _ADMISSION, Admitted, OpenTurn, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, TurnGateway, TurnSink
 from services.frontend.turns.media.notice import NoticeSink, media_of, notice, wants_notice, without_notices
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
@@ -113,7 +113,7 @@ class Admission:
     def _without_conversation(self, model: str, caller: Caller | None) -> Admitted:
         card = self.resolve(model, caller)
         _charge(caller)
-        return Admitted(_ADMISSION, card, Conversation(card.name, []))
+        return Admitted(ADMISSION, card, Conversation(card.name, []))
 
     async def _read(self, conversation: Conversation, card: ModelCard, media: Sequence[Media]) -> Admitted:
         """Replaces PDFs by their text, and removes this server's notes from earlier answers."""
@@ -124,7 +124,7 @@ class Admission:
         if media and self._notices and wants_notice(conversation):
             new = {item.kind for item in media_of(conversation)} - noted
             text = notice(new) if new else ""
-        return Admitted(_ADMISSION, card, conversation, text)
+        return Admitted(ADMISSION, card, conversation, text)
 
 
 def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCard) -> Conversation:

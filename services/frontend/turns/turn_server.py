@@ -208,8 +208,8 @@ class TurnServer:
             except ContextOverflow as overflow:
                 if answer.shorten is None:
                     raise
-                shorter = admitted[0].with_conversation(await answer.shorten(admitted[0].conversation, overflow))
-            return [await open_turn(shorter, sink, turn_id=turn_id)]
+                shorter = await answer.shorten(admitted[0].conversation, overflow)
+            return [await open_turn(admitted[0].with_messages(shorter.messages), sink, turn_id=turn_id)]
         tasks = [
             asyncio.ensure_future(open_turn(choice, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
             for i, choice in enumerate(admitted)

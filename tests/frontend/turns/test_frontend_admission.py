@@ -1,5 +1,6 @@
 """Only `Admission` makes what the gateway takes, and the model is looked up once for each request."""
 
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from aiohttp import ClientSession
 
 from schemas.control import ModelCard
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, Message, ToolChoice
 from services.frontend.turns import interfaces
 from services.frontend.turns.interfaces import Admitted, TurnSink
 from tests.conftest import eventually
@@ -119,7 +120,7 @@ def test_nothing_else_makes_an_admitted_request() -> None:
 def test_only_admission_has_the_token() -> None:
     root = Path(interfaces.__file__).parents[3]
     sources = [path for folder in ("services", "turnwire_tools") for path in (root / folder).rglob("*.py")]
-    users = {path.name for path in sources if "_ADMISSION" in path.read_text(encoding="utf-8")}
+    users = {path.name for path in sources if "ADMISSION" in path.read_text(encoding="utf-8")}
     assert users == {"admission.py", "interfaces.py"}
 
 
@@ -127,9 +128,18 @@ async def test_next_turn_of_an_answer_continues_it() -> None:
     admitted = await admission(FakeGateway()).admit(Conversation("claude-alias", []), None)
     assert admitted.conversation.model == MODEL
     assert admitted.conversation.client.alias == "claude-alias"
-    following = admitted.with_conversation(Conversation(MODEL, []), continues=True)
+    following = admitted.next_turn([Message("user", [])], 7, ToolChoice("none"))
     assert (following.card, following.continues) == (CARD, True)
+    assert following.conversation.client == admitted.conversation.client
     assert not admitted.continues
+
+
+async def test_admitted_request_is_frozen() -> None:
+    admitted: Any = await admission(FakeGateway()).admit(Conversation(MODEL, []), None)
+    with pytest.raises(FrozenInstanceError):
+        admitted.conversation = Conversation("another", [])
+    shorter = admitted.with_messages([Message("user", [])])
+    assert (shorter.conversation.model, len(shorter.conversation.messages)) == (MODEL, 1)
 
 
 async def test_counted_prompt_has_the_tenant_of_its_caller(tmp_path: Path) -> None:
