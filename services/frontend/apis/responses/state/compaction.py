@@ -46,8 +46,8 @@ async def summarize(
 ) -> ResponseState:
     """Compacts a conversation. The caller pays for the tokens. Raises TurnwireError."""
     ask = await run_in_thread_if_large(request.size, partial(understand, request, compacting=True))
-    stream = ask.renderer(runner.reply(context, ask.conversation))
-    shorten = runner.shorten(ask, context)
+    stream = ask.renderer(runner.server.reply(context, ask.conversation))
+    shorten = partial(runner.shorten, ask, context)
     stream.events(await runner.server.read(ask.conversation, context, Responses.name, shorten))
     if stream.state.failure is not None:
         raise raised(stream.state.failure)

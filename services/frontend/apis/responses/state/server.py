@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import cast
 
 import msgspec
@@ -22,7 +22,6 @@ from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.render.stream import ResponsesCollector
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.items import TextSealer
-from services.frontend.apis.responses.request.truncation import shortened
 from services.frontend.apis.responses.state.background import Background, Job, send_events, stored_events
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import integer, listed, page_of
@@ -131,10 +130,9 @@ class ResponsesServer:
             self.store.put(accepted.record(answer.stream, recording))
 
         async def shorten(conversation: Conversation, overflow: ContextOverflow) -> Conversation:
-            if accepted is None or not accepted.ask.truncate:
+            if accepted is None:
                 raise overflow
-            count = partial(self._server.count, context=context)
-            return await shortened(conversation, overflow, count)
+            return await self._intake.runner.shorten(accepted.ask, context, conversation, overflow)
 
         on_end = keep if body.store else None
         return await self._server.serve(request, self.dialect, read, on_end=on_end, shorten=shorten)
