@@ -95,8 +95,6 @@ class Mount:
     log: FilteringBoundLogger
     apis: tuple[Api, ...]
     """All mounted APIs."""
-    sharing: object = None
-    """Access to the store that frontends share, for the API that stores its answers."""
 
     def add_turns(self, path: str, dialect: Dialect, prepare: Prepare | None = None) -> None:
         """Adds a POST route that creates turns. `prepare` changes a parsed request with the help of the pipeline."""

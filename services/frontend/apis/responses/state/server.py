@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import cast
 
 import msgspec
 from aiohttp import web
@@ -30,7 +29,7 @@ from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorde
 from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.runner import Runner
 from services.frontend.apis.responses.state.socket import Connections
-from services.frontend.apis.responses.state.store import MemoryStore, SharedStore, Sharing, StoreLimits
+from services.frontend.apis.responses.state.store import SHARING, MemoryStore, SharedStore, StoreLimits
 from services.frontend.apis.shared.mount import Mount, json_response
 from services.frontend.http.auth import Caller
 from services.frontend.http.bodies import read_body, run_in_thread_if_large
@@ -81,7 +80,7 @@ class ResponsesServer:
         config, admission = mount.config, mount.server.admission
         self.dialect = Responses(config.served_tools)
         self._server = mount.server
-        self._sharing = cast(Sharing | None, mount.sharing)
+        self._sharing = mount.app.get(SHARING)
         limits = StoreLimits(config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes)
         self.store = MemoryStore(limits, time.time)
         if self._sharing is not None:
