@@ -12,7 +12,7 @@ from services.frontend.apis.health import API as HEALTH
 from services.frontend.apis.messages.routes import API as MESSAGES
 from services.frontend.apis.models.routes import API as MODELS
 from services.frontend.apis.responses.routes import API as RESPONSES
-from services.frontend.apis.responses.state.store import Sharing
+from services.frontend.apis.responses.state.store import SHARING, Sharing
 from services.frontend.apis.shared.mount import Api, Mount
 from services.frontend.apis.shared.shared_errors import SHARED, union_reply
 from services.frontend.apis.tokens import API as TOKENS
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 APIS: tuple[Api, ...] = (MESSAGES, CHAT, COMPLETIONS, RESPONSES, MODELS, TOKENS, HEALTH)
 """All APIs of a frontend."""
 CALLERS: web.AppKey[Callers] = web.AppKey("callers", Callers)
-"""The API keys, and the number of open requests of each."""
+"""The API keys. Tests read their open requests."""
 HOSTED: web.AppKey[HostedTools] = web.AppKey("hosted", HostedTools)
 """Set if hosted tools are served."""
 
@@ -67,6 +67,8 @@ def make_app(
     middlewares.append(RequestMiddleware(config, formats, SHARED, callers, log).handle)
     app = web.Application(middlewares=middlewares, client_max_size=config.max_body_bytes)
     app[CALLERS] = callers
+    if sharing is not None:
+        app[SHARING] = sharing
     app.on_response_prepare.append(add_headers)
     if config.api_keys_file:
         app.cleanup_ctx.append(FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context)
@@ -81,7 +83,7 @@ def make_app(
     admission = Admission(gateway, conversation_limits, pdfs, notices=config.media_notice, hosted=hosted)
     enabled = tuple(api for api in apis if api.enabled(config))
     server = TurnServer(admission, config, FrontendMetrics(registry), log)
-    mount = Mount(app, config, gateway, server, registry, log, enabled, sharing)
+    mount = Mount(app, config, gateway, server, registry, log, enabled)
     for api in enabled:
         api.mount(mount)
     return app

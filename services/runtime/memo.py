@@ -1,8 +1,8 @@
 """Caches the results for parts of requests that clients repeat: tools and long instructions, by their JSON.
 
 An agent sends the same tools and instructions with every request. Finding 20 tools (62 KB of JSON) takes 6 us; decoding
-them, making their specs and checking their depth takes 250 us, and writing them for the chat template 440 us. All open
-turns of a session share the results.
+them and making their specs takes 70 us, and writing them for the chat template 440 us. (`ConversationLimits` checks the
+depth of their schemas again for every request, in 130 us.) All open turns of a session share the results.
 """
 
 import threading

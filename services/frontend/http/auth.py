@@ -86,7 +86,7 @@ class Callers:
 
     @property
     def open_requests(self) -> dict[str, int]:
-        """Requests in progress by key holder ("" without keys)."""
+        """Requests in progress by key holder ("" without keys), to see that none is left open."""
         return {name: limiter.open for name, limiter in self._limiters.items()}
 
     def reload(self, log: FilteringBoundLogger) -> None:

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from schemas.control import ModelCard
 from schemas.errors import (
     RETRY_AFTER_S,
     ErrorInfo,
@@ -52,6 +53,8 @@ class RequestContext:
         self.api: Api = "shared"
         self.caller: Caller | None = None
         """Set before the handler is called."""
+        self.card: ModelCard | None = None
+        """The request's model, once it is looked up."""
         self.body_timeout_s: float | None = None
         self.outcome = ""
         self.notes: list[str] = []

@@ -1,7 +1,6 @@
 """Admits requests to the models: checks the caller's rights and the limits of conversations, and reads documents.
 
-The gateway takes only an `Admitted` request, and only this module makes one, so no route can forget a check. The model
-is looked up once for each request.
+The gateway takes only an `Admitted` request, and only this module makes one, so no route can forget a check.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -16,7 +15,7 @@ from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedTools
-from services.frontend.turns.interfaces import _ADMISSION, Admitted, OpenTurn, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, TurnGateway, TurnSink
 from services.frontend.turns.media.notice import NoticeSink, media_of, notice, wants_notice, without_notices
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
@@ -89,9 +88,12 @@ class Admission:
         gateway = self._gateway if self._hosted is None else self._hosted
         return await _describe_sizes(gateway.open(admitted, sink, turn_id=turn_id))
 
-    async def count(self, conversation: Conversation, caller: Caller | None) -> int:
-        """Returns the exact number of a conversation's prompt tokens. Raises as `admit`, and TurnwireError."""
-        return await _describe_sizes(self._gateway.count(await self.admit(conversation, caller, charge=True)))
+    async def count(self, conversation: Conversation, caller: Caller | None, card: ModelCard | None = None) -> int:
+        """Returns the exact number of a conversation's prompt tokens. `card`: see `admit`.
+
+        Raises as `admit`, and TurnwireError.
+        """
+        return await _describe_sizes(self._gateway.count(await self.admit(conversation, caller, card, charge=True)))
 
     async def tokenize(self, conversation: Conversation, caller: Caller | None, add_special_tokens: bool) -> TextReply:
         """Returns the token ids of a conversation's prompt. Raises as `count`."""
@@ -111,7 +113,7 @@ class Admission:
     def _without_conversation(self, model: str, caller: Caller | None) -> Admitted:
         card = self.resolve(model, caller)
         _charge(caller)
-        return Admitted(_ADMISSION, card, Conversation(card.name, []))
+        return Admitted(ADMISSION, card, Conversation(card.name, []))
 
     async def _read(self, conversation: Conversation, card: ModelCard, media: Sequence[Media]) -> Admitted:
         """Replaces PDFs by their text, and removes this server's notes from earlier answers."""
@@ -122,7 +124,7 @@ class Admission:
         if media and self._notices and wants_notice(conversation):
             new = {item.kind for item in media_of(conversation)} - noted
             text = notice(new) if new else ""
-        return Admitted(_ADMISSION, card, conversation, text)
+        return Admitted(ADMISSION, card, conversation, text)
 
 
 def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCard) -> Conversation:

@@ -7,6 +7,7 @@ no process can take a turn, it waits for one: up to `recovery_s` if it is in pro
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -178,15 +179,19 @@ class BusGateway(TurnGateway):
 
         Raises:
             Unavailable: no process could take the turn until its `wait_until`, or too many attempts were lost.
-            TurnwireError: the turn was refused.
+            TurnwireError: the turn was refused, or ended with this error.
         """
         tried: list[str] = []
         while True:
             self._move(turn)
-            await self._stages.able(turn.card.name, turn.wait_until, patient=turn.state is State.RESUMING)
-            tried.append(await self._preprocessors.next(turn.card.name, tried))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as turn.waiting:
+                    await self._stages.able(turn.card.name, turn.wait_until, patient=turn.state is State.RESUMING)
+                    tried.append(await self._preprocessors.next(turn.card.name, tried))
+            turn.waiting = None
+            if turn.error is not None:
+                raise raised(turn.error)
             turn.attempt.preprocessor = tried[-1]
-            turn.take(Event.REQUESTED)
             try:
                 return await self._preprocessors.prepare(turn)
             except (TimedOut, Unavailable) as refusal:
@@ -253,6 +258,9 @@ class BusGateway(TurnGateway):
         attempt = turn.attempt
         self._supersede(turn, reason)
         self._fail(turn, error, event)
+        turn.error = error
+        if turn.waiting is not None:
+            turn.waiting.reschedule(0.0)
         attempt.fail(raised(error))
 
     def _end(

@@ -5,45 +5,52 @@ A route opens a turn with a sink; the sink then receives the turn's events in or
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any, Literal, Protocol, TypeAlias, final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.control import ModelCard
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, Message, ToolChoice
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply
 
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 """`failed`: another choice of the same request failed."""
-_ADMISSION = object()
+ADMISSION = object()
 """Only `admission` uses it, so that no route can forget a check."""
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class Admitted:
     """A request that may reach the gateway. `Admission` makes it; nothing else can."""
 
-    __slots__ = ("card", "continues", "conversation", "notice")
+    maker: InitVar[object]
+    card: ModelCard
+    conversation: Conversation
+    """As the pipeline gets it: with the served model's name, the caller's tenant, and the text of documents. Empty for
+    a request about text alone."""
+    notice: str = ""
+    """The note that the answer ends with; "" for none."""
+    continues: bool = False
+    """The answer has begun: its next turn is accepted while the process drains."""
 
-    def __init__(self, maker: object, card: ModelCard, conversation: Conversation, notice: str = "") -> None:
-        if maker is not _ADMISSION:
+    def __post_init__(self, maker: object) -> None:
+        if maker is not ADMISSION:
             raise TypeError("only Admission admits requests")
-        self.card = card
-        self.conversation = conversation
-        """As the pipeline gets it: with the served model's name, the caller's tenant, and the text of documents. Empty
-        for a request about text alone."""
-        self.notice = notice
-        """The note that the answer ends with; "" for none."""
-        self.continues = False
-        """The answer has begun: its next turn is accepted while the process drains."""
 
-    def with_conversation(self, conversation: Conversation, *, continues: bool = False) -> "Admitted":
-        """Returns the same request with a conversation that this server made of the admitted one."""
-        admitted = Admitted(_ADMISSION, self.card, conversation, self.notice)
-        admitted.continues = continues
-        return admitted
+    def with_messages(self, messages: list[Message]) -> "Admitted":
+        """Returns the request with other messages, which this server made of the admitted ones."""
+        return Admitted(ADMISSION, self.card, replace(self.conversation, messages=messages), self.notice)
+
+    def next_turn(self, messages: list[Message], max_tokens: int | None, choice: ToolChoice) -> "Admitted":
+        """Returns the request for the next turn of the same answer. `messages`: as for `with_messages`."""
+        sampling = replace(self.conversation.sampling, max_tokens=max_tokens)
+        following = replace(self.conversation, messages=messages, sampling=sampling, tool_choice=choice)
+        return Admitted(ADMISSION, self.card, following, self.notice, continues=True)
 
 
 class TurnSink(Protocol):

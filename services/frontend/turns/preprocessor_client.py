@@ -76,7 +76,6 @@ class PreprocessorClient:
         loop = asyncio.get_running_loop()
         attempt = turn.attempt
         outcome: asyncio.Future[Prepared] = loop.create_future()
-        attempt.outcome = outcome
         preprocessor = attempt.preprocessor
         timer: asyncio.TimerHandle | None = None
 
@@ -89,9 +88,8 @@ class PreprocessorClient:
                 timer = loop.call_later(PREPARE_TIMEOUT_S, on_timeout)
 
         def on_timeout() -> None:
-            turn.failures += 1
             late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
-            turn.take_failure(attempt, Event.TIMED_OUT, late)
+            turn.failures += turn.take_failure(attempt, Event.TIMED_OUT, late)
 
         forget = self._process.bus.ask(
             subjects.turn(turn.card.name, preprocessor),
@@ -99,6 +97,8 @@ class PreprocessorClient:
             self._config.accept_timeout_s,
             on_reply,
         )
+        attempt.outcome = outcome  # only now: a request that could not be sent leaves the turn as it was
+        turn.take(Event.REQUESTED)
         self._preparing[preprocessor] += 1
         try:
             return await outcome

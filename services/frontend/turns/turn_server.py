@@ -24,7 +24,7 @@ from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.answer import Answer, OnEnd, Shorten, TurnRecord
-from services.frontend.turns.interfaces import Admitted, Ask, Collector, Dialect, OpenTurn, Renderer, Reply
+from services.frontend.turns.interfaces import Admitted, Ask, Dialect, OpenTurn, Renderer, Reply
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
 from services.guides.promises import not_enforced
@@ -74,7 +74,7 @@ class TurnServer:
                 ask = await read()
                 answer.record.stream = ask.stream
                 admitted = await self.admit(ask, answer)
-                return admitted, self._sink(request, dialect, ask, answer, admitted)
+                return admitted, self._sink(request, dialect, ask, answer)
 
             try:
                 sink = await self.run(answer, begin)
@@ -86,25 +86,33 @@ class TurnServer:
         return web.Response(body=sink.body, content_type="application/json")
 
     def _sink(
-        self, request: web.Request, dialect: Dialect, ask: Ask, answer: Answer, admitted: Sequence[Admitted]
+        self, request: web.Request, dialect: Dialect, ask: Ask, answer: Answer
     ) -> StreamSink[SseWriter] | DocumentSink:
         """Makes the sink of an HTTP answer."""
-        model = ask.conversations[0].model or admitted[0].card.name
+        choices = len(ask.conversations)
 
-        def collector() -> Collector:
-            return ask.collector(self._reply(request, answer.context, model))
+        def reply() -> Reply:
+            config, headers = self.config, request.headers
+            return self.reply(
+                answer.context,
+                ask.conversations[0],
+                dispatch=header_flag(headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
+                dispatch_reasoning=header_flag(
+                    headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch
+                ),
+            )
 
         def stream() -> tuple[Renderer, SseWriter]:
             writer = SseWriter(request, EventStream(request), self.limits, dialect.keepalive, on_slow=on_slow)
-            return ask.renderer(self._reply(request, answer.context, model)), writer
+            return ask.renderer(reply()), writer
 
         def on_slow() -> None:
             answer.record.outcome = "slow_reader"
             answer.cancel("slow_reader")
 
         if not ask.stream:
-            return DocumentSink(answer, collector, len(admitted))
-        sink = StreamSink(answer, self.flusher, stream, len(admitted))
+            return DocumentSink(answer, lambda: ask.collector(reply()), choices)
+        sink = StreamSink(answer, self.flusher, stream, choices)
         after_sending(sink.get_ready)  # the preprocessor gets the request first
         return sink
 
@@ -118,9 +126,7 @@ class TurnServer:
         answer = self.answer(context, dialect, shorten=shorten)
 
         async def begin() -> tuple[Sequence[Admitted], DocumentSink]:
-            card = self.admission.resolve(conversation.model, context.caller, conversation)
-            answer.record.opened(card.name)
-            return [await self.admission.admit(conversation, context.caller, card)], DocumentSink(answer)
+            return await self._admit([conversation], answer), DocumentSink(answer)
 
         answer.turn_id = secrets.token_hex(12)
         try:
@@ -208,8 +214,8 @@ class TurnServer:
             except ContextOverflow as overflow:
                 if answer.shorten is None:
                     raise
-                shorter = admitted[0].with_conversation(await answer.shorten(admitted[0].conversation, overflow))
-            return [await open_turn(shorter, sink, turn_id=turn_id)]
+                shorter = await answer.shorten(admitted[0].conversation, overflow)
+            return [await open_turn(admitted[0].with_messages(shorter.messages), sink, turn_id=turn_id)]
         tasks = [
             asyncio.ensure_future(open_turn(choice, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
             for i, choice in enumerate(admitted)
@@ -224,21 +230,34 @@ class TurnServer:
                     turn.cancel("hangup")
             raise
 
-    def report(self, ask: Ask, context: RequestContext) -> ModelCard:
-        """Returns the request's model, and records for headers and log what the answer will lack. Raises as
+    def model(self, conversation: Conversation, context: RequestContext) -> ModelCard:
+        """Returns the request's model. It is looked up once, for the first of the request's conversations. Raises as
         `Admission.resolve`."""
+        if context.card is None:
+            context.card = self.admission.resolve(conversation.model, context.caller, conversation)
+        return context.card
+
+    async def count(self, conversation: Conversation, context: RequestContext) -> int:
+        """Returns the exact number of prompt tokens for the request's model. Raises as `Admission.count`."""
+        return await self.admission.count(conversation, context.caller, self.model(conversation, context))
+
+    def report(self, ask: Ask, context: RequestContext) -> None:
+        """Records for headers and log what the answer will lack. Raises as `model`."""
         context.note(ask.notes)
         first = ask.conversations[0]
-        card = self.admission.resolve(first.model, context.caller, first)
+        card = self.model(first, context)
         context.not_enforced = not_enforced(first, card.features, card.family)
-        return card
 
     async def admit(self, ask: Ask, answer: Answer) -> list[Admitted]:
         """Admits the conversation of every choice. Raises as `Admission.admit`."""
-        card = self.report(ask, answer.context)
+        self.report(ask, answer.context)
+        return await self._admit(ask.conversations, answer)
+
+    async def _admit(self, conversations: Sequence[Conversation], answer: Answer) -> list[Admitted]:
+        context = answer.context
+        card = self.model(conversations[0], context)
         answer.record.opened(card.name)
-        caller = answer.context.caller
-        return [await self.admission.admit(conversation, caller, card) for conversation in ask.conversations]
+        return [await self.admission.admit(conversation, context.caller, card) for conversation in conversations]
 
     def log_answer(self, event: str, answer: Answer, **fields: object) -> None:
         """Logs an answer that the access log does not have."""
@@ -246,18 +265,18 @@ class TurnServer:
         ids = {"request": context.request_id, "outcome": record.outcome, "tenant": context.tenant}
         self.log.info(event, **ids, **record.fields(), **fields)
 
-    def _reply(self, request: web.Request, context: RequestContext, model: str) -> Reply:
-        config = self.config
+    def reply(
+        self,
+        context: RequestContext,
+        conversation: Conversation,
+        *,
+        dispatch: bool = False,
+        dispatch_reasoning: bool = False,
+    ) -> Reply:
+        """Makes the ids and times of an answer. Raises as `model` where the request names no model."""
+        model = conversation.model or self.model(conversation, context).name
         return Reply(
-            turn=context.id,
-            request_id=context.request_id,
-            model=model,
-            created=int(time.time()),
-            dispatch=header_flag(request.headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
-            dispatch_reasoning=header_flag(
-                request.headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch
-            ),
-            now=time.time,
+            context.id, context.request_id, model, int(time.time()), dispatch, dispatch_reasoning, now=time.time
         )
 
 

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from schemas.control import ModelCard, StreamPosition
 from schemas.conversation import Conversation
+from schemas.errors import ErrorInfo
 from schemas.events import Prepared
 from schemas.frames import TurnRequest
 from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnSink
@@ -133,6 +134,10 @@ class BusTurn(OpenTurn):
     avoid: list[str] = field(default_factory=list)
     """Workers that failed this turn."""
     cursor: Cursor = field(default_factory=Cursor)
+    waiting: asyncio.Timeout | None = None
+    """Set while the next attempt waits for processes. It has no time limit, but is set to one to end the wait."""
+    error: ErrorInfo | None = None
+    """Set if the turn was abandoned with an error."""
     resuming: asyncio.Task[None] | None = None
     """Makes the next attempt after an interruption."""
 
@@ -154,9 +159,12 @@ class BusTurn(OpenTurn):
     def take_prepared(self, prepared: Prepared) -> None:
         """Applies `PREPARED`. A streaming turn may get it again, from another parser of the same attempt."""
         attempt, is_first = self.attempt, self.state is State.PREPARING
+        outcome = attempt.outcome if attempt.is_pending and self.take(Event.PREPARED) else None
+        if self.state is not State.STREAMING:
+            return
         attempt.worker, attempt.parser = prepared.worker, prepared.parser
-        if attempt.outcome is not None and not attempt.outcome.done() and self.take(Event.PREPARED):
-            attempt.outcome.set_result(prepared)
+        if outcome is not None:
+            outcome.set_result(prepared)
             if is_first:
                 self.sink.opened(prepared)
 

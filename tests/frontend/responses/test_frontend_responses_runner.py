@@ -19,7 +19,7 @@ from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import Flusher, StreamSink
 from services.frontend.turns.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import MODEL, FakeGateway, admission, finish, text
+from tests.frontend.frontend_fakes import FakeGateway, admission, finish, text
 
 
 class Renderer:
@@ -133,7 +133,9 @@ async def test_turn_that_ends_with_its_time_limit_is_complete() -> None:
     ask = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
     emitted: list[bytes] = []
     with structlog.testing.capture_logs() as lines:
-        await runner.run(ask, ask.renderer(runner.reply(context, MODEL)), context, Emitter(emitted.append))
+        await runner.run(
+            ask, ask.renderer(runner.server.reply(context, ask.conversation)), context, Emitter(emitted.append)
+        )
     assert b"response.completed" in emitted[-1]
     assert [line["outcome"] for line in lines] == ["stop"]
     assert gateway.turns[0].cancelled == []

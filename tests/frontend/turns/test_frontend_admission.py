@@ -1,5 +1,6 @@
-"""Only `Admission` makes what the gateway takes, and it looks the model up once."""
+"""Only `Admission` makes what the gateway takes, and the model is looked up once for each request."""
 
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,15 @@ import pytest
 from aiohttp import ClientSession
 
 from schemas.control import ModelCard
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, Message, ToolChoice
 from services.frontend.turns import interfaces
-from services.frontend.turns.interfaces import Admitted
-from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, admission, serving
+from services.frontend.turns.interfaces import Admitted, TurnSink
+from tests.conftest import eventually
+from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, FakeTurn, admission, serving
 from tests.frontend.http.test_frontend_edge import KEY, guarded
 
-MESSAGES = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+QUESTION = {"role": "user", "content": "hi"}
+MESSAGES = {"model": MODEL, "max_tokens": 9, "messages": [QUESTION]}
 RESPONSES = {"model": MODEL, "input": "hi", "store": False}
 ROUTES = [
     ("/v1/messages", MESSAGES),
@@ -29,23 +32,84 @@ ROUTES = [
 ]
 
 
+SUMMARY_TRIGGER = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 1}}
+TOOL_TRIGGER = {"type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": 1}}
+USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "x"}
+USED = [QUESTION, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [RESULT]}]
+TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
+EDITED = MESSAGES | {"messages": USED, "tools": TOOLS}
+SEVERAL = [
+    ("/v1/messages", MESSAGES | {"context_management": {"edits": [SUMMARY_TRIGGER]}}),
+    (
+        "/v1/messages",
+        EDITED
+        | {
+            "context_management": {
+                "edits": [TOOL_TRIGGER | {"keep": {"type": "tool_uses", "value": 0}}, SUMMARY_TRIGGER]
+            }
+        },
+    ),
+    ("/v1/responses", RESPONSES | {"store": True, "background": True}),
+    ("/v1/responses", RESPONSES | {"context_management": [{"type": "compaction", "compact_threshold": 1}]}),
+    ("/v1/responses/compact", RESPONSES),
+]
+"""Requests that take several turns or counts."""
+
+
 class Counting(FakeGateway):
+    """Serves two models with one alias, and counts the look-ups."""
+
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(cards=[CARD, ModelCard("acme/heavy", aliases=["shared"], max_model_len=9, weight=9.0)])
         self.looked_up: list[str] = []
+        self.opened_models: list[str] = []
+        self.counted_models: list[str] = []
 
     def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        if conversation is None:  # the model with the largest weight, for the seal
+            return self.cards[-1]
         self.looked_up.append(model)
-        return super().resolve(model, conversation)
+        return CARD
+
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
+        self.opened_models.append(admitted.card.name)
+        return await super().open(admitted, sink, turn_id=turn_id)
+
+    async def count(self, admitted: Admitted) -> int:
+        self.counted_models.append(admitted.card.name)
+        return await super().count(admitted)
 
 
 @pytest.mark.parametrize(("path", "body"), ROUTES)
 async def test_model_is_looked_up_once(path: str, body: dict[str, Any]) -> None:
-    gateway = Counting()
+    gateway = FakeGateway()
+    calls: list[str] = []
+
+    def resolve(model: str, conversation: Conversation | None = None) -> ModelCard:
+        calls.append(model)
+        return CARD
+
+    gateway.resolve = resolve  # type: ignore[method-assign]
     async with serving(gateway) as served, ClientSession(served.url) as http, http.post(path, json=body) as reply:
         await reply.read()
         assert reply.status == 200
-    assert gateway.looked_up == [MODEL]
+    assert calls == [MODEL]
+
+
+@pytest.mark.parametrize(("path", "body"), SEVERAL)
+async def test_all_turns_and_counts_of_a_request_have_the_model_of_its_session(path: str, body: dict[str, Any]) -> None:
+    gateway = Counting()
+    async with (
+        serving(gateway) as served,
+        ClientSession(served.url) as http,
+        http.post(path, json=body | {"model": "shared"}) as reply,
+    ):
+        await reply.read()
+        assert reply.status == 200
+        await eventually(lambda: bool(gateway.opened_models))
+    assert gateway.looked_up == ["shared"]
+    assert {*gateway.opened_models, *gateway.counted_models} == {MODEL}
 
 
 def test_nothing_else_makes_an_admitted_request() -> None:
@@ -56,7 +120,7 @@ def test_nothing_else_makes_an_admitted_request() -> None:
 def test_only_admission_has_the_token() -> None:
     root = Path(interfaces.__file__).parents[3]
     sources = [path for folder in ("services", "turnwire_tools") for path in (root / folder).rglob("*.py")]
-    users = {path.name for path in sources if "_ADMISSION" in path.read_text(encoding="utf-8")}
+    users = {path.name for path in sources if "ADMISSION" in path.read_text(encoding="utf-8")}
     assert users == {"admission.py", "interfaces.py"}
 
 
@@ -64,9 +128,18 @@ async def test_next_turn_of_an_answer_continues_it() -> None:
     admitted = await admission(FakeGateway()).admit(Conversation("claude-alias", []), None)
     assert admitted.conversation.model == MODEL
     assert admitted.conversation.client.alias == "claude-alias"
-    following = admitted.with_conversation(Conversation(MODEL, []), continues=True)
+    following = admitted.next_turn([Message("user", [])], 7, ToolChoice("none"))
     assert (following.card, following.continues) == (CARD, True)
+    assert following.conversation.client == admitted.conversation.client
     assert not admitted.continues
+
+
+async def test_admitted_request_is_frozen() -> None:
+    admitted: Any = await admission(FakeGateway()).admit(Conversation(MODEL, []), None)
+    with pytest.raises(FrozenInstanceError):
+        admitted.conversation = Conversation("another", [])
+    shorter = admitted.with_messages([Message("user", [])])
+    assert (shorter.conversation.model, len(shorter.conversation.messages)) == (MODEL, 1)
 
 
 async def test_counted_prompt_has_the_tenant_of_its_caller(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Event frames: every turn gets its own events, once and in order."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.control import Cancel, FrontendNotice, Heartbeat, ModelCard, Replay
 from schemas.conversation import Client, Conversation
-from schemas.errors import DEADLINE_PASSED, ErrorInfo, ErrorKind, TimedOut
+from schemas.errors import DEADLINE_PASSED, ErrorInfo, ErrorKind, TimedOut, Unavailable
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -27,7 +28,7 @@ from schemas.events import (
 )
 from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
-from services.frontend.turns import gateway
+from services.frontend.turns import gateway, preprocessor_client
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
 from services.runtime.bus import Delivery
@@ -63,8 +64,8 @@ class Process:
     failure = None
     cut_off = False
 
-    def __init__(self) -> None:
-        self.config = FrontendConfig()
+    def __init__(self, config: FrontendConfig) -> None:
+        self.config = config
         self.log = structlog.get_logger()
         self.metrics = CollectorRegistry()
         self.registry = Registry(3.5)
@@ -114,8 +115,8 @@ class Sink:
 class Stage:
     """A gateway with open turns, and a parser that sends to it."""
 
-    def __init__(self) -> None:
-        self.process = Process()
+    def __init__(self, config: FrontendConfig | None = None) -> None:
+        self.process = Process(config or FrontendConfig())
         process: Any = self.process
         self.gateway = BusGateway(process, self.process.config)
         self._seq = 0
@@ -143,6 +144,19 @@ class Stage:
         frame = EventFrame("parser-1", self._seq, [EventEntry(turn, attempt, events) for turn, events in entries])
         bus: Any = self.process.bus
         self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+
+    def refuse(self, turn: str) -> None:
+        """The preprocessor found no worker for the first attempt."""
+        error = ErrorInfo(ErrorKind.UNAVAILABLE, "no slots")
+        frame = EventFrame("preprocessor-1", 0, [EventEntry(turn, 1, [Failed(error)])])
+        bus: Any = self.process.bus
+        self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
+
+    def serves(self, name: str, *, draining: bool = False) -> None:
+        """All stages of a model with the alias `coder` send a heartbeat."""
+        card = ModelCard(name, aliases=["coder"])
+        for kind in ("preprocessor", "worker", "parser"):
+            self.process.registry.receive(Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0)
 
     def replays(self) -> list[Replay]:
         return [message for message in self.process.published if isinstance(message, Replay)]
@@ -264,20 +278,90 @@ async def test_late_request_is_not_tried_again(stage: Stage) -> None:
 
 
 async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage: Stage) -> None:
-    def serves(name: str, *, draining: bool = False) -> None:
-        card = ModelCard(name, aliases=["coder"])
-        for kind in ("preprocessor", "worker", "parser"):
-            stage.process.registry.receive(Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0)
-
-    serves("v1")
+    stage.serves("v1")
     asked = Conversation("coder", [], client=Client(session="s"))
     admitted = await admission(stage.gateway).admit(asked, None)
     assert admitted.card.name == "v1"
-    serves("v1", draining=True)
-    serves("v2")
+    stage.serves("v1", draining=True)
+    stage.serves("v2")
     opening = asyncio.create_task(stage.gateway.open(admitted, Sink(), turn_id="a"))
     await eventually(lambda: len(stage.process.bus.requests) == 1)
     assert stage.process.bus.requests[0].conversation.model == "v2"
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
     assert (await opening).card.name == "v2"
     assert FrontendNotice("place", placement_key(asked), "coder", "v2") in stage.process.published
+
+
+async def test_turn_with_a_request_that_cannot_be_sent_goes_to_another_model_with_its_alias(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.serves("v1")
+    ask = stage.process.bus.ask
+
+    def fail(*_: object) -> Callable[[], None]:
+        monkeypatch.setattr(stage.process.bus, "ask", ask)
+        stage.serves("v1", draining=True)
+        stage.serves("v2")
+        raise Unavailable("the connection to the bus is down")
+
+    monkeypatch.setattr(stage.process.bus, "ask", fail)
+    opening = asyncio.create_task(stage.opened(Conversation("coder", []), Sink(), "a"))
+    await eventually(lambda: len(stage.process.bus.requests) == 1)
+    (request,) = stage.process.bus.requests
+    assert (request.conversation.model, request.attempt) == ("v2", 2)
+    stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]), attempt=2)
+    assert (await opening).card.name == "v2"
+
+
+async def cut_drain(gateway: BusGateway) -> None:
+    """Drains until the time for it is over."""
+    drain = asyncio.create_task(gateway.drain())
+    await asyncio.sleep(0)
+    drain.cancel()
+    await asyncio.gather(drain, return_exceptions=True)
+
+
+async def test_turn_that_waits_for_a_worker_ends_at_once_where_the_drain_is_cut(stage: Stage) -> None:
+    stage.process.cut_off = True
+    sink = Sink()
+    opening = asyncio.create_task(stage.opened(Conversation("m", []), sink, "a"))
+    await eventually(lambda: stage.gateway.running == 1)
+    await cut_drain(stage.gateway)
+    with pytest.raises(Unavailable, match="this server was shut down"):
+        await asyncio.wait_for(opening, 1)
+    assert [type(event).__name__ for event in sink.events] == ["Failed"]
+    assert stage.process.bus.requests == []
+
+
+async def test_ended_turn_is_not_requested_again(stage: Stage) -> None:
+    sink, opening = await stage.begin("a")
+    stage.refuse("a")
+    await eventually(lambda: ("a", 1) in stage.cancels())
+    await cut_drain(stage.gateway)  # in the pause before the same preprocessor is tried again
+    with pytest.raises(Unavailable, match="this server was shut down"):
+        await asyncio.wait_for(opening, 60)
+    assert len(sink.events) == len(stage.process.bus.requests) == 1
+
+
+async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: Stage) -> None:
+    sink = await stage.open("a")
+    stage.process.cut_off = True
+    stage.send(("a", [Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))]))
+    await asyncio.sleep(0)
+    await cut_drain(stage.gateway)
+    await asyncio.wait_for(asyncio.gather(*stage.process.tasks), 1)
+    assert [type(event).__name__ for event in sink.events] == ["BlockStart", "Failed"]
+    assert len(stage.process.bus.requests) == 1
+
+
+async def test_timeout_in_the_tick_of_a_refusal_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preprocessor_client, "PREPARE_TIMEOUT_S", 0.02)
+    stage = Stage(FrontendConfig(attempts=1))
+    await stage.gateway.start()
+    _, opening = await stage.begin("a")
+    asyncio.get_running_loop().call_soon(stage.refuse, "a")
+    time.sleep(0.03)  # noqa: ASYNC251 - the timeout is to be due in the same tick
+    monkeypatch.setattr(preprocessor_client, "PREPARE_TIMEOUT_S", 60.0)
+    await eventually(lambda: len(stage.process.bus.requests) == 2)
+    stage.send(("a", [Prepared(1, 9, "worker-1", "parser-1")]), attempt=2)
+    await opening

@@ -96,6 +96,14 @@ async def test_attempt_is_prepared_once() -> None:
     assert opened.state is State.STREAMING
 
 
+@pytest.mark.parametrize("state", [State.WAITING, State.RESUMING, State.ENDED])
+def test_attempt_without_a_request_is_not_prepared(state: State) -> None:
+    opened = turn(state)
+    opened.take_prepared(Prepared(1, 9, "worker-1", "parser-1"))
+    assert opened.state is state
+    assert (opened.attempt.worker, opened.attempt.parser) == ("", "")
+
+
 async def test_failure_of_an_earlier_attempt_changes_nothing() -> None:
     opened = turn()
     opened.take(Event.REQUESTED)

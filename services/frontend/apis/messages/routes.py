@@ -41,21 +41,18 @@ _EVENTS = (
 
 
 def _mount(mount: Mount) -> None:
-    messages = Messages(mount.config.served_tools)
-
-    admission = mount.server.admission
+    messages, server = Messages(mount.config.served_tools), mount.server
 
     async def prepare(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
-        return await apply_context_edits(ask, partial(admission.count, caller=context.caller))
+        return await apply_context_edits(ask, partial(server.count, context=context))
 
     async def prepare_turn(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
         ask = await prepare(ask, context)
         if ask.compact is None:
             return ask
-        card = admission.resolve(ask.conversation.model, context.caller)
-        count = partial(admission.count, caller=context.caller)
-        write = partial(mount.server.read, context=context, dialect=messages.name)
-        return await compact(ask, count, card.max_model_len, write)
+        window = server.model(ask.conversation, context).max_model_len
+        write = partial(server.read, context=context, dialect=messages.name)
+        return await compact(ask, partial(server.count, context=context), window, write)
 
     mount.add_turns(PATH, messages, prepare_turn)
     mount.add_count(COUNT_PATH, messages.parse_count, messages.count_body, prepare)

@@ -124,7 +124,10 @@ class Responses(Dialect):
         return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
-        """Converts a request without a store. Raises Invalid."""
+        """Converts a request without a store, as tests and benchmarks do; the server's requests go through `Intake`.
+
+        Raises Invalid.
+        """
         request = self.decode(body)
         if request.body.previous_response_id is not None:
             raise previous_not_found(request.body.previous_response_id)

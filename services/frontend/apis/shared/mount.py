@@ -95,8 +95,6 @@ class Mount:
     log: FilteringBoundLogger
     apis: tuple[Api, ...]
     """All mounted APIs."""
-    sharing: object = None
-    """Access to the store that frontends share, for the API that stores its answers."""
 
     def add_turns(self, path: str, dialect: Dialect, prepare: Prepare | None = None) -> None:
         """Adds a POST route that creates turns. `prepare` changes a parsed request with the help of the pipeline."""
@@ -127,7 +125,7 @@ class Mount:
             if prepare is not None:
                 ask = await prepare(ask, context)
             conversation = ask.conversations[0]
-            tokens = await self.server.admission.count(conversation, context.caller)
+            tokens = await self.server.count(conversation, context)
             context.fields |= {"model": conversation.model, "prompt_tokens": tokens}
             return json_response(answer(ask, tokens))
 

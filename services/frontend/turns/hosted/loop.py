@@ -139,7 +139,6 @@ class HostedAnswer(OpenTurn, TurnSink):
         self.id = id
         self._tools = tools
         self._admitted = admitted
-        self._conversation = admitted.conversation
         self._hosted = hosted
         self._sink = sink
         self._turn: OpenTurn | None = None
@@ -158,19 +157,13 @@ class HostedAnswer(OpenTurn, TurnSink):
 
     async def open(self) -> None:
         """Runs calls that the previous answer left open, then opens the first turn. Raises TurnwireError."""
-        messages = self._conversation.messages
+        messages = self._admitted.conversation.messages
         calls = unanswered_calls(messages, self._hosted)
         if calls:
             self._early_results = await self._run(calls)
-            self._conversation = replace(
-                self._conversation, messages=add_results(messages, map(result_part, self._early_results))
-            )
-        self._turn = await self._open(self.id, continues=False)
+            self._admitted = self._admitted.with_messages(add_results(messages, map(result_part, self._early_results)))
+        self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=self.id)
         self.card, self.prepared = self._turn.card, self._turn.prepared
-
-    async def _open(self, turn_id: str, *, continues: bool) -> OpenTurn:
-        admitted = self._admitted.with_conversation(self._conversation, continues=continues)
-        return await self._tools.gateway.open(admitted, self, turn_id=turn_id)
 
     @override
     def cancel(self, reason: CancelReason) -> None:
@@ -281,20 +274,20 @@ class HostedAnswer(OpenTurn, TurnSink):
         last = self._round >= self._tools.config.web_max_rounds
         if last and any(self._hosted[call.name].deferred for call in turn.calls):
             return self._end(finish, FinishReason.PAUSE)
-        conversation, sampling = self._conversation, self._conversation.sampling
-        if sampling.max_tokens is not None:
-            remaining = sampling.max_tokens - finish.usage.output
-            if remaining <= 0:
+        conversation = self._admitted.conversation
+        max_tokens = conversation.sampling.max_tokens
+        if max_tokens is not None:
+            max_tokens -= finish.usage.output
+            if max_tokens <= 0:
                 return self._end(finish, FinishReason.LENGTH)
-            sampling = replace(sampling, max_tokens=remaining)
         choice = conversation.tool_choice
         if last:
             choice = ToolChoice("none")
         elif choice.mode in ("any", "tool"):  # the first turn has made the required call
             choice = ToolChoice(parallel=choice.parallel, allowed=choice.allowed)
         messages = add_results([*conversation.messages, Message("assistant", turn.parts)], map(result_part, results))
-        self._conversation = replace(conversation, messages=messages, sampling=sampling, tool_choice=choice)
-        self._turn = await self._open(turn_id, continues=True)
+        self._admitted = self._admitted.next_turn(messages, max_tokens, choice)
+        self._turn = await self._tools.gateway.open(self._admitted, self, turn_id=turn_id)
         return None
 
     async def _run(self, calls: Sequence[Call]) -> list[HostedResult]:
@@ -309,7 +302,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         if self._uses[call.name] > allowed or self._uses.total() > config.web_max_calls:
             code: str | None = "max_uses_exceeded"
         else:
-            code = refusal(tool, argument, self._conversation, allow_private=config.web_allow_private)
+            code = refusal(tool, argument, self._admitted.conversation, allow_private=config.web_allow_private)
         if code is not None:
             self._tools.metrics.count_call(tool.kind, code, None)
             return replace(result, error=code)

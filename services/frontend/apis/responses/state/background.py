@@ -110,7 +110,7 @@ class Background:
                 f"There are {self._limit} background responses at work or waiting. Please try again later.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        job = Job(accepted, self._runner.reply(context, accepted.ask.request.model))
+        job = Job(accepted, self._runner.server.reply(context, accepted.ask.conversation))
         open_request = contextlib.ExitStack()
         open_request.enter_context(context.open_request())
         self._jobs[job.id] = job

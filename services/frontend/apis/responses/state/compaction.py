@@ -38,7 +38,7 @@ async def exceeds_threshold(
     threshold = compact_threshold(request)
     if threshold is None or request.prefill:
         return False
-    return await runner.server.admission.count(conversation, context.caller) >= threshold
+    return await runner.server.count(conversation, context) >= threshold
 
 
 async def summarize(
@@ -46,8 +46,8 @@ async def summarize(
 ) -> ResponseState:
     """Compacts a conversation. The caller pays for the tokens. Raises TurnwireError."""
     ask = await run_in_thread_if_large(request.size, partial(understand, request, compacting=True))
-    stream = ask.renderer(runner.reply(context, request.model))
-    shorten = runner.shorten(ask, context)
+    stream = ask.renderer(runner.server.reply(context, ask.conversation))
+    shorten = partial(runner.shorten, ask, context)
     stream.events(await runner.server.read(ask.conversation, context, Responses.name, shorten))
     if stream.state.failure is not None:
         raise raised(stream.state.failure)

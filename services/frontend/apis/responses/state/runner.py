@@ -1,18 +1,18 @@
 """Runs turns without an HTTP response of their own: background responses, and responses on a WebSocket."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from typing_extensions import override
 
+from schemas.conversation import Conversation
+from schemas.errors import ContextOverflow
 from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import ResponsesAsk
 from services.frontend.apis.responses.request.truncation import shorten_conversation
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.answer import Shorten
-from services.frontend.turns.interfaces import Admitted, Renderer, Reply
+from services.frontend.turns.interfaces import Admitted, Renderer
 from services.frontend.turns.sinks import StreamSink, StreamWriter
 from services.frontend.turns.turn_server import TurnServer
 
@@ -67,16 +67,14 @@ class Runner:
     def __init__(self, server: TurnServer) -> None:
         self.server = server
 
-    def reply(self, context: RequestContext, model: str) -> Reply:
-        """The ids and times of an answer. `model` "": the served model. Raises NotFound if the model is not served."""
-        name = model or self.server.admission.resolve(model, context.caller).name
-        return Reply(context.id, context.request_id, name, created=int(time.time()), now=time.time)
-
-    def shorten(self, ask: ResponsesAsk, context: RequestContext) -> Shorten | None:
-        """The function that shortens the conversation for `truncation: auto`; None where it is not requested."""
+    async def shorten(
+        self, ask: ResponsesAsk, context: RequestContext, conversation: Conversation, overflow: ContextOverflow
+    ) -> Conversation:
+        """Shortens the conversation for `truncation: auto`. Raises `overflow` where that is not requested, and as
+        `shorten_conversation`."""
         if not ask.truncate:
-            return None
-        return partial(shorten_conversation, count=partial(self.server.admission.count, caller=context.caller))
+            raise overflow
+        return await shorten_conversation(conversation, overflow, partial(self.server.count, context=context))
 
     async def run(self, ask: ResponsesAsk, renderer: Renderer, context: RequestContext, emitter: Emitter) -> None:
         """Runs one turn to its end. Cancelling this cancels the turn.
@@ -84,7 +82,7 @@ class Runner:
         Raises TurnwireError before anything is emitted; later errors are events of the stream.
         """
         server = self.server
-        answer = server.answer(context, "responses", shorten=self.shorten(ask, context))
+        answer = server.answer(context, "responses", shorten=partial(self.shorten, ask, context))
 
         async def begin() -> tuple[Sequence[Admitted], StreamSink[Emitter]]:
             answer.record.stream = True

@@ -4,8 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
-from typing import cast
+from functools import cached_property
 
 import msgspec
 from aiohttp import web
@@ -22,7 +21,6 @@ from services.frontend.apis.responses.errors import not_found
 from services.frontend.apis.responses.render.stream import ResponsesCollector
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.items import TextSealer
-from services.frontend.apis.responses.request.truncation import shorten_conversation
 from services.frontend.apis.responses.state.background import Background, Job, send_events, stored_events
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
@@ -31,7 +29,7 @@ from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorde
 from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.runner import Runner
 from services.frontend.apis.responses.state.socket import Connections
-from services.frontend.apis.responses.state.store import MemoryStore, SharedStore, Sharing, StoreLimits
+from services.frontend.apis.responses.state.store import SHARING, MemoryStore, SharedStore, StoreLimits
 from services.frontend.apis.shared.mount import Mount, json_response
 from services.frontend.http.auth import Caller
 from services.frontend.http.bodies import read_body, run_in_thread_if_large
@@ -49,7 +47,11 @@ SETTLE_S = 2.0
 
 
 class ModelSealer(TextSealer):
-    """Seals with a key derived from a model's name. Raises NotFound on first use if the model is not served."""
+    """Seals with a key derived from a model's name. Raises NotFound on first use if the model is not served.
+
+    Of models that share a name it is the one with the largest weight, not the one of the session: a sealed item is
+    opened while the conversation is read, before its session is known.
+    """
 
     def __init__(self, admission: Admission, model: str, caller: Caller | None) -> None:
         self._admission = admission
@@ -78,7 +80,7 @@ class ResponsesServer:
         config, admission = mount.config, mount.server.admission
         self.dialect = Responses(config.served_tools)
         self._server = mount.server
-        self._sharing = cast(Sharing | None, mount.sharing)
+        self._sharing = mount.app.get(SHARING)
         limits = StoreLimits(config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes)
         self.store = MemoryStore(limits, time.time)
         if self._sharing is not None:
@@ -127,10 +129,9 @@ class ResponsesServer:
             self.store.put(accepted.record(answer.stream, recording))
 
         async def shorten(conversation: Conversation, overflow: ContextOverflow) -> Conversation:
-            if accepted is None or not accepted.ask.truncate:
+            if accepted is None:
                 raise overflow
-            count = partial(self._server.admission.count, caller=context.caller)
-            return await shorten_conversation(conversation, overflow, count)
+            return await self._intake.runner.shorten(accepted.ask, context, conversation, overflow)
 
         on_end = keep if body.store else None
         return await self._server.serve(request, self.dialect, read, on_end=on_end, shorten=shorten)
@@ -198,7 +199,7 @@ class ResponsesServer:
         """Counts the tokens of a request's prompt."""
         body, context = await self._decode(request, counting=True), request[REQUEST_CONTEXT]
         conversation = await self._intake.prompt(body, request.headers, context)
-        tokens = await self._server.admission.count(conversation, context.caller)
+        tokens = await self._server.count(conversation, context)
         context.fields |= {"model": body.model, "prompt_tokens": tokens}
         return json_response(self.dialect.count_body(tokens))
 

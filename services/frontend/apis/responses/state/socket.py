@@ -180,7 +180,7 @@ class Socket:
                 self._intake.store.put(replace(record, events=renderer.recording()))
 
         accepted = await self._intake.accept(request, self._request.headers, context, store=self._memory)
-        reply = runner.reply(context, request.model)
+        reply = runner.server.reply(context, accepted.ask.conversation)
         if lane is not None:
             self._lane_of[response_id(reply.turn)] = lane
         stream = accepted.ask.renderer(reply)

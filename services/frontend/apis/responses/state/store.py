@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 import msgspec
+from aiohttp import web
 from cachetools import Cache, LRUCache
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -148,6 +149,10 @@ class Sharing(Struct, frozen=True):
     """Publishes a notice to every other frontend."""
     spawn: Callable[..., "asyncio.Task[None]"]
     """`Process.spawn`."""
+
+
+SHARING: web.AppKey[Sharing] = web.AppKey("sharing", Sharing)
+"""Set if frontends share their responses."""
 
 
 def bucket_config(config: ResponseStoreConfig) -> BucketConfig:
