@@ -36,6 +36,8 @@ async def _run_until_signal(main: Coroutine[Any, Any, T]) -> T:
     def cancel(_signum: int, _frame: object) -> None:
         loop.call_soon_threadsafe(task.cancel)
 
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+        return await main
     before = {signum: signal.signal(signum, cancel) for signum in SIGNALS}
     try:
         return await main

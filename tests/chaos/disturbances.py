@@ -168,6 +168,7 @@ class MemoryLimit:
         pid = child.process.pid
         deployment.down.add(child)
         effects.end_frontend(child, number, "broken")
+        logged = child.log.stat().st_size
         _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
         used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
         resource.prlimit(pid, resource.RLIMIT_AS, (used, hard))
@@ -175,8 +176,11 @@ class MemoryLimit:
             async with asyncio.timeout(self.outage_s):
                 await _send_large_turns(deployment)
         if child.process.poll() is None:
-            resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
-        else:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
+        if b"process.failed" in child.log.read_bytes()[logged:]:
+            await asyncio.to_thread(child.process.wait)  # it takes leave of the others first
+        if child.process.poll() is not None:
             child.start()
         deployment.down.discard(child)
 
