@@ -47,8 +47,8 @@ def test_prompt_ids_are_made_from_a_directory(demo_dir: Path, setup: ModelSetup)
     [
         (1, 1000, "auto", False),
         (201, 200_000, "auto", False),
-        (501, 1000, "auto", True),
-        (1, 1_000_000, "auto", True),
+        (601, 1000, "auto", True),
+        (1, 2_000_000, "auto", True),
         (1, 1000, "tokenizers", False),
         (1, 100_000, "tokenizers", True),
     ],
