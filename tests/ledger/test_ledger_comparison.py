@@ -28,7 +28,7 @@ from schemas.frames import ParseContext, TokenFinish, pack_ids
 from schemas.ledger import LedgerEntry
 from services.ledger.recall import Ledger
 from services.ledger.signer import EntrySigner
-from services.parser.ledger_entry import entry_of
+from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
@@ -101,8 +101,8 @@ class Session:
         parse.feed(self.ids(text))
         if not parse.ended:
             parse.finish(TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None))
-        entry = entry_of(parse, self.ledger.model.vocabulary.open(frozenset()))
-        return parse, entry
+        entries = entries_of(parse, self.ledger.model.vocabulary.open(frozenset()))
+        return parse, entries[0] if entries else None
 
     def learn(self, prompt: Prompt, text: str, *args: Any, **more: Any) -> list[int]:
         """Decodes and commits a turn; returns the ids that the engine then has."""

@@ -122,6 +122,6 @@ def test_cut_turn_is_a_prefix_too(models: Models, name: str, chance: bytes) -> N
         ids, text = [*step.prompt.ids], step.prompt.text
         assert decoded_words(setup, ids) == WORD.findall(text)
         assert step.prompt.found is not None
-        if step.prompt.found.outcome == "reused" and (newest := step.before[-1]).output.entry is not None:
+        if step.prompt.found.outcome == "reused" and (newest := step.before[-1]).output.entries:
             assert ids[: len(newest.ids)] == newest.ids
             assert text.endswith(setup.tokenizer.decode(ids[len(newest.ids) :]))
