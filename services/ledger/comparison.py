@@ -123,17 +123,21 @@ class TurnReader:
         template closes a call or reasoning. There the turn may lack text, or have what the template does not write: a
         separator, or the beginning of a call.
         """
-        text = text[: _MOST_RENDERED * len(turn.text) + _OPENING_CHARS]
-        after, rendered_mode = self._after_opening(text, opening, mode)
-        skipped, parts = len(text) - len(after), _essence(turn.parts)
+        text, parts = text[: _MOST_RENDERED * len(turn.text) + _OPENING_CHARS], _essence(turn.parts)
         own_ends = self._ends_of_parts(turn, turn.text, tools, mode)
         own = next((at for at in own_ends if _essence(self.read(turn.text[:at], tools, mode) or []) == parts), None)
-        ends = (skipped + at for at in self._ends_of_parts(turn, after, tools, rendered_mode))
-        end = next((at for at in ends if self.is_kept(turn, text[:at], opening, tools, mode)), None)
-        if own is None or end is None:
+        if own is None:
             return None
-        same = len(common_prefix(turn.text[own:], text[end:]))
-        return own + same if turn.text[own + same :].strip() else len(turn.text), end + same
+        for form in filter(None, (text, self._with_readable_calls(turn, text))):
+            after, rendered_mode = self._after_opening(form, opening, mode)
+            for at in self._ends_of_parts(turn, after, tools, rendered_mode):
+                start = len(form) - len(after)
+                if text.endswith(after[at:]) and self._is_read_as(turn, form[: start + at], opening, tools, mode):
+                    written, rendered = turn.text[own:], after[at:]
+                    same = len(common_prefix(written, rendered))
+                    kept = own + same if written[same:].strip() else len(turn.text)
+                    return kept, len(text) - len(rendered) + same
+        return None
 
     def tokens_within(self, ids: Iterable[int], chars: int) -> tuple[int, int]:
         """How many tokens end within the first characters of a turn's text, and how many characters they have."""
@@ -198,23 +202,23 @@ class TurnReader:
     def _ends_of_parts(self, turn: OriginalTurn, text: str, tools: list[ToolSpec], mode: ParseMode) -> Iterator[int]:
         """Where the last part of a turn may end in a text that begins with the turn; a call before its wrapper's end."""
         parts = [part for part in turn.parts if isinstance(part, Call) or (part.text or "").strip()]
-        if parts and isinstance(parts[-1], Call):
-            calls = sum(isinstance(part, Call) for part in parts)
-            pieces = [text[at : at + _PIECE_CHARS] for at in range(0, len(text), _PIECE_CHARS)]
+        calls, at, wanted = sum(isinstance(part, Call) for part in parts), 0, ""
+        if calls:
+            pieces = [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]
             start = _PIECE_CHARS * _completing(self._open(tools, mode), pieces, calls)
-            if start >= 0:
-                characters = text[start : start + _PIECE_CHARS]
-                yield start + _completing(self._open(tools, mode), [text[:start], *characters], calls)
-            return
-        at, wanted = 0, ""
-        for part in parts:
-            if not isinstance(part, Call):
-                wanted = (part.text or "").strip()
-                at = text.find(wanted, at)
-                if at < 0:
-                    return
-                at += len(wanted)
-        for _ in range(_MAX_ENDS):
+            if start < 0:
+                return
+            characters = text[start : start + _PIECE_CHARS]
+            at = start + _completing(self._open(tools, mode), [text[:start], *characters], calls)
+        last_call = max((index for index, part in enumerate(parts) if isinstance(part, Call)), default=-1)
+        for part in parts[last_call + 1 :]:
+            assert not isinstance(part, Call)
+            wanted = (part.text or "").strip()
+            at = text.find(wanted, at)
+            if at < 0:
+                return
+            at += len(wanted)
+        for _ in range(_MAX_ENDS if wanted else 1):
             yield at
             at = text.find(wanted, at - len(wanted) + 1) + len(wanted)
             if at < len(wanted):
