@@ -135,8 +135,7 @@ class TurnReader:
                 if text.endswith(after[at:]) and self._is_read_as(turn, form[: start + at], opening, tools, mode):
                     written, rendered = turn.text[own:], after[at:]
                     same = len(common_prefix(written, rendered))
-                    kept = own + same if written[same:].strip() else len(turn.text)
-                    return kept, len(text) - len(rendered) + same
+                    return len(turn.text) - len(written[same:].lstrip()), len(text) - len(rendered) + same
         return None
 
     def tokens_within(self, ids: Iterable[int], chars: int) -> tuple[int, int]:
@@ -223,6 +222,7 @@ class TurnReader:
             at = text.find(wanted, at - len(wanted) + 1) + len(wanted)
             if at < len(wanted):
                 return
+
 
 def same(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:
     """Whether a template renders the parts of a turn, in their order.

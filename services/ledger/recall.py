@@ -359,9 +359,7 @@ class Recall:
         if base is None:
             return context
         entry = base.stored.entry
-        return replace(
-            context, parent=entry.mac, parent_tokens=base.tokens, parent_end=base.end, joint=base.joint
-        )
+        return replace(context, parent=entry.mac, parent_tokens=base.tokens, parent_end=base.end, joint=base.joint)
 
     def _has_head(self, context: LedgerContext, text: str) -> bool:
         """Whether the text begins with the prompt head that the turn followed."""

@@ -1,6 +1,5 @@
 """Turns that end early at any token: the next prompt keeps all of their tokens that the template's text has."""
 
-
 from collections.abc import Sequence
 
 import pytest
@@ -26,7 +25,11 @@ ORDERED = ("claude-code", "codex", "openclaw-responses")
 def sent_back(blocks: Sequence[Block], dialogue: Dialogue) -> Dialogue:
     """The session after a turn that its client sends back as it received it."""
     calls = [block for block in blocks if block.kind == "tool_use"]
-    answer = ("results", [(call.call_id, f"w0{number}x") for number, call in enumerate(calls)]) if calls else ("user", "Go on.")
+    answer = (
+        ("results", [(call.call_id, f"w0{number}x") for number, call in enumerate(calls)])
+        if calls
+        else ("user", "Go on.")
+    )
     return Dialogue(dialogue.system, dialogue.tools, [*dialogue.entries, ("said", blocks), answer])
 
 
@@ -84,3 +87,22 @@ def test_turn_that_ends_at_some_tokens_keeps_them(models: Models, name: str, cha
 @given(chance=CHANCE)
 def test_turn_that_ends_at_any_token_keeps_its_tokens(models: Models, name: str, chance: bytes) -> None:
     cut_everywhere(models.of(name), chance, 1)
+
+
+def test_separator_after_the_last_complete_call_is_left_out(models: Models) -> None:
+    """The template closes the list of calls there."""
+    setup = models.of("late_end")
+    ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
+    model = Model(setup, ledger, Choices(b""))
+    dialogue = start(model)
+    prompt = prompt_of(CLIENTS["codex"], dialogue, setup, ledger)
+    whole = [*setup.tokenizer.encode('<|tools_prefix|>[{"look": {"where": "w9x"}}')]
+    output = model.read(
+        prompt, [*whole, *setup.tokenizer.encode(","), *setup.tokenizer.encode(" ")], FinishReason.LENGTH
+    )
+    assert [block.kind for block in output.blocks] == ["tool_use"]
+    for entry in output.entries:
+        ledger.add(entry)
+    following = prompt_of(CLIENTS["codex"], sent_back(output.blocks, dialogue), setup, ledger)
+    assert [*following.ids[: len(prompt.ids) + len(whole)]] == [*prompt.ids, *whole]
+    assert setup.tokenizer.decode(following.ids[len(prompt.ids) + len(whole) :]).startswith("]<|tools_suffix|>")
