@@ -119,9 +119,8 @@ class TurnReader:
         """Up to where a turn that was cut off agrees with the text that the template renders for it: characters of the
         turn and of the text. None where the template renders another turn.
 
-        `text` begins where the prompt's turn opening began, and may go on after the turn. After the turn's last part the
-        template closes a call or reasoning. There the turn may lack text, or have what the template does not write: a
-        separator, or the beginning of a call.
+        `text` begins where the prompt's turn opening began, and may go on after the turn. After the last part, which the
+        template closes, the turn may lack text, or have what no template writes: a separator, the beginning of a call.
         """
         text, parts = text[: _MOST_RENDERED * len(turn.text) + _OPENING_CHARS], _essence(turn.parts)
         own_ends = self._ends_of_parts(turn, turn.text, tools, mode)
@@ -199,7 +198,7 @@ class TurnReader:
         return stretch, ParseMode(False, "", mode.calls_as_text)
 
     def _ends_of_parts(self, turn: OriginalTurn, text: str, tools: list[ToolSpec], mode: ParseMode) -> Iterator[int]:
-        """Where the last part of a turn may end in a text that begins with the turn; a call before its wrapper's end."""
+        """Where the last part of a turn may end in a text that begins with it; a call before its wrapper's end."""
         parts = [part for part in turn.parts if isinstance(part, Call) or (part.text or "").strip()]
         calls, at, wanted = sum(isinstance(part, Call) for part in parts), 0, ""
         if calls:
@@ -209,14 +208,13 @@ class TurnReader:
                 return
             characters = text[start : start + _PIECE_CHARS]
             at = start + _completing(self._open(tools, mode), [text[:start], *characters], calls)
-        last_call = max((index for index, part in enumerate(parts) if isinstance(part, Call)), default=-1)
-        for part in parts[last_call + 1 :]:
-            assert not isinstance(part, Call)
-            wanted = (part.text or "").strip()
-            at = text.find(wanted, at)
-            if at < 0:
-                return
-            at += len(wanted)
+        for part in parts:
+            calls -= isinstance(part, Call)
+            if not calls and not isinstance(part, Call):  # after the last call
+                wanted = (part.text or "").strip()
+                if (found := text.find(wanted, at)) < 0:
+                    return
+                at = found + len(wanted)
         for _ in range(_MAX_ENDS if wanted else 1):
             yield at
             at = text.find(wanted, at - len(wanted) + 1) + len(wanted)

@@ -55,8 +55,8 @@ def _tag_of(messages: Iterable[Message]) -> str:
 
 
 def _joined(earlier: Sequence[Message], later: Sequence[Message]) -> Message | None:
-    """One message of both; None where a call occurs twice. Reasoning that a client repeats before each call is left out,
-    since some APIs require it there."""
+    """One message of both; None where a call occurs twice. Equal reasoning counts once: where an API requires it before
+    a call, clients repeat it."""
     parts = [part for message in earlier for part in message.parts]
     thoughts = [(part.text, part.seal) for part in parts if isinstance(part, Reasoning)]
     for part in (part for message in later for part in message.parts):

@@ -202,7 +202,7 @@ class TestEnds:
             parse.fail(ErrorInfo(ErrorKind.ENGINE, "out of memory"))
         session.commit(parse)
         own = call_id("t1", 1)
-        blocks = [Reasoning("so", SEALER.of(None).seal("so", "t1")), called(call_id=own)]
+        blocks: list[Part] = [Reasoning("so", SEALER.of(None).seal("so", "t1")), called(call_id=own)]
         prompt = session.prompt(assistant(*blocks, *([Text("Half an answ")] if sent == "all" else [])), results(own))
         complete = session.ids("so\n</think>\n\n" + CALLED.removesuffix("\n</tool_call>"))
         kept = len(first.ids) + len(parse.ids if sent == "all" else complete)

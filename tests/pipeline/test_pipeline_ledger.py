@@ -53,12 +53,14 @@ def prompt_of(usage: dict[str, Any]) -> int:
 class Agent:
     """A Messages client with its history and token counts."""
 
-    def __init__(self, client: Client, *outputs: str, thinking: bool = True) -> None:
+    def __init__(self, client: Client, *outputs: str, thinking: bool = True, pairs: bool = False) -> None:
         self.client = client
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": say(*outputs)}]
         self.known = 0
         self.thinking = thinking
         """Whether it sends reasoning back."""
+        self.pairs = pairs
+        """Whether it sends each call back with its result."""
 
     async def turn(self) -> Answer:
         request = body("", messages=self.messages)
@@ -85,6 +87,11 @@ class Agent:
             for block in content
             if block["type"] == "tool_use"
         ]
+        while self.pairs and len(results) > 1:
+            end = next(at for at, block in enumerate(content, 1) if block["type"] == "tool_use")
+            self.messages.append({"role": "assistant", "content": content[:end]})
+            self.messages.append({"role": "user", "content": [results.pop(0)]})
+            content = content[end:]
         self.messages += [{"role": "assistant", "content": content}]
         self.messages += [{"role": "user", "content": results or "And then?"}]
 
@@ -97,6 +104,15 @@ async def test_a_turn_comes_back_as_its_own_tokens(client: Client, thinking: boo
     await agent.turn()
     last = await agent.turn()
     assert agent.known > 300
+    assert last.usage["cache_read_input_tokens"] > 250
+
+
+async def test_a_turn_comes_back_in_pairs_as_its_own_tokens(client: Client) -> None:
+    agent = Agent(client, "\n \n" + NONCANONICAL, *REST, pairs=True)
+    first = await agent.turn()
+    assert first.kinds == ["thinking", "text", "tool_use", "tool_use"]
+    await agent.turn()
+    last = await agent.turn()
     assert last.usage["cache_read_input_tokens"] > 250
 
 
