@@ -119,7 +119,7 @@ class TurnReader:
         """Up to where a turn that was cut off agrees with the text that the template renders for it: characters of the
         turn and of the text. None where the template renders another turn.
 
-        `text` begins where the prompt's turn opening began, and may go on after the turn. After the last part, which the
+        `text` begins where the prompt's turn opening began, and may go on after the turn. After the last part, which a
         template closes, the turn may lack text, or have what no template writes: a separator, the beginning of a call.
         """
         text, parts = text[: _MOST_RENDERED * len(turn.text) + _OPENING_CHARS], _essence(turn.parts)
