@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import NatsServer
-from tests.pipeline.client import Answer, Client, body, call, say
+from tests.conftest import NatsServer, until
+from tests.pipeline.client import Answer, Client, Event, body, call, events, say
 from tests.pipeline.stack import Stack
 
 COUNTS = {"worker": 1, "parser": 2, "preprocessor": 2}
@@ -114,6 +114,41 @@ async def test_a_turn_comes_back_in_pairs_as_its_own_tokens(client: Client) -> N
     await agent.turn()
     last = await agent.turn()
     assert last.usage["cache_read_input_tokens"] > 250
+
+
+async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up(client: Client) -> None:
+    output = " I look. \n</think>\n\n" + call("ls  -l", timeout_s="2.50") + "\n\n\n" + "so " * 50_000
+    request = body(say("\t" + output, "Well.\n</think>\n\nDone."))
+    received: list[Event] = []
+    async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
+        async for event in events(response):
+            received.append(event)
+            if event.name == "content_block_stop" and event.data["index"] == 1:
+                break
+        response.close()
+    ends = [
+        Event(
+            "message_delta",
+            {"type": "message_delta", "delta": {"stop_reason": None, "stop_sequence": None}, "usage": {}},
+            0,
+        )
+    ]
+    answer = Answer([*received, *ends, Event("message_stop", {"type": "message_stop"}, 0)])
+    assert answer.kinds == ["thinking", "tool_use"]
+
+    thought, called = answer.message["content"]
+
+    async def count(signature: str, call_id: str) -> int:
+        turn = {"role": "assistant", "content": [{**thought, "signature": signature}, {**called, "id": call_id}]}
+        result = {"type": "tool_result", "tool_use_id": call_id, "content": "Stopped."}
+        messages = [*request["messages"], turn, {"role": "user", "content": [result]}]
+        counted = {"model": request["model"], "tools": request["tools"], "messages": messages}
+        return int((await client.post("/v1/messages/count_tokens", counted))[1]["input_tokens"])
+
+    async def keeps_its_tokens() -> bool:
+        return await count(thought["signature"], called["id"]) != await count("foreign", "foreign")
+
+    await until(keeps_its_tokens)
 
 
 async def test_a_session_survives_the_replacement_of_every_process(two_of_each: Stack, client: Client) -> None:
