@@ -2,7 +2,7 @@
 
 | step    | file                                       | result                                                    |
 |---------|--------------------------------------------|-----------------------------------------------------------|
-| strip   | `strip.py`, `output_format.py`             | the conversation that the model is to see                 |
+| strip   | `strip.py`, `output_format.py`, `pairs.py` | the conversation that the model is to see                 |
 | restore | `services/ledger/recall.py`                | its earlier turns as the model wrote them                 |
 | render  | `render.py`                                | the text, by the chat template, whole                     |
 | encode  | `encode.py`, `services/ledger/recall.py`   | the token ids: original ones of turns, others of the text |

@@ -14,8 +14,8 @@ from services.ledger.recall import Ledger
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
-from tests.ledger.test_ledger_pairs import prompt_of
-from tests.ledger.test_ledger_sessions import CHANCE, QUICK, TEMPLATES, Models, models, quick, tokens_received
+from tests.ledger.test_ledger_pairs import FORMS, prompt_of
+from tests.ledger.test_ledger_sessions import CHANCE, TEMPLATES, Models, models, quick, tokens_received
 
 __all__ = ["models"]
 ORDERED = ("claude-code", "codex", "openclaw-responses")
@@ -74,11 +74,11 @@ def cut_everywhere(setup: ModelSetup, chance: bytes, step: int) -> None:
         assert [*prompt_of(client, later, setup, rebuilt).ids] == [*prompt_of(client, later, setup, ledger).ids]
 
 
-@pytest.mark.parametrize("name", sorted(QUICK))
+@pytest.mark.parametrize("name", sorted(FORMS))
 @quick
 @given(chance=CHANCE)
 def test_turn_that_ends_at_some_tokens_keeps_them(models: Models, name: str, chance: bytes) -> None:
-    cut_everywhere(models.of(name), chance, 5)
+    cut_everywhere(models.of(name), chance, 9)
 
 
 @pytest.mark.slow

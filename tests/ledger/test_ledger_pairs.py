@@ -20,10 +20,12 @@ from services.ledger.recall import Ledger
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from tests.ledger.test_ledger_sessions import CHANCE, QUICK, TEMPLATES, Models, models, quick
+from tests.ledger.test_ledger_sessions import CHANCE, OWN, TEMPLATES, Models, models, quick
 from tests.templates.adapting import assistant, user
 
 __all__ = ["models"]
+FORMS = {*OWN, *({"demo", "gptoss", "glm4moe", "gemma4_v5", "llama3_2"} & TEMPLATES.keys())}
+"""Templates of different forms."""
 ONE, OTHER = "0123456789abcdef01234567", "f" * 24
 C1, C2, C3 = (call_id(ONE, block) for block in (1, 2, 4))
 D1, D2 = (call_id(OTHER, block) for block in (0, 1))
@@ -142,7 +144,7 @@ def prompt_of(client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Led
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TEMPLATES]
+    "name", [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES]
 )
 @quick
 @given(chance=CHANCE)
@@ -153,7 +155,7 @@ def test_turn_in_pairs_makes_the_same_prompt(models: Models, name: str, chance: 
         assert [*step.others[0].ids] == [*step.prompt.ids]
 
 
-@pytest.mark.parametrize("name", sorted(QUICK & {"qwen3_8", "glm4moe", "gptoss", "late_end", "demo"}))
+@pytest.mark.parametrize("name", sorted(FORMS - OWN.keys() | {"late_end"}))
 @quick
 @given(chance=CHANCE)
 def test_turn_in_pairs_makes_the_same_prompt_without_the_ledger(models: Models, name: str, chance: bytes) -> None:
@@ -175,7 +177,7 @@ def first_calls(blocks: Sequence[Block], count: int) -> list[Block]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TEMPLATES]
+    "name", [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES]
 )
 @quick
 @given(chance=CHANCE)
