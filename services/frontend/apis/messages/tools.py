@@ -98,7 +98,8 @@ def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
 def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple[list[ToolSpec], list[str]]:
     """The tools that the model sees, and the types of the others.
 
-    Raises Invalid for a type that neither the client nor this server can run, and for two tools with one name.
+    Raises Invalid for a type that neither the client nor this server can run, for two tools with one name, and if all
+    tools are deferred: nothing could load one.
     """
     shown: list[ToolSpec] = []
     dropped: list[str] = []
@@ -116,6 +117,9 @@ def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple
     if any(kind.startswith(_SEARCH) for kind in dropped):
         # Without a search nothing could load a deferred tool, so all tools are listed from the start.
         shown = [replace(tool, deferred=False) for tool in shown]
+    if shown and all(tool.deferred for tool in shown):
+        message = "tools: All tools have defer_loading set. At least one tool must be non-deferred."
+        raise Invalid(message, param="tools")
     return shown, dropped
 
 
