@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import pytest
 from aiohttp import ClientSession
+from anthropic.types.beta.beta_content_block_param import BetaContentBlockParam
+from anthropic.types.beta.beta_tool_union_param import BetaToolUnionParam
 from anthropic.types.beta.message_create_params import MessageCreateParamsStreaming as BetaMessageCreateParamsStreaming
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
@@ -17,7 +19,8 @@ from openai.types.responses.response_create_params import ResponseCreateParamsSt
 from typing_extensions import get_type_hints, is_typeddict
 
 from tests.frontend.frontend_fakes import MODEL, serving
-from tests.frontend.vendor_cases import CHAT, MESSAGES, RESPONSES, Json, chat, messages, responses
+from tests.frontend.responses.responses_samples import Sampler
+from tests.frontend.vendor_cases import CALL, CHAT, MESSAGES, RESPONSES, TOOL, USER, Json, chat, messages, responses
 from tests.frontend.vendor_tables import ACCEPTED, WHOLE
 
 ROOTS: dict[str, tuple[Any, ...]] = {
@@ -117,6 +120,35 @@ async def test_what_vendors_refuse_is_refused_noted_or_declared(http: ClientSess
         if not told[case.outcome]:
             wrong.append(f"{number}: {case.field} {case.outcome} {case.text!r}: {status} {error} {notes}")
     assert not wrong, "\n".join(wrong)
+
+
+def samples(union: Any) -> Iterator[tuple[str, Json]]:
+    """A value of each type of a union, with every field set, by the kind of its treatment."""
+    for hint in get_args(union):
+        if is_typeddict(hint):
+            yield WHOLE["messages"].get(name_of(hint), "accepted"), Sampler().of(hint)[0]
+
+
+async def test_tools_of_messages_are_treated_as_the_table_says(http: ClientSession) -> None:
+    for kind, sample in samples(BetaToolUnionParam):
+        status, _, notes = await answered(http, "messages", messages(tools=[TOOL, sample]))
+        noted = sample["type"] in notes
+        assert (kind, status, noted) in [("accepted", 200, False), ("noted", 200, True), ("refused", 400, False)], (
+            sample
+        )
+
+
+async def test_blocks_of_messages_are_treated_as_the_table_says(http: ClientSession) -> None:
+    refused = set()
+    for kind, sample in samples(BetaContentBlockParam):
+        call = CALL | {"id": sample.get("tool_use_id", CALL["id"])}
+        statuses = set()
+        for role in ("user", "assistant", "system"):
+            history = [USER, {"role": "assistant", "content": [call]}, {"role": role, "content": [sample]}, USER]
+            statuses.add((await answered(http, "messages", messages(messages=history)))[0])
+        assert kind in ("accepted", "text")
+        refused |= set() if 200 in statuses else {sample["type"]}
+    assert refused == {"container_upload"}
 
 
 @pytest.mark.parametrize("api", CASES)

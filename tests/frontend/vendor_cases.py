@@ -1031,19 +1031,19 @@ RESPONSES = [
         "input[0].content[0]",
     ),
     Case(
-        "ResponseInputImageParam.file_id",
+        "EasyInputMessageParam.content",
         responses({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}),
         "refused",
         "input[0].content[0].file_id",
     ),
     Case(
-        "ResponseInputImageParam.image_url",
+        "EasyInputMessageParam.content",
         responses({"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,"}]}),
         "refused",
         "input[0].content[0].image_url",
     ),
     Case(
-        "ResponseInputFileParam.file_id",
+        "EasyInputMessageParam.content",
         responses({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}),
         "refused",
         "input[0].content[0].file_id",

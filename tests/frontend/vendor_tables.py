@@ -14,138 +14,24 @@ The names of the beta's types are those of the API: both are one here.
 
 ACCEPTED: dict[str, dict[str, str]] = {
     "messages": {
-        "AdvisorRedactedResultBlockParam": "encrypted_content stop_reason type",
-        "AdvisorResultBlockParam": "stop_reason text type",
-        "AdvisorTool20260301Param": (
-            "allowed_callers cache_control caching defer_loading max_tokens max_uses model name strict type"
-        ),
-        "AdvisorToolResultBlockParam": "cache_control content tool_use_id type",
-        "AdvisorToolResultErrorParam": "error_code type",
         "AllThinkingTurnsParam": "type",
         "AssistantMessageParam": "role",
         "Base64ImageSourceParam": "type",
         "Base64PDFSourceParam": "type",
-        "BashCodeExecutionOutputBlockParam": "file_id type",
-        "BashCodeExecutionResultBlockParam": "content return_code stderr stdout type",
-        "BashCodeExecutionToolResultBlockParam": "cache_control content tool_use_id type",
-        "BashCodeExecutionToolResultErrorParam": "error_code type",
-        "BillingPolicyParam": "bill_to type",
-        "BrowserCloseTabConfigParam": "defer_loading enabled",
-        "BrowserDoubleClickConfigParam": "defer_loading enabled",
-        "BrowserFileUploadConfigParam": "defer_loading enabled",
-        "BrowserFindConfigParam": "defer_loading enabled",
-        "BrowserFormInputConfigParam": "defer_loading enabled",
-        "BrowserGetPageTextConfigParam": "defer_loading enabled",
-        "BrowserHoldKeyConfigParam": "defer_loading enabled",
-        "BrowserHoverConfigParam": "defer_loading enabled",
-        "BrowserJavascriptExecConfigParam": "defer_loading enabled",
-        "BrowserKeyConfigParam": "defer_loading enabled",
-        "BrowserLeftClickConfigParam": "defer_loading enabled",
-        "BrowserLeftClickDragConfigParam": "defer_loading enabled",
-        "BrowserLeftMouseDownConfigParam": "defer_loading enabled",
-        "BrowserLeftMouseUpConfigParam": "defer_loading enabled",
-        "BrowserListTabsConfigParam": "defer_loading enabled",
-        "BrowserMiddleClickConfigParam": "defer_loading enabled",
-        "BrowserMouseMoveConfigParam": "defer_loading enabled",
-        "BrowserNavigateConfigParam": "defer_loading enabled",
-        "BrowserNewTabConfigParam": "defer_loading enabled",
-        "BrowserReadConsoleConfigParam": "defer_loading enabled",
-        "BrowserReadNetworkConfigParam": "defer_loading enabled",
-        "BrowserReadPageConfigParam": "defer_loading enabled",
-        "BrowserRightClickConfigParam": "defer_loading enabled",
-        "BrowserScreenshotConfigParam": "defer_loading enabled",
-        "BrowserScrollConfigParam": "defer_loading enabled",
-        "BrowserScrollToConfigParam": "defer_loading enabled",
-        "BrowserStateBlockParam": "cache_control state_changes tabs type",
-        "BrowserStateChangeDownloadCompletedParam": "download_id path size_bytes type url",
-        "BrowserStateChangeDownloadFailedParam": "download_id error type url",
-        "BrowserStateChangeDownloadStartedParam": "download_id type url",
-        "BrowserStateChangeTabOpenedParam": "tab_id type",
-        "BrowserStateTabEntryParam": "active tab_id title url",
-        "BrowserSwitchTabConfigParam": "defer_loading enabled",
-        "BrowserToolset20260801Param": "cache_control configs type",
-        "BrowserToolsetConfigsParam": (
-            "close_tab double_click file_upload find form_input get_page_text hold_key hover javascript_exec key "
-            "left_click left_click_drag left_mouse_down left_mouse_up list_tabs middle_click mouse_move navigate "
-            "new_tab read_console read_network read_page right_click screenshot scroll scroll_to switch_tab "
-            "triple_click type wait zoom"
-        ),
-        "BrowserTripleClickConfigParam": "defer_loading enabled",
-        "BrowserTypeConfigParam": "defer_loading enabled",
-        "BrowserWaitConfigParam": "defer_loading enabled",
-        "BrowserZoomConfigParam": "defer_loading enabled",
-        "CacheControlEphemeralParam": "ttl type",
-        "CitationCharLocationParam": "cited_text document_index document_title end_char_index start_char_index type",
-        "CitationContentBlockLocationParam": (
-            "cited_text document_index document_title end_block_index start_block_index type"
-        ),
-        "CitationPageLocationParam": (
-            "cited_text document_index document_title end_page_number start_page_number type"
-        ),
-        "CitationSearchResultLocationParam": (
-            "cited_text end_block_index search_result_index source start_block_index title type"
-        ),
-        "CitationWebSearchResultLocationParam": "cited_text encrypted_index title type url",
-        "CitationsConfigParam": "enabled",
-        "CitationsConfigParamParam": "enabled",
         "ClearToolUses20250919EditParam": "clear_tool_inputs exclude_tools trigger",
-        "CodeExecutionOutputBlockParam": "file_id type",
-        "CodeExecutionResultBlockParam": "content return_code stderr stdout type",
-        "CodeExecutionTool20250522Param": "allowed_callers cache_control defer_loading name strict type",
-        "CodeExecutionTool20250825Param": "allowed_callers cache_control defer_loading name strict type",
-        "CodeExecutionTool20260120Param": "allowed_callers cache_control defer_loading name strict type",
-        "CodeExecutionTool20260521Param": "allowed_callers cache_control defer_loading name strict type",
-        "CodeExecutionToolResultBlockParam": "cache_control content tool_use_id type",
-        "CodeExecutionToolResultErrorParam": "error_code type",
         "Compact20260112EditParam": "instructions pause_after_compaction",
         "CompactionBlockParam": "cache_control encrypted_content signature tool_changes type",
-        "CompactionConfigParam": "instructions type",
-        "ComputerCursorPositionConfigParam": "defer_loading enabled",
-        "ComputerDoubleClickConfigParam": "defer_loading enabled",
-        "ComputerHoldKeyConfigParam": "defer_loading enabled",
-        "ComputerKeyConfigParam": "defer_loading enabled",
-        "ComputerLeftClickConfigParam": "defer_loading enabled",
-        "ComputerLeftClickDragConfigParam": "defer_loading enabled",
-        "ComputerLeftMouseDownConfigParam": "defer_loading enabled",
-        "ComputerLeftMouseUpConfigParam": "defer_loading enabled",
-        "ComputerMiddleClickConfigParam": "defer_loading enabled",
-        "ComputerMouseMoveConfigParam": "defer_loading enabled",
-        "ComputerRightClickConfigParam": "defer_loading enabled",
-        "ComputerScreenshotConfigParam": "defer_loading enabled",
-        "ComputerScrollConfigParam": "defer_loading enabled",
-        "ComputerToolset20260801Param": "cache_control configs type",
-        "ComputerToolsetConfigsParam": (
-            "cursor_position double_click hold_key key left_click left_click_drag left_mouse_down left_mouse_up "
-            "middle_click mouse_move right_click screenshot scroll triple_click type wait zoom"
-        ),
-        "ComputerTripleClickConfigParam": "defer_loading enabled",
-        "ComputerTypeConfigParam": "defer_loading enabled",
-        "ComputerWaitConfigParam": "defer_loading enabled",
-        "ComputerZoomConfigParam": "defer_loading enabled",
         "ContainerParams": "id skills",
         "ContainerUploadBlockParam": "cache_control type",
         "ContentBlockSourceParam": "content type",
-        "DiagnosticsParam": "previous_message_id",
-        "DirectCallerParam": "type",
         "DocumentBlockParam": "cache_control citations context source title type",
-        "EncryptedCodeExecutionResultBlockParam": "content encrypted_stdout return_code stderr type",
         "FallbackBlockParam": "from to trigger type",
-        "FallbackCreditTokenParam": "mode token",
-        "FallbackInfoParam": "model",
-        "FallbackParam": "max_tokens model output_config speed thinking",
         "FileDocumentSourceParam": "type",
         "FileImageSourceParam": "type",
         "ImageBlockParam": "cache_control type",
-        "ImageTransformationsParam": "oversized_image",
         "InputSchemaTyped": "properties required type",
         "InputTokensClearAtLeastParam": "type value",
         "InputTokensTriggerParam": "type value",
-        "MCPToolConfigParam": "defer_loading enabled",
-        "MCPToolDefaultConfigParam": "defer_loading enabled",
-        "MCPToolListingBlockParam": "mcp_server_name tools type",
-        "MCPToolParamParam": "description input_schema name",
-        "MCPToolUseBlockParam": "cache_control id input name server_name type",
-        "MCPToolsetParam": "cache_control configs default_config mcp_server_name tools type",
         "MemoryTool20250818Param": "allowed_callers cache_control defer_loading input_examples name strict type",
         "MessageCreateParamsStreaming": (
             "betas context_management metadata model output_config stream thinking tool_choice tools "
@@ -155,63 +41,31 @@ ACCEPTED: dict[str, dict[str, str]] = {
         "PlainTextSourceParam": "data media_type type",
         "RedactedThinkingBlockParam": "type",
         "RequestDocumentBlockParam": "cache_control citations context source title type",
-        "RequestMCPServerToolConfigurationParam": "allowed_tools enabled",
-        "RequestMCPServerURLDefinitionParam": "authorization_token name tool_configuration type url",
-        "RequestMCPToolResultBlockParam": "cache_control content is_error tool_use_id type",
         "RequestToolAdditionBlockParam": "cache_control tool type",
         "RequestToolRemovalBlockParam": "cache_control tool type",
         "SearchResultBlockParam": "cache_control citations content source title type",
-        "ServerToolCaller20260120Param": "tool_id type",
-        "ServerToolCallerParam": "tool_id type",
-        "ServerToolUseBlockParam": "cache_control caller id input name type",
         "SkillParams": "skill_id type version",
         "SystemMessageOutputConfigParam": "effort",
         "SystemMessageParam": "output_config role",
         "TextBlockParam": "type",
-        "TextEditorCodeExecutionCreateResultBlockParam": "is_file_update type",
-        "TextEditorCodeExecutionStrReplaceResultBlockParam": "lines new_lines new_start old_lines old_start type",
-        "TextEditorCodeExecutionToolResultBlockParam": "cache_control content tool_use_id type",
-        "TextEditorCodeExecutionToolResultErrorParam": "error_code error_message type",
-        "TextEditorCodeExecutionViewResultBlockParam": "content file_type num_lines start_line total_lines type",
         "ThinkingBlockParam": "type",
         "ThinkingConfigAdaptiveParam": "block_binding display",
         "ThinkingConfigBetweenToolsParam": "type",
         "ThinkingConfigDisabledParam": "type",
         "ThinkingConfigEnabledParam": "block_binding",
         "ThinkingTurnsParam": "type value",
-        "ThreadContinueParams": "previous_message_id type",
-        "ThreadCreateParams": "type",
         "TokenTaskBudgetParam": "remaining type",
         "ToolBash20241022Param": "allowed_callers cache_control defer_loading input_examples name strict type",
         "ToolBash20250124Param": "allowed_callers cache_control defer_loading input_examples name strict type",
-        "ToolChangeMCPToolReferenceParam": "name server_name type",
-        "ToolChangeMCPToolsetReferenceParam": "server_name type",
         "ToolChangeToolDefinitionParam": "definition type",
         "ToolChangeToolReferenceParam": "name type",
         "ToolChoiceAnyParam": "disable_parallel_tool_use",
         "ToolChoiceAutoParam": "disable_parallel_tool_use type",
         "ToolChoiceNoneParam": "type",
         "ToolChoiceToolParam": "disable_parallel_tool_use",
-        "ToolComputerUse20241022Param": (
-            "allowed_callers cache_control defer_loading display_height_px display_number display_width_px "
-            "input_examples name strict type"
-        ),
-        "ToolComputerUse20250124Param": (
-            "allowed_callers cache_control defer_loading display_height_px display_number display_width_px "
-            "input_examples name strict type"
-        ),
-        "ToolComputerUse20251124Param": (
-            "allowed_callers cache_control defer_loading display_height_px display_number display_width_px "
-            "enable_zoom input_examples name strict type"
-        ),
         "ToolParam": "allowed_callers eager_input_streaming input_examples",
         "ToolReferenceBlockParam": "cache_control type",
         "ToolResultBlockParam": "cache_control is_error toolset_name type",
-        "ToolSearchToolBm25_20251119Param": "allowed_callers cache_control defer_loading name strict type",
-        "ToolSearchToolRegex20251119Param": "allowed_callers cache_control defer_loading name strict type",
-        "ToolSearchToolResultBlockParam": "cache_control content tool_use_id type",
-        "ToolSearchToolResultErrorParam": "error_code error_message type",
-        "ToolSearchToolSearchResultBlockParam": "tool_references type",
         "ToolTextEditor20241022Param": "allowed_callers cache_control defer_loading input_examples name strict type",
         "ToolTextEditor20250124Param": "allowed_callers cache_control defer_loading input_examples name strict type",
         "ToolTextEditor20250429Param": "allowed_callers cache_control defer_loading input_examples name strict type",
@@ -223,54 +77,11 @@ ACCEPTED: dict[str, dict[str, str]] = {
         "ToolUsesTriggerParam": "type value",
         "URLImageSourceParam": "type",
         "URLPDFSourceParam": "type url",
-        "UserLocationParam": "city country region timezone type",
-        "WebFetchBlockParam": "content retrieved_at type url",
-        "WebFetchTool20250910Param": (
-            "allowed_callers allowed_domains blocked_domains cache_control citations defer_loading "
-            "max_content_tokens max_uses name strict type url_sources"
-        ),
-        "WebFetchTool20260209Param": (
-            "allowed_callers allowed_domains blocked_domains cache_control citations defer_loading "
-            "max_content_tokens max_uses name strict type url_sources"
-        ),
-        "WebFetchTool20260309Param": (
-            "allowed_callers allowed_domains blocked_domains cache_control citations defer_loading "
-            "max_content_tokens max_uses name strict type url_sources use_cache"
-        ),
-        "WebFetchTool20260318Param": (
-            "allowed_callers allowed_domains blocked_domains cache_control citations defer_loading "
-            "max_content_tokens max_uses name response_inclusion strict type url_sources use_cache"
-        ),
-        "WebFetchToolResultBlockParam": "cache_control caller content tool_use_id type",
-        "WebFetchToolResultErrorBlockParam": "error_code type",
-        "WebFetchURLSourceAllParam": "type",
-        "WebFetchURLSourceExceptParam": "tools type",
-        "WebFetchURLSourceNoneParam": "type",
-        "WebFetchURLSourceOnlyParam": "tools type",
-        "WebFetchURLSourceToolReferenceParam": "name type",
-        "WebFetchURLSourcesParam": "client_tool_results server_tool_results user_input",
-        "WebSearchResultBlockParam": "encrypted_content page_age title type url",
-        "WebSearchTool20250305Param": (
-            "allowed_callers allowed_domains blocked_domains cache_control defer_loading max_uses name strict "
-            "type user_location"
-        ),
-        "WebSearchTool20260209Param": (
-            "allowed_callers allowed_domains blocked_domains cache_control defer_loading max_uses name strict "
-            "type user_location"
-        ),
-        "WebSearchTool20260318Param": (
-            "allowed_callers allowed_domains blocked_domains cache_control defer_loading max_uses name "
-            "response_inclusion strict type user_location"
-        ),
-        "WebSearchToolRequestErrorObjectParam": "error_code type",
-        "WebSearchToolResultBlockParam": "cache_control caller content tool_use_id type",
     },
     "chat": {
-        "Audio": "id",
         "ChatCompletionAllowedToolChoiceParam": "allowed_tools type",
         "ChatCompletionAllowedToolsParam": "mode",
         "ChatCompletionAssistantMessageParam": "function_call name refusal role",
-        "ChatCompletionAudioParam": "format voice",
         "ChatCompletionContentPartImageParam": "image_url prompt_cache_breakpoint type",
         "ChatCompletionContentPartInputAudioParam": "input_audio prompt_cache_breakpoint type",
         "ChatCompletionContentPartRefusalParam": "refusal type",
@@ -284,7 +95,6 @@ ACCEPTED: dict[str, dict[str, str]] = {
         "ChatCompletionMessageFunctionToolCallParam": "function type",
         "ChatCompletionNamedToolChoiceCustomParam": "custom type",
         "ChatCompletionNamedToolChoiceParam": "type",
-        "ChatCompletionPredictionContentParam": "content type",
         "ChatCompletionStreamOptionsParam": "include_obfuscation include_usage",
         "ChatCompletionSystemMessageParam": "name role",
         "ChatCompletionToolMessageParam": "role",
@@ -297,234 +107,109 @@ ACCEPTED: dict[str, dict[str, str]] = {
         "CustomFormatText": "type",
         "File": "file prompt_cache_breakpoint type",
         "FileFile": "filename",
-        "FilePromptCacheBreakpoint": "mode ttl",
         "Function": "arguments description name parameters",
         "FunctionCall": "arguments name",
         "ImageURL": "detail",
         "InputAudio": "data",
         "JSONSchema": "strict",
-        "Moderation": "model policy",
-        "ModerationPolicy": "input output",
-        "ModerationPolicyInput": "mode",
-        "ModerationPolicyOutput": "mode",
-        "PromptCacheBreakpoint": "mode ttl",
-        "PromptCacheOptions": "mode ttl",
         "ResponseFormatText": "type",
-        "VoiceID": "id",
-        "WebSearchOptions": "search_context_size user_location",
-        "WebSearchOptionsUserLocation": "approximate type",
-        "WebSearchOptionsUserLocationApproximate": "city country region timezone",
     },
     "responses": {
-        "AccessPrograms": "cyber",
-        "ActionClick": "button keys type x y",
-        "ActionDoubleClick": "keys type x y",
-        "ActionDrag": "keys path type",
-        "ActionDragPath": "x y",
-        "ActionFind": "pattern type url",
-        "ActionKeypress": "keys type",
-        "ActionMove": "keys type x y",
-        "ActionOpenPage": "type url",
-        "ActionScreenshot": "type",
-        "ActionScroll": "keys scroll_x scroll_y type x y",
-        "ActionSearch": "queries query sources type",
-        "ActionSearchSource": "type url",
-        "ActionType": "text type",
-        "ActionWait": "type",
-        "AdditionalTools": "id role tools type",
-        "AnnotationContainerFileCitation": "container_id end_index file_id filename start_index type",
-        "AnnotationFileCitation": "file_id filename index type",
-        "AnnotationFilePath": "file_id index type",
-        "AnnotationURLCitation": "end_index start_index title type url",
-        "ApplyPatchCall": "call_id caller id operation status type",
-        "ApplyPatchCallCallerDirect": "type",
-        "ApplyPatchCallCallerProgram": "caller_id type",
-        "ApplyPatchCallOperationCreateFile": "diff path type",
-        "ApplyPatchCallOperationDeleteFile": "path type",
-        "ApplyPatchCallOperationUpdateFile": "diff path type",
-        "ApplyPatchCallOutput": "call_id caller id output status type",
-        "ApplyPatchCallOutputCallerDirect": "type",
-        "ApplyPatchCallOutputCallerProgram": "caller_id type",
         "ApplyPatchToolParam": "allowed_callers type",
-        "CallerDirect": "type",
-        "CallerProgram": "caller_id type",
-        "Click": "button keys type x y",
-        "CodeInterpreter": "allowed_callers container type",
-        "CodeInterpreterContainerCodeInterpreterToolAuto": "file_ids memory_limit network_policy type",
-        "CompactionTrigger": "id",
-        "ComparisonFilter": "key type value",
-        "CompoundFilter": "filters type",
-        "ComputerCallOutput": "acknowledged_safety_checks call_id id output status type",
-        "ComputerCallOutputAcknowledgedSafetyCheck": "code id message",
-        "ComputerToolParam": "type",
-        "ComputerUsePreviewToolParam": "display_height display_width environment type",
         "ContainerAutoParam": "file_ids memory_limit network_policy skills type",
         "ContainerNetworkPolicyAllowlistParam": "allowed_domains domain_secrets type",
         "ContainerNetworkPolicyDisabledParam": "type",
         "ContainerNetworkPolicyDomainSecretParam": "domain name value",
         "ContainerReferenceParam": "container_id type",
-        "Content": "text type",
         "CustomToolParam": "allowed_callers async defer_loading description format type",
-        "DoubleClick": "keys type x y",
-        "Drag": "keys path type",
-        "DragPath": "x y",
-        "EasyInputMessageParam": "phase type",
-        "FileSearchToolParam": "filters max_num_results ranking_options type vector_store_ids",
-        "Filters": "allowed_domains",
-        "FunctionCallOutput": "caller id name namespace output status type",
-        "FunctionCallOutputCallerDirect": "type",
-        "FunctionCallOutputCallerProgram": "caller_id type",
         "FunctionShellToolParam": "allowed_callers environment type",
         "FunctionToolParam": "allowed_callers async defer_loading description output_schema type",
         "Grammar": "type",
-        "HTTPError": "code message type",
-        "Image": "context_compression",
-        "ImageGeneration": (
-            "action background complexity frame_count frame_duration_ms input_fidelity input_image_mask model "
-            "moderation output_compression output_format partial_images quality size svg type"
-        ),
-        "ImageGenerationCall": (
-            "action background error id output_format quality result revised_prompt size status svg_usage type"
-        ),
-        "ImageGenerationCallError": "code message moderation_details param type",
-        "ImageGenerationCallErrorModerationDetails": "categories moderation_stage",
-        "ImageGenerationCallSvgUsage": "input_tokens model output_tokens reasoning_tokens total_tokens",
-        "ImageGenerationInputImageMask": "file_id image_url",
-        "ImageGenerationSvg": "model reasoning",
-        "ImageGenerationSvgReasoning": "effort",
         "InlineSkillParam": "description name source type",
         "InlineSkillSourceParam": "data media_type type",
-        "ItemReference": "type",
-        "Keypress": "keys type",
         "LocalEnvironmentParam": "skills type",
         "LocalShell": "type",
-        "LocalShellCall": "action call_id id status type",
-        "LocalShellCallAction": "command env timeout_ms type user working_directory",
-        "LocalShellCallOutput": "id output status type",
         "LocalSkillParam": "description name path",
-        "Logprob": "bytes logprob token top_logprobs",
-        "LogprobTopLogprob": "bytes logprob token",
-        "Mcp": (
-            "allowed_callers allowed_tools authorization connector_id defer_loading headers require_approval "
-            "server_description server_label server_url tunnel_id type"
-        ),
-        "McpAllowedToolsMcpToolFilter": "read_only tool_names",
-        "McpApprovalRequest": "arguments id name server_label type",
-        "McpApprovalResponse": "approval_request_id approve id reason type",
-        "McpCall": "approval_request_id arguments error id name output server_label status type",
-        "McpListTools": "error id server_label tools type",
-        "McpListToolsTool": "annotations description input_schema name",
-        "McpProtocolError": "code message type",
-        "McpRequireApprovalMcpToolApprovalFilter": "always never",
-        "McpRequireApprovalMcpToolApprovalFilterAlways": "read_only tool_names",
-        "McpRequireApprovalMcpToolApprovalFilterNever": "read_only tool_names",
-        "McpToolExecutionError": "content type",
-        "Message": "content role status type",
-        "Moderation": "model policy",
-        "ModerationPolicy": "input output",
-        "ModerationPolicyInput": "mode",
-        "ModerationPolicyOutput": "mode",
-        "Move": "keys type x y",
         "NamespaceToolParam": "description name tools type",
-        "OutcomeExit": "exit_code type",
-        "OutcomeTimeout": "type",
-        "OutputImage": "type url",
-        "OutputLogs": "logs type",
-        "PendingSafetyCheck": "code id message",
-        "Program": "call_id code fingerprint id type",
-        "ProgramOutput": "call_id id result status type",
-        "ProgrammaticToolCalling": "type",
-        "PromptCacheBreakpoint": "mode ttl",
         "PromptCacheOptions": "comparison_response_id mode prewarm ttl",
-        "RankingOptions": "hybrid_search ranker score_threshold",
-        "RankingOptionsHybridSearch": "embedding_weight text_weight",
         "Reasoning": "generate_summary",
-        "ResponseCodeInterpreterToolCallParam": "code container_id id outputs status type",
-        "ResponseCompactionItemParamParam": "id type",
-        "ResponseComputerToolCallOutputScreenshotParam": "file_id image_url type",
-        "ResponseComputerToolCallParam": "action actions call_id id pending_safety_checks status type",
-        "ResponseConfigurationUpdateItemParamParam": "id reasoning text type",
-        "ResponseConversationParamParam": "id",
         "ResponseCreateParamsStreaming": (
             "access_programs context_management image instructions model parallel_tool_calls prompt_cache_options "
             "reasoning store stream text"
         ),
-        "ResponseCustomToolCallOutputParam": "call_id caller id output type",
-        "ResponseCustomToolCallParam": "async call_id caller id input name namespace type",
-        "ResponseFileSearchToolCallParam": "id queries results status type",
         "ResponseFormatText": "type",
         "ResponseFormatTextJSONSchemaConfigParam": "strict type",
-        "ResponseFunctionShellCallOutputContentParam": "outcome stderr stdout",
-        "ResponseFunctionToolCallParam": "arguments async caller name namespace status type",
-        "ResponseFunctionWebSearchParam": "action id status type",
-        "ResponseInputFileContentParam": "detail file_data file_id file_url filename prompt_cache_breakpoint type",
-        "ResponseInputFileParam": "detail file_data file_url filename prompt_cache_breakpoint type",
-        "ResponseInputImageContentParam": "detail file_id image_url prompt_cache_breakpoint type",
-        "ResponseInputImageParam": "detail prompt_cache_breakpoint type",
-        "ResponseInputTextContentParam": "prompt_cache_breakpoint text type",
-        "ResponseInputTextParam": "prompt_cache_breakpoint text type",
-        "ResponseOutputMessageParam": "content phase role status type",
-        "ResponseOutputRefusalParam": "refusal type",
-        "ResponseOutputTextParam": "annotations logprobs text type",
-        "ResponsePromptParam": "id variables version",
-        "ResponseReasoningItemParam": "content id status summary type",
         "ResponseTextConfigParam": "format",
-        "ResponseToolSearchOutputItemParamParam": "call_id execution id status tools type",
-        "Result": "attributes file_id filename score text",
-        "Screenshot": "type",
-        "Scroll": "keys scroll_x scroll_y type x y",
-        "ShellCall": "action call_id caller environment id status type",
-        "ShellCallAction": "commands max_output_length timeout_ms",
-        "ShellCallCallerDirect": "type",
-        "ShellCallCallerProgram": "caller_id type",
-        "ShellCallOutput": "call_id caller id max_output_length output status type",
-        "ShellCallOutputCallerDirect": "type",
-        "ShellCallOutputCallerProgram": "caller_id type",
         "SkillReferenceParam": "skill_id type version",
-        "StreamOptions": "include_obfuscation",
-        "Summary": "text type",
-        "Text": "format type",
+        "Text": "type",
         "ToolChoiceAllowedParam": "mode tools type",
         "ToolChoiceApplyPatchParam": "type",
         "ToolChoiceCustomParam": "name type",
         "ToolChoiceFunctionParam": "type",
-        "ToolChoiceMcpParam": "name server_label type",
         "ToolChoiceShellParam": "type",
-        "ToolChoiceSpecificProgrammaticToolCallingParam": "type",
-        "ToolCodeInterpreter": "allowed_callers container type",
-        "ToolCodeInterpreterContainerCodeInterpreterToolAuto": "file_ids memory_limit network_policy type",
         "ToolFunction": "allowed_callers async defer_loading description name output_schema parameters strict type",
-        "ToolImageGeneration": (
-            "action background complexity frame_count frame_duration_ms input_fidelity input_image_mask model "
-            "moderation output_compression output_format partial_images quality size svg type"
-        ),
-        "ToolImageGenerationInputImageMask": "file_id image_url",
-        "ToolImageGenerationSvg": "model reasoning",
-        "ToolImageGenerationSvgReasoning": "effort",
-        "ToolLocalShell": "type",
-        "ToolMcp": (
-            "allowed_callers allowed_tools authorization connector_id defer_loading headers require_approval "
-            "server_description server_label server_url tunnel_id type"
-        ),
-        "ToolMcpAllowedToolsMcpToolFilter": "read_only tool_names",
-        "ToolMcpRequireApprovalMcpToolApprovalFilter": "always never",
-        "ToolMcpRequireApprovalMcpToolApprovalFilterAlways": "read_only tool_names",
-        "ToolMcpRequireApprovalMcpToolApprovalFilterNever": "read_only tool_names",
-        "ToolProgrammaticToolCalling": "type",
-        "ToolSearchCall": "arguments call_id execution id status type",
-        "ToolSearchOutputNamespaceToolParam": "description name tools type",
         "ToolSearchToolParam": "description execution parameters type",
-        "Type": "text type",
-        "UserLocation": "city country region timezone type",
-        "Wait": "type",
-        "WebSearchPreviewToolParam": "search_content_types search_context_size type user_location",
-        "WebSearchToolParam": "external_web_access filters search_context_size type user_location",
     },
 }
 
 _KINDS: dict[str, dict[str, str]] = {
-    "messages": {},
-    "chat": {},
-    "responses": {},
+    "messages": {
+        "ignored": (
+            "BillingPolicyParam CacheControlEphemeralParam CitationCharLocationParam "
+            "CitationContentBlockLocationParam CitationPageLocationParam CitationSearchResultLocationParam "
+            "CitationWebSearchResultLocationParam CitationsConfigParam CitationsConfigParamParam DiagnosticsParam "
+            "DirectCallerParam FallbackCreditTokenParam FallbackInfoParam FallbackParam ImageTransformationsParam "
+            "ServerToolCaller20260120Param ServerToolCallerParam ToolChangeMCPToolReferenceParam "
+            "ToolChangeMCPToolsetReferenceParam"
+        ),
+        "text": (
+            "AdvisorToolResultBlockParam BashCodeExecutionToolResultBlockParam BrowserStateBlockParam "
+            "CodeExecutionToolResultBlockParam MCPToolListingBlockParam MCPToolUseBlockParam "
+            "RequestMCPToolResultBlockParam ServerToolUseBlockParam TextEditorCodeExecutionToolResultBlockParam "
+            "ToolSearchToolResultBlockParam WebFetchToolResultBlockParam WebSearchToolResultBlockParam"
+        ),
+        "noted": (
+            "AdvisorTool20260301Param CodeExecutionTool20250522Param CodeExecutionTool20250825Param "
+            "CodeExecutionTool20260120Param CodeExecutionTool20260521Param MCPToolsetParam "
+            "ToolSearchToolBm25_20251119Param ToolSearchToolRegex20251119Param WebFetchTool20250910Param "
+            "WebFetchTool20260209Param WebFetchTool20260309Param WebFetchTool20260318Param "
+            "WebSearchTool20250305Param WebSearchTool20260209Param WebSearchTool20260318Param"
+        ),
+        "refused": (
+            "BrowserToolset20260801Param CompactionConfigParam ComputerToolset20260801Param "
+            "RequestMCPServerURLDefinitionParam ThreadContinueParams ThreadCreateParams "
+            "ToolComputerUse20241022Param ToolComputerUse20250124Param ToolComputerUse20251124Param"
+        ),
+    },
+    "chat": {
+        "ignored": (
+            "ChatCompletionAudioParam ChatCompletionPredictionContentParam FilePromptCacheBreakpoint "
+            "PromptCacheBreakpoint PromptCacheOptions"
+        ),
+        "noted": ("Moderation WebSearchOptions"),
+        "refused": ("Audio"),
+    },
+    "responses": {
+        "ignored": ("AccessPrograms Image StreamOptions"),
+        "items": (
+            "AdditionalTools ApplyPatchCall ApplyPatchCallOutput CompactionTrigger ComputerCallOutput "
+            "EasyInputMessageParam FunctionCallOutput ImageGenerationCall ItemReference LocalShellCall "
+            "LocalShellCallOutput McpApprovalRequest McpApprovalResponse McpCall McpListTools Message Program "
+            "ProgramOutput ResponseCodeInterpreterToolCallParam ResponseCompactionItemParamParam "
+            "ResponseComputerToolCallParam ResponseConfigurationUpdateItemParamParam "
+            "ResponseCustomToolCallOutputParam ResponseCustomToolCallParam ResponseFileSearchToolCallParam "
+            "ResponseFunctionToolCallParam ResponseFunctionWebSearchParam ResponseOutputMessageParam "
+            "ResponseReasoningItemParam ResponseToolSearchOutputItemParamParam ShellCall ShellCallOutput "
+            "ToolSearchCall"
+        ),
+        "noted": (
+            "CodeInterpreter ComputerToolParam ComputerUsePreviewToolParam FileSearchToolParam ImageGeneration "
+            "Mcp Moderation ProgrammaticToolCalling WebSearchPreviewToolParam WebSearchToolParam"
+        ),
+        "refused": (
+            "ResponseConversationParamParam ResponsePromptParam ToolChoiceMcpParam "
+            "ToolChoiceSpecificProgrammaticToolCallingParam"
+        ),
+    },
 }
 WHOLE = {api: {name: kind for kind, names in kinds.items() for name in names.split()} for api, kinds in _KINDS.items()}
