@@ -299,6 +299,7 @@ class Tool(Struct):
     blocked_domains: list[str] | None = None
     user_location: dict[str, Any] | None = None
     max_content_tokens: Integer | None = None
+    url_sources: Any = None
 
 
 class ToolChoice(Struct):
