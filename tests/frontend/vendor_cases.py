@@ -402,7 +402,7 @@ MESSAGES = [
         "ToolParam.cache_control",
         messages(tools=[TOOL, TOOL | {"name": "b", "defer_loading": True, "cache_control": TOO_MANY}]),
         "declared",
-        "`cache_control` in any number, order and place",
+        "`cache_control` in any number, order, place and form",
     ),
     Case("ToolParam.strict", tool(strict=True), "noted", "strict"),
     Case(
@@ -496,6 +496,21 @@ MESSAGES = [
     Case("", messages(temperature=1.0, top_p=0.9), "declared", "together"),
     Case("", messages(stop=["a"]), "refused", "stop: Extra inputs are not permitted"),
     Case("", messages(response_format={"type": "json_object"}), "refused", "response_format: Extra inputs"),
+    Case(
+        "DocumentBlockParam.citations",
+        blocks(
+            {
+                "type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": "a"},
+                "citations": {"enabled": True},
+            }
+        ),
+        "declared",
+        "and of documents (`citations.enabled`)",
+    ),
+    Case(
+        "ToolParam.allowed_callers", tool(allowed_callers=["code_execution_20260120"]), "declared", "`allowed_callers`"
+    ),
     Case("", messages(new_field=1), "declared", "unknown fields in all APIs"),
 ]
 
@@ -558,7 +573,7 @@ CHAT = [
         "CompletionCreateParamsStreaming.top_logprobs", chat(logprobs=True, top_logprobs=21), "refused", "top_logprobs"
     ),
     Case("CompletionCreateParamsStreaming.max_tokens", chat(max_tokens=-1), "refused", "max_tokens"),
-    Case("CompletionCreateParamsStreaming.max_tokens", chat(max_tokens=0), "declared", "`max_tokens` of 0"),
+    Case("CompletionCreateParamsStreaming.max_tokens", chat(max_tokens=0), "declared", "of 0 (only the prompt is computed)"),
     Case(
         "CompletionCreateParamsStreaming.max_completion_tokens",
         chat(max_tokens=5, max_completion_tokens=6),
@@ -1065,6 +1080,18 @@ RESPONSES = [
             ("response_format", {"type": "text"}),
             ("reasoning_effort", "low"),
         )
+    ),
+    Case(
+        "FunctionToolParam.parameters",
+        responses(tools=[{"type": "function", "name": "look"}]),
+        "declared",
+        "a function without `parameters`",
+    ),
+    Case(
+        "ResponseReasoningItemParam.summary",
+        responses(USER, {"type": "reasoning", "encrypted_content": "a"}, USER),
+        "declared",
+        "items without members that decide nothing here",
     ),
     Case("", responses(stop=["a"], seed=1), "declared", "sampling fields of Chat"),
     Case("", responses(new_field=1), "declared", "unknown fields in all APIs"),
