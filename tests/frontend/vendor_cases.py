@@ -397,7 +397,7 @@ MESSAGES = [
     Case("ToolParam.input_schema", tool(input_schema={}), "declared", "an `input_schema` without `type: object`"),
     Case("ToolParam.description", tool(description=100 * LONG), "declared", "descriptions of any length"),
     Case("ToolParam.type", tool(type="robot_20250101"), "refused", "tools.0: Input tag 'robot_20250101'"),
-    Case("ToolParam.defer_loading", tool(defer_loading=True), "refused", "tools: All tools have defer_loading set"),
+    Case("ToolParam.defer_loading", tool(defer_loading=True), "declared", "tools that all have `defer_loading`"),
     Case(
         "ToolParam.cache_control",
         messages(tools=[TOOL, TOOL | {"name": "b", "defer_loading": True, "cache_control": TOO_MANY}]),
@@ -573,7 +573,12 @@ CHAT = [
         "CompletionCreateParamsStreaming.top_logprobs", chat(logprobs=True, top_logprobs=21), "refused", "top_logprobs"
     ),
     Case("CompletionCreateParamsStreaming.max_tokens", chat(max_tokens=-1), "refused", "max_tokens"),
-    Case("CompletionCreateParamsStreaming.max_tokens", chat(max_tokens=0), "declared", "of 0 (only the prompt is computed)"),
+    Case(
+        "CompletionCreateParamsStreaming.max_tokens",
+        chat(max_tokens=0),
+        "declared",
+        "of 0 (only the prompt is computed)",
+    ),
     Case(
         "CompletionCreateParamsStreaming.max_completion_tokens",
         chat(max_tokens=5, max_completion_tokens=6),

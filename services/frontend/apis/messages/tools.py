@@ -98,8 +98,7 @@ def read_tools(data: bytes, served: frozenset[str] = frozenset()) -> Tools:
 def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple[list[ToolSpec], list[str]]:
     """The tools that the model sees, and the types of the others.
 
-    Raises Invalid for a type that neither the client nor this server can run, for two tools with one name, and if all
-    tools are deferred: nothing could load one.
+    Raises Invalid for a type that neither the client nor this server can run, and for two tools with one name.
     """
     shown: list[ToolSpec] = []
     dropped: list[str] = []
@@ -114,12 +113,9 @@ def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple
     names = [tool.name for tool in shown]
     if len(set(names)) < len(names):
         raise Invalid("tools: Tool names must be unique.", code="tool_name_conflict")
-    if any(kind.startswith(_SEARCH) for kind in dropped):
+    if any(kind.startswith(_SEARCH) for kind in dropped) or all(tool.deferred for tool in shown):
         # Without a search nothing could load a deferred tool, so all tools are listed from the start.
         shown = [replace(tool, deferred=False) for tool in shown]
-    if shown and all(tool.deferred for tool in shown):
-        message = "tools: All tools have defer_loading set. At least one tool must be non-deferred."
-        raise Invalid(message, param="tools")
     return shown, dropped
 
 
