@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from services.frontend.http.bodies import read_body, run_in_thread_if_large
 from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.turns.interfaces import Ask, Dialect, TurnGateway
+from services.frontend.turns.interfaces import Ask, Dialect, Pipeline
 from services.frontend.turns.turn_server import TurnServer
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -88,8 +88,8 @@ class Mount:
 
     app: web.Application
     config: FrontendConfig
-    gateway: TurnGateway
-    """The pipeline, for its state; requests go through `server.admission`."""
+    pipeline: Pipeline
+    """For its state; requests go through `server.admission`."""
     server: TurnServer
     registry: CollectorRegistry
     log: FilteringBoundLogger
