@@ -80,7 +80,8 @@ class Admission:
         media = self._limits.check(conversation)
         if charge:
             _charge(caller)
-        return await self._read(_with_names(conversation, caller, card), card, media)
+        conversation, text = await self._read(conversation, media)
+        return Admitted(ADMISSION, card, _with_names(conversation, caller, card), text)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""
@@ -114,8 +115,9 @@ class Admission:
         _charge(caller)
         return Admitted(ADMISSION, card, Conversation(card.name, []))
 
-    async def _read(self, conversation: Conversation, card: ModelCard, media: Sequence[Media]) -> Admitted:
-        """Replaces PDFs by their text, and removes this server's notes from earlier answers."""
+    async def _read(self, conversation: Conversation, media: Sequence[Media]) -> tuple[Conversation, str]:
+        """Replaces PDFs by their text, and removes this server's notes from earlier answers. Returns also the note for
+        the new answer; "" for none."""
         if any(isinstance(item, PdfDocument) for item in media):
             conversation = await self._pdfs.read(conversation)
         conversation, noted = without_notices(conversation)
@@ -123,11 +125,11 @@ class Admission:
         if media and self._notices and wants_notice(conversation):
             new = {item.kind for item in media_of(conversation)} - noted
             text = notice(new) if new else ""
-        return Admitted(ADMISSION, card, conversation, text)
+        return conversation, text
 
 
 def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCard) -> Conversation:
-    """Returns the conversation with the names of the model and of its caller."""
+    """Returns the conversation as other stages get it, with the names of the model and of its caller."""
     name, hints = conversation.model, conversation.hints
     client = replace(
         conversation.client,
@@ -136,7 +138,7 @@ def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCa
     )
     if caller is not None and caller.priority is not None:
         hints = replace(hints, priority=caller.priority)
-    return replace(conversation, model=card.name, client=client, hints=hints)
+    return replace(conversation, model=card.name, client=client, hints=hints, summary=False)
 
 
 def _charge(caller: Caller | None) -> None:
