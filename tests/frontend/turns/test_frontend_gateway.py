@@ -30,8 +30,8 @@ from schemas.frames import EventEntry, EventFrame, TurnRequest, pack_ids
 from schemas.session import placement_key
 from services.frontend.turns import gateway, preprocessor_client
 from services.frontend.turns.gateway import BusGateway
-from services.frontend.turns.pipeline import BusPipeline
 from services.frontend.turns.interfaces import OpenTurn
+from services.frontend.turns.pipeline import BusPipeline
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import Registry
