@@ -12,7 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.control import FrontendNotice
+from schemas.control import FrontendNotice, ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
 from services.frontend.apis.responses import wire
@@ -31,7 +31,6 @@ from services.frontend.apis.responses.state.runner import Runner
 from services.frontend.apis.responses.state.socket import Connections
 from services.frontend.apis.responses.state.store import SHARING, MemoryStore, SharedStore, StoreLimits
 from services.frontend.apis.shared.mount import Mount, json_response
-from services.frontend.http.auth import Caller
 from services.frontend.http.bodies import read_body, run_in_thread_if_large
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.turns.admission import Admission
@@ -47,29 +46,40 @@ SETTLE_S = 2.0
 
 
 class ModelSealer(TextSealer):
-    """Seals with a key derived from a model's name. Raises NotFound on first use if the model is not served.
+    """Seals with a key derived from the name of the request's model. Raises NotFound on first use if it is not served.
 
-    Of models that share a name it is the one with the largest weight, not the one of the session: a sealed item is
-    opened while the conversation is read, before its session is known.
+    Items are opened while the conversation is read, before its session is known. So it opens what any of the models
+    sealed that share an alias: one of them has the session.
     """
 
-    def __init__(self, admission: Admission, model: str, caller: Caller | None) -> None:
+    def __init__(self, admission: Admission, name: str, context: RequestContext) -> None:
+        """`name`: the model's name or alias in the request."""
         self._admission = admission
-        self._model = model
-        self._caller = caller
+        self._name = name
+        self._context = context
 
     @override
     def seal(self, text: str) -> str:
-        return self._sealer.seal(text)
+        return (self._own() or self._named)[0].seal(text)
 
     @override
     def open(self, blob: str) -> str | None:
-        return self._sealer.open(blob)
+        texts = (sealer.open(blob) for sealer in [*self._own(), *self._named])
+        return next((text for text in texts if text is not None), None)
+
+    def _own(self) -> list[TenantSealer]:
+        """The sealer of the request's model, once that is looked up for the session."""
+        return [] if self._context.card is None else [self._of(self._context.card)]
 
     @cached_property
-    def _sealer(self) -> TenantSealer:
-        name = self._admission.resolve(self._model, self._caller).name
-        return Sealer.load(None, name).of(self._caller.tenant if self._caller is not None else None)
+    def _named(self) -> list[TenantSealer]:
+        admission, caller = self._admission, self._context.caller
+        card = admission.resolve(self._name, caller)
+        others = [other for other in admission.models(caller) if set(card.aliases).intersection(other.aliases)]
+        return [self._of(one) for one in [card, *others]]
+
+    def _of(self, card: ModelCard) -> TenantSealer:
+        return Sealer.load(None, card.name).of(self._context.tenant)
 
 
 class ResponsesServer:
@@ -88,7 +98,7 @@ class ResponsesServer:
         common = Sealer.load(config.seal_key_file, "") if config.seal_key_file else None
 
         def sealer_of(model: str, context: RequestContext) -> TextSealer:
-            return common.of(context.tenant) if common is not None else ModelSealer(admission, model, context.caller)
+            return common.of(context.tenant) if common is not None else ModelSealer(admission, model, context)
 
         self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.server))
         self.background = Background(self._intake, owner="here" if self._sharing is None else self._sharing.id)
