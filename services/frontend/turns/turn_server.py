@@ -23,7 +23,7 @@ from services.frontend.http.headers import header_flag
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
 from services.frontend.turns.admission import Admission
-from services.frontend.turns.answer import Answer, OnEnd, Shorten, TurnRecord
+from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten, TurnRecord
 from services.frontend.turns.interfaces import Admitted, Ask, Dialect, OpenTurn, Renderer, Reply
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
@@ -86,7 +86,7 @@ class TurnServer:
         return web.Response(body=sink.body, content_type="application/json")
 
     def _sink(
-        self, request: web.Request, dialect: Dialect, ask: Ask, answer: Answer
+        self, request: web.Request, dialect: Dialect, ask: Ask, answer: OpenAnswer
     ) -> StreamSink[SseWriter] | DocumentSink:
         """Makes the sink of an HTTP answer."""
         choices = len(ask.conversations)
@@ -144,15 +144,15 @@ class TurnServer:
         started: float | None = None,
         on_end: OnEnd | None = None,
         shorten: Shorten | None = None,
-    ) -> Answer:
+    ) -> OpenAnswer:
         """Makes an answer that started at `started` (the loop's time), by default now."""
         loop = asyncio.get_running_loop()
         started = loop.time() if started is None else started
         record = TurnRecord(self.metrics, started, loop.time)
         deadline = started + self.config.request_timeout_s
-        return Answer(context, dialect, record, deadline, context.id, on_end, shorten)
+        return OpenAnswer(context, dialect, record, deadline, context.id, on_end, shorten)
 
-    async def run(self, answer: Answer, begin: Callable[[], Awaitable[tuple[Sequence[Admitted], S]]]) -> S:
+    async def run(self, answer: OpenAnswer, begin: Callable[[], Awaitable[tuple[Sequence[Admitted], S]]]) -> S:
         """Runs one answer to its end. If cancelled, cancels its turns.
 
         Args:
@@ -190,7 +190,7 @@ class TurnServer:
             if answer.context.caller is not None:
                 answer.context.caller.spend(record.tokens)
 
-    async def _finish(self, answer: Answer, sink: AnswerSink) -> None:
+    async def _finish(self, answer: OpenAnswer, sink: AnswerSink) -> None:
         """Waits for the end of the answer, until the deadline."""
 
         def on_timeout() -> None:
@@ -205,7 +205,7 @@ class TurnServer:
         finally:
             timer.cancel()
 
-    async def _open(self, admitted: Sequence[Admitted], sink: AnswerSink, answer: Answer) -> list[OpenTurn]:
+    async def _open(self, admitted: Sequence[Admitted], sink: AnswerSink, answer: OpenAnswer) -> list[OpenTurn]:
         """Opens every turn, or none."""
         open_turn, turn_id = self.admission.open, answer.turn_id
         if len(admitted) == 1:
@@ -248,18 +248,18 @@ class TurnServer:
         card = self.model(first, context)
         context.not_enforced = not_enforced(first, card.features, card.family)
 
-    async def admit(self, ask: Ask, answer: Answer) -> list[Admitted]:
+    async def admit(self, ask: Ask, answer: OpenAnswer) -> list[Admitted]:
         """Admits the conversation of every choice. Raises as `Admission.admit`."""
         self.report(ask, answer.context)
         return await self._admit(ask.conversations, answer)
 
-    async def _admit(self, conversations: Sequence[Conversation], answer: Answer) -> list[Admitted]:
+    async def _admit(self, conversations: Sequence[Conversation], answer: OpenAnswer) -> list[Admitted]:
         context = answer.context
         card = self.model(conversations[0], context)
         answer.record.opened(card.name)
         return [await self.admission.admit(conversation, context.caller, card) for conversation in conversations]
 
-    def log_answer(self, event: str, answer: Answer, **fields: object) -> None:
+    def log_answer(self, event: str, answer: OpenAnswer, **fields: object) -> None:
         """Logs an answer that the access log does not have."""
         context, record = answer.context, answer.record
         ids = {"request": context.request_id, "outcome": record.outcome, "tenant": context.tenant}

@@ -14,7 +14,7 @@ from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.state.runner import Emitter, Runner
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.answer import Answer, TurnRecord
+from services.frontend.turns.answer import OpenAnswer, TurnRecord
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import Flusher, StreamSink
 from services.frontend.turns.turn_server import TurnServer
@@ -46,7 +46,7 @@ class Lane:
         loop = asyncio.get_running_loop()
         self.record = TurnRecord(FrontendMetrics(CollectorRegistry()), loop.time(), loop.time)
         context = RequestContext("0" * 24, None, loop.time())
-        answer = Answer(context, "responses", self.record, loop.time() + 60, context.id)
+        answer = OpenAnswer(context, "responses", self.record, loop.time() + 60, context.id)
         self.record.opened("m")
         self.renderer = Renderer()
         self.emitted: list[bytes] = []

@@ -16,11 +16,11 @@ from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import MessageReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
+    ChatShape,
     ChatStream,
     ReasoningField,
     ReasoningPlace,
     Settings,
-    Shape,
 )
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
@@ -66,7 +66,7 @@ class ChatAsk(Struct, frozen=True):
     choices: int
     stream: bool
     notes: list[str]
-    shape: Shape
+    shape: ChatShape
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -163,9 +163,9 @@ def _format(request: wire.Body) -> OutputFormat | None:
     return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
 
 
-def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> Shape:
+def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> ChatShape:
     options = request.stream_options
-    return Shape(
+    return ChatShape(
         reasoning=_reasoning(request, headers, settings),
         details=header_flag(headers, REASONING_DETAILS_HEADER, settings.reasoning_details),
         legacy=tools.legacy(request),
