@@ -29,7 +29,7 @@ from services.frontend.turns.hosted.provider import provider_of
 from services.frontend.turns.interfaces import Pipeline
 from services.frontend.turns.media.pdf_reader import PdfReader
 from services.frontend.turns.metrics import FrontendMetrics
-from services.frontend.turns.turn_server import TurnServer
+from services.frontend.turns.turn_runner import TurnRunner
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -82,8 +82,8 @@ def make_app(
     pdfs = PdfReader(log, config.pdf_max_pages)
     admission = Admission(pipeline, conversation_limits, pdfs, notices=config.media_notice, hosted=hosted)
     enabled = tuple(api for api in apis if api.enabled(config))
-    server = TurnServer(admission, config, FrontendMetrics(registry), log)
-    mount = Mount(app, config, pipeline, server, registry, log, enabled)
+    runner = TurnRunner(admission, config, FrontendMetrics(registry), log)
+    mount = Mount(app, config, pipeline, runner, registry, log, enabled)
     for api in enabled:
         api.mount(mount)
     return app

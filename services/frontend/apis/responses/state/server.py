@@ -87,9 +87,10 @@ class ResponsesServer:
 
     def __init__(self, mount: Mount) -> None:
         """Raises OSError where the sealing key cannot be read."""
-        config, admission = mount.config, mount.server.admission
+        config, admission = mount.config, mount.runner.admission
         self.dialect = Responses(config.served_tools)
-        self._server = mount.server
+        self._mount = mount
+        self._turns = mount.runner
         self._sharing = mount.app.get(SHARING)
         limits = StoreLimits(config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes)
         self.store = MemoryStore(limits, time.time)
@@ -100,7 +101,7 @@ class ResponsesServer:
         def sealer_of(model: str, context: RequestContext) -> TextSealer:
             return common.of(context.tenant) if common is not None else ModelSealer(admission, model, context)
 
-        self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.server))
+        self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.runner))
         self.background = Background(self._intake, owner="here" if self._sharing is None else self._sharing.id)
         self.connections = Connections(self._intake)
 
@@ -144,7 +145,7 @@ class ResponsesServer:
             return await self._intake.runner.shorten(accepted.ask, context, conversation, overflow)
 
         on_end = keep if body.store else None
-        return await self._server.serve(request, self.dialect, read, on_end=on_end, shorten=shorten)
+        return await self._mount.serve(request, self.dialect, read, on_end=on_end, shorten=shorten)
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Returns a stored response, or its stream after some event."""
@@ -154,7 +155,7 @@ class ResponsesServer:
         job = self._job(request)
         if job is not None:
             if stream:
-                return await send_events(request, job.follow(after), self._server.limits)
+                return await send_events(request, job.follow(after), self._turns.limits)
             return json_response(msgspec.json.encode(job.document()))
         record = await self._record(request)
         if not stream:
@@ -162,7 +163,7 @@ class ResponsesServer:
         if record.ended and not record.events:
             raise Invalid("This response was not streamed, and has no stream to send again.", param="stream")
         events = stored_events(self.store, record, after)
-        return await send_events(request, events, self._server.limits)
+        return await send_events(request, events, self._turns.limits)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Deletes a response; one that still runs is cancelled first."""
@@ -209,7 +210,7 @@ class ResponsesServer:
         """Counts the tokens of a request's prompt."""
         body, context = await self._decode(request, counting=True), request[REQUEST_CONTEXT]
         conversation = await self._intake.prompt(body, request.headers, context)
-        tokens = await self._server.count(conversation, context)
+        tokens = await self._turns.count(conversation, context)
         context.fields |= {"model": body.model, "prompt_tokens": tokens}
         return json_response(self.dialect.count_body(tokens))
 
@@ -222,30 +223,30 @@ class ResponsesServer:
         async def read() -> ResponsesAsk:
             return (await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT], compacting=True)).ask
 
-        return await self._server.serve(request, self.dialect, read)
+        return await self._mount.serve(request, self.dialect, read)
 
     async def _decode(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
-            data = await read_body(request, self._server.config.max_body_bytes)
+            data = await read_body(request, self._turns.config.max_body_bytes)
             return await run_in_thread_if_large(len(data), lambda: self.dialect.decode(data, counting=counting))
 
     @contextmanager
     def _counting_refusals(self, context: RequestContext) -> Iterator[None]:
-        """Counts requests that are refused before `TurnServer.serve`, which counts the others."""
+        """Counts requests that are refused before `Mount.serve`, which counts the others."""
         try:
             yield
         except TurnwireError as error:
             seconds = asyncio.get_running_loop().time() - context.started
-            self._server.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
+            self._turns.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
         context = request[REQUEST_CONTEXT]
         accepted = await self._intake.accept(body, request.headers, context)
-        self._server.report(accepted.ask, context)
+        self._turns.report(accepted.ask, context)
         job = self.background.start(accepted, context)
         if body.body.stream:
-            return await send_events(request, job.follow(-1), self._server.limits)
+            return await send_events(request, job.follow(-1), self._turns.limits)
         return json_response(msgspec.json.encode(job.document()))
 
     def _job(self, request: web.Request) -> Job | None:
