@@ -22,11 +22,10 @@ from services.frontend.apis.chat.render import (
     ReasoningPlace,
     Settings,
 )
-from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, tags_of
+from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
-from services.frontend.apis.shared.shared_texts import share_texts
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
