@@ -73,8 +73,8 @@ class TokenRoutes:
 
     def __init__(self, mount: Mount) -> None:
         self._max_body_bytes = mount.config.max_body_bytes
-        self._server = mount.server
-        self._admission = mount.server.admission
+        self._runner = mount.runner
+        self._admission = mount.runner.admission
         served = mount.config.served_tools
         self._messages = Messages(served)
         self._chat = Chat(Settings(served=frozenset(served)))
@@ -101,7 +101,7 @@ class TokenRoutes:
         if await run_in_thread_if_large(len(body), lambda: _is_chat_body(body)):
             ask = await run_in_thread_if_large(len(body), lambda: self._chat.parse_prompt(body, request.headers))
             return ask.conversation
-        count = partial(self._server.count, context=request[REQUEST_CONTEXT])
+        count = partial(self._runner.count, context=request[REQUEST_CONTEXT])
         parsed = await run_in_thread_if_large(len(body), lambda: self._messages.parse_count(body, request.headers))
         return (await apply_context_edits(parsed, count)).conversation
 
