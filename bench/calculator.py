@@ -2,8 +2,8 @@
 
 It repeats the experiment with which Dynamo's authors show that two parsers share one stream ("Streaming Tokens and
 Tools"): instructions to think first, two tools, and a product that the calculator is to verify. Each answer must be a
-thought, perhaps a text, and then one call of the calculator with the product, without any of the model's markup, and end
-for the call. A table shows when each block of an answer began and ended; the first answer is shown event by event.
+thought, perhaps a text, and then one call of the calculator with the product, without the model's markup, and end for
+the call. A table shows when each block of an answer began and ended; the first answer is shown event by event.
 """
 
 import argparse

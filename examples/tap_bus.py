@@ -1,6 +1,6 @@
 """Prints each completed call and each finished turn of a running server: python examples/tap_bus.py NATS_URL [TURNS]
 
-`turnwire tap` prints the address of the bus. Event frames are JSON, as are all messages but one: the request to a worker
+`turnwire tap` prints the address of the bus. Event frames are JSON, as are all messages but one: a request to a worker
 has the prompt's token ids after a zero byte (`frames.decode_generate` reads it). See schemas/ and docs/bus.md.
 """
 

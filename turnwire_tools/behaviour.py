@@ -1,8 +1,8 @@
 """`turnwire behaviour`: runs the same tasks on two servers, and tests whether an agent behaves differently on them.
 
-A server may answer every request well and still change what an agent does: by a template variable, a parser, the model's
-profile. That shows in the turns and calls that a task takes, which are counted on the bus, as `turnwire trajectories` reads
-them. A permutation test tells how likely such differences are by chance.
+A server may answer every request well and still change what an agent does: by a template variable, a parser, a model's
+profile. That shows in the turns and calls that a task takes, which are read from the bus as for trajectories. A
+permutation test finds how likely such differences are by chance.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ from turnwire_tools.tap.turns import FollowedTurn, TurnFollower
 
 MEASURES = ("turns", "calls")
 POLL_S = 0.05
-SETTLE_S = 5.0
-"""How long the last events of a run may take to arrive after the agent has ended."""
+SETTLE_POLLS = 100
+"""How often the last events of a run are waited for after the agent has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def behaviour(sources: Sources, tasks: Path, /, *agent: str, flags: Annotated[Fl
 
     Args:
         tasks: A text file with one task a line; empty lines and those with # are left out.
-        agent: After --, the agent's command; {task} and {url} in it are replaced.
+        agent: After --, the agent's command; {task}, {url} and {side} in it are replaced.
     """
     lines = [line.strip() for line in read_text(tasks).splitlines()]
     listed = [line for line in lines if line and not line.startswith("#")]
@@ -106,7 +106,8 @@ def sign_flip_p(differences: Sequence[int]) -> float:
         more = Counter({total + difference: n for total, n in ways.items()})
         ways = more + Counter({total - difference: n for total, n in ways.items()})
     observed = abs(sum(differences))
-    return sum(n for total, n in ways.items() if abs(total) >= observed) / 2 ** len(differences)
+    extreme = sum(n for total, n in ways.items() if abs(total) >= observed)
+    return extreme / float(2 ** len(differences))
 
 
 class Side:
@@ -123,25 +124,26 @@ class Side:
             with suppress(msgspec.MsgspecError, ValueError):
                 self._ended += self._follower.take(messages.decode(delivery.subject, delivery.data), time.time())
 
-    async def run(self, words: Sequence[str], flags: Flags) -> Counter[str]:
+    async def run(self, task: str, agent: Sequence[str], flags: Flags) -> Counter[str]:
         """Runs the agent in a folder of its own, and counts its turns and calls."""
+        words = [word.replace("{url}", self.url).replace("{side}", self.name).replace("{task}", task) for word in agent]
         self._ended.clear()
         with tempfile.TemporaryDirectory(prefix="turnwire-") as folder, suppress(TimeoutError):
             if flags.directory is not None:
                 shutil.copytree(flags.directory, folder, dirs_exist_ok=True)
             null = asyncio.subprocess.DEVNULL
-            agent = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *words, cwd=folder, stdin=null, stdout=null, start_new_session=True
             )
             try:
-                await asyncio.wait_for(agent.wait(), flags.timeout_s)
+                await asyncio.wait_for(process.wait(), flags.timeout_s)
             finally:
                 with suppress(ProcessLookupError):
-                    os.killpg(agent.pid, signal.SIGKILL)  # also what the agent has started and left
-                await agent.wait()
-        deadline = time.monotonic() + SETTLE_S
-        while self._follower.unfinished and time.monotonic() < deadline:
-            await asyncio.sleep(POLL_S)
+                    os.killpg(process.pid, signal.SIGKILL)  # also what the agent has started and left
+                await process.wait()
+        for _ in range(SETTLE_POLLS):
+            if self._follower.unfinished:
+                await asyncio.sleep(POLL_S)
         turns = [turn for turn in self._ended if turn.reason is not None]
         calls = [part for turn in turns for part in turn.written if isinstance(part, Call)]
         return Counter(turns=len(turns), calls=len(calls))
@@ -162,8 +164,7 @@ async def _run_all(
         for number in range(flags.repeats * len(tasks)):
             repeat, at = divmod(number, len(tasks))
             for side in sides if (repeat + at) % 2 == 0 else reversed(sides):  # neither side is always the second
-                words = [word.replace("{task}", tasks[at]).replace("{url}", side.url) for word in agent]
-                counted = await side.run(words, flags)
+                counted = await side.run(tasks[at], agent, flags)
                 counts[side.name][at] += counted
                 print(f"task {at + 1} at {side.name}: {dict(counted)}", file=sys.stderr)
                 if not any(task.total() for task in counts[side.name]):
@@ -183,11 +184,11 @@ async def _serving(server: str, nats_url: str, instances: Sequence[Instance]) ->
         command = [sys.executable, "-m", "services.cli.main", *shlex.split(server), "--port=0", f"--ready-file={ready}"]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
         try:
-            while not ready.exists():
+            while not ready.exists():  # noqa: ASYNC240 - a stat of a local file
                 if process.returncode is not None:
                     raise CommandError(f"`turnwire {server}` ended with status {process.returncode}")
                 await asyncio.sleep(POLL_S)
-            instance = msgspec.json.decode(ready.read_bytes(), type=Instance)
+            instance = msgspec.json.decode(ready.read_bytes(), type=Instance)  # noqa: ASYNC240
             yield instance.url, instance.nats_url
         finally:
             with suppress(ProcessLookupError):

@@ -1,5 +1,6 @@
 """Paired runs of tasks on two servers: the counts of turns and calls, and the test of their differences."""
 
+import io
 import itertools
 import random
 import re
@@ -57,9 +58,10 @@ def test_effect_is_found_and_chance_is_not_taken_for_one() -> None:
 def test_table_has_means_of_a_run_and_tasks_by_direction() -> None:
     a = [Counter(turns=2, calls=4), Counter(turns=2, calls=2), Counter(turns=6, calls=0)]
     b = [Counter(turns=2, calls=8), Counter(turns=4, calls=1), Counter(turns=6, calls=3)]
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))
-    console.print(comparison({"a": a, "b": b}, 2))
-    rows = [re.split(r"\s*│\s*", line.strip("│ \n")) for line in console.export_text().splitlines() if "│" in line]
+    console = Console(width=120, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(comparison({"a": a, "b": b}, 2))
+    rows = [re.split(r"\s*│\s*", line.strip("│ \n")) for line in shown.get().splitlines() if "│" in line]
     assert rows == [
         ["turns", "1.67", "2.00", "1, 0, 2", "1.0000"],
         ["calls", "1.00", "2.00", "2, 1, 0", "0.5000"],
@@ -140,9 +142,7 @@ def test_turns_and_calls_of_both_sides_are_counted(trial: Trial, capsys: pytest.
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("effect", "found"), [(0, False), (2, True)])
-def test_generated_effect_is_found(
-    trial: Trial, capsys: pytest.CaptureFixture[str], effect: int, found: bool
-) -> None:
+def test_generated_effect_is_found(trial: Trial, capsys: pytest.CaptureFixture[str], effect: int, found: bool) -> None:
     rng = random.Random(3)
     for _ in range(12):
         base = rng.randrange(1, 4)
@@ -166,7 +166,9 @@ def test_agent_that_does_not_end_is_ended(trial: Trial, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.count("'turns': 1") == 2
 
 
-@pytest.mark.parametrize(("lines", "agent", "message"), [("# none\n", ["x"], "there is no task"), ("a\n", [], "after --")])
+@pytest.mark.parametrize(
+    ("lines", "agent", "message"), [("# none\n", ["x"], "there is no task"), ("a\n", [], "after --")]
+)
 def test_missing_tasks_and_agent_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, agent: list[str], message: str
 ) -> None:

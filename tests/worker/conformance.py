@@ -164,16 +164,16 @@ class Conformance:
         if block is None:
             pytest.skip("no prefix sharing")
         assert vocabulary is not None
-        options: dict[str, Any] = {
+        endings: dict[str, dict[str, Any]] = {
             "no token": {"max_tokens": 0},
             "one token": {"max_tokens": 1},
             "stop at the first token": {"max_tokens": 9, "stop_ids": range(vocabulary)},
-        }[ending]
+        }
         room = min(bench.info.max_model_len, bench.info.kv_tokens or bench.info.max_model_len)
         text = bench.endless * (2000 // len(bench.endless) + 1)
         for length in (block - 1, block, block + 1, 5 * block, 520, 1100, 1535, 1537):
             if length < room:
-                deltas = await bench.run(bench.request(text[:length], **options))
+                deltas = await bench.run(bench.request(text[:length], **endings[ending]))
                 assert len(output(deltas)) == (ending == "one token")
                 again = await bench.run(bench.request(text[:length], max_tokens=2))
                 assert cached(again) == (length - 1) // block * block, length

@@ -105,7 +105,10 @@ class LLM:
         for name, refused in release.refused.items():
             if kwargs.get(name) in refused:
                 raise ValueError(f"{name}={kwargs[name]!r} is not supported")
-        policies = {"waiting_queue_policy": release.waiting_queue_policy, "capacity_scheduler_policy": CAPACITY_POLICIES}
+        policies = {
+            "waiting_queue_policy": release.waiting_queue_policy,
+            "capacity_scheduler_policy": CAPACITY_POLICIES,
+        }
         scheduler = _strict("SchedulerConfig", release.scheduler, policies)(**kwargs.get("scheduler_config") or {})
         cache = _strict("KvCacheConfig", release.kv_cache)(**kwargs.get("kv_cache_config") or {})
         self.kwargs = kwargs
@@ -222,7 +225,10 @@ class Package(MetaPathFinder):
         llm: Any = type("LLM", (LLM,), {"release": release, "generate_async": generate, "last": None})
         sampling: Any = type("SamplingParams", (SamplingParams,), {"names": release.sampling})
         sampling.__signature__ = _signature(sorted(release.sampling))
-        policies = {"waiting_queue_policy": release.waiting_queue_policy, "capacity_scheduler_policy": CAPACITY_POLICIES}
+        policies = {
+            "waiting_queue_policy": release.waiting_queue_policy,
+            "capacity_scheduler_policy": CAPACITY_POLICIES,
+        }
         self._set(root, __version__=version, LLM=llm, SamplingParams=sampling, __path__=[])
         self._set(
             llmapi,

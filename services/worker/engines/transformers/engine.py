@@ -215,12 +215,12 @@ def _share_last_blocks(processor: Any) -> None:
     The library shares the blocks of a step only of requests that go on. A turn that ends with its first token, as each
     prefill without output does, would leave the last chunk of its prompt to be computed again.
     """
-    cache, active = processor.cache, processor.scheduler.active_requests
+    cache, scheduler = processor.cache, processor.scheduler
     name = next(name for name in _SHARE_BLOCKS if hasattr(cache, name))
     share = getattr(cache, name)
 
     def share_last(state: Any, filled: Any) -> None:
-        if filled and active.get(state.request_id) is state:  # else its blocks are already freed
+        if filled and scheduler.active_requests.get(state.request_id) is state:  # else its blocks are already freed
             tokens = {name: getattr(state, name) for name in ("request_id", "initial_tokens", "generated_tokens")}
             share(SimpleNamespace(status=None, **tokens), filled)
 

@@ -11,8 +11,8 @@ _V2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Returns the memory that can be used without swapping (`MemAvailable`: with the page cache, unlike free memory), or
-    what is left of the smallest limit of this process's control groups. Elsewhere than on Linux: all memory."""
+    """Returns the memory that can be used without swapping (`MemAvailable`: unlike free memory, with the cache), or
+    what is left of the smallest limit of this process's control groups. On systems other than Linux: all memory."""
     try:
         rooms = [_value(root / "proc/meminfo", "MemAvailable:") * 1024]
         groups = (root / "proc/self/cgroup").read_text().splitlines()

@@ -54,10 +54,10 @@ def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
 def _scheduler(config: WorkerConfig, release: Release) -> dict[str, Any]:
     """Makes the scheduler's policies.
 
-    By default (GUARANTEED_NO_EVICT) a request starts when the cache has room for its prompt and all of its `max_tokens`.
-    Agents request 32,000 to 128,000 and write some hundreds, so that a few turns would fill the cache, and the others
-    wait. MAX_UTILIZATION starts a request when its prompt fits; where the cache is full it pauses the newest ones, which
-    are computed again. With pipeline parallelism paused requests keep their blocks (#18115).
+    By default (GUARANTEED_NO_EVICT) a request starts when the cache has room for prompt and all `max_tokens`. Agents
+    request 32,000 to 128,000 and write some hundreds, so that a few turns would fill the cache, and the others wait.
+    MAX_UTILIZATION starts a request when its prompt fits. When the cache is full, it pauses the newest ones, which are
+    computed again later. With pipeline parallelism paused requests keep their blocks (#18115).
     """
     policies: dict[str, Any] = {}
     if "priority" in release.waiting_queue_policy:
