@@ -182,7 +182,8 @@ async def _serving(server: str, nats_url: str, instances: Sequence[Instance]) ->
     with tempfile.TemporaryDirectory(prefix="turnwire-") as folder:
         ready = Path(folder, "ready.json")
         command = [sys.executable, "-m", "services.cli.main", *shlex.split(server), "--port=0", f"--ready-file={ready}"]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+        environment = {"TURNWIRE_LOG_LEVEL": "warning", **os.environ}
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL, env=environment)
         try:
             while not ready.exists():  # noqa: ASYNC240 - a stat of a local file
                 if process.returncode is not None:

@@ -176,7 +176,9 @@ class Conformance:
                 deltas = await bench.run(bench.request(text[:length], **endings[ending]))
                 assert len(output(deltas)) == (ending == "one token")
                 again = await bench.run(bench.request(text[:length], max_tokens=2))
-                assert cached(again) == (length - 1) // block * block, length
+                found = cached(again)
+                assert found is not None
+                assert (length - 1) // block * block <= found <= length, length
 
     async def test_prompt_that_fills_the_window_can_be_prefilled(self, bench: Bench) -> None:
         room = min(bench.info.max_model_len, bench.info.kv_tokens or bench.info.max_model_len)
