@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from aiohttp import web
@@ -27,6 +28,8 @@ from services.frontend.turns.answer import Answer, OnEnd, Shorten, TurnRecord
 from services.frontend.turns.interfaces import Admitted, Ask, Dialect, OpenTurn, Renderer, Reply
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
+from services.frontend.turns.summary import SummaryRequest
+from services.frontend.turns.truncation import shorten_conversation
 from services.guides.promises import not_enforced
 from services.runtime.after_sending import after_sending
 from services.runtime.config import FrontendConfig
@@ -212,9 +215,13 @@ class TurnServer:
             try:
                 return [await open_turn(admitted[0], sink, turn_id=turn_id)]
             except ContextOverflow as overflow:
-                if answer.shorten is None:
+                long = admitted[0].conversation
+                if isinstance(long, SummaryRequest):  # a compaction must not fail of what it is to remove
+                    shorter = await shorten_conversation(long, overflow, partial(self.count, context=answer.context))
+                elif answer.shorten is None:
                     raise
-                shorter = await answer.shorten(admitted[0].conversation, overflow)
+                else:
+                    shorter = await answer.shorten(long, overflow)
             return [await open_turn(admitted[0].with_messages(shorter.messages), sink, turn_id=turn_id)]
         tasks = [
             asyncio.ensure_future(open_turn(choice, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
