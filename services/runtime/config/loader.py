@@ -14,7 +14,7 @@ import operator
 import re
 import tomllib
 from collections import ChainMap
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin
@@ -34,7 +34,11 @@ _RESERVED = ("TURNWIRE_TEST_", "TURNWIRE_BENCH_", "TURNWIRE_COMPOSE_")
 # Kubernetes sets these variables in every pod for every Service of the namespace: a Service named `turnwire-frontend`
 # makes TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
 _SERVICE_LINK = re.compile(r".*_SERVICE_(HOST|PORT)(_.*)?|.*_PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
-_PASSWORD = re.compile(r"(?<=://)[^/@,\s]*@")
+# A password may have unescaped characters: all up to the last @ is masked, also where the scheme is missing.
+_PASSWORD = re.compile(
+    r"(?:(?<=nats://)|(?<=tls://))(?:(?!://)\S)*@|(?<=://)[^/\s]*@|[^\s/:=\"'(]+:(?!//)(?:(?!://)\S)*@"
+)
+_USERS = re.compile(r"(^|,\s*)([a-z]+://)?(?:(?!,\s*[a-z]+://).)*@", re.DOTALL | re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NUMBER = re.compile(r"(-?\d[\d_]*(?:\.\d+)?)\s*(?:([kmgtKMGT])(i?B)?)?")
 
@@ -60,8 +64,8 @@ class LoadedConfig(Struct, Generic[C], frozen=True):
         rows = []
         for name, origin in self.origins.items():
             path = name if hasattr(self.config, name) else f"bus.{name}"
-            encoded = msgspec.json.encode(operator.attrgetter(path)(self.config)).decode()
-            rows.append((path, msgspec.json.decode(mask_passwords(encoded)), origin))
+            mask = mask_servers if name == "nats_url" else mask_passwords
+            rows.append((path, _mask(msgspec.to_builtins(operator.attrgetter(path)(self.config)), mask), origin))
         return rows
 
 
@@ -160,7 +164,7 @@ def _options(config: Any, help_texts: bool) -> Sequence[Argument]:
 def one_line(error: CycloptsError) -> str:
     """Returns an error's message on one line, without details for developers."""
     if isinstance(error, UnusedCliTokensError):
-        return f"unexpected argument: {' '.join(error.unused_tokens or ())}"
+        return f"unexpected argument: {mask_servers(' '.join(error.unused_tokens or ()))}"
     error.verbose = False
     return " ".join(str(error).split())
 
@@ -168,6 +172,20 @@ def one_line(error: CycloptsError) -> str:
 def mask_passwords(text: object) -> str:
     """Returns `text` with the user and the password of every URL replaced."""
     return _PASSWORD.sub("***@", str(text))
+
+
+def mask_servers(urls: str) -> str:
+    """Returns the setting `nats_url` without users, passwords and tokens."""
+    return _USERS.sub(r"\1\2***@", urls)
+
+
+def _mask(value: Any, mask: Callable[[str], str]) -> Any:
+    """Masks every text in a setting's value."""
+    if isinstance(value, dict):
+        return {name: _mask(inner, mask) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_mask(inner, mask) for inner in value]
+    return mask(value) if isinstance(value, str) else value
 
 
 def as_text(value: Any) -> str:
