@@ -38,7 +38,7 @@ def secrets_in_urls(draw: st.DrawFn) -> str:
 def shown(url: str) -> Iterator[str]:
     """Where the setting is shown: errors, `turnwire config`, and texts that quote it."""
     yield mask_servers(url)
-    if not {",", " "} & set(url):  # where a URL ends in other text is not known then
+    if not set(', "') & set(url):  # where a URL ends in other text is not known then
         yield mask_passwords(f"cannot reach {url}: refused")
     try:
         parse_servers(url)

@@ -14,15 +14,7 @@ from typing import Annotated, Any
 
 from cyclopts import UNSET, App, Argument, ArgumentCollection, CycloptsError, Group, Parameter, Token
 
-from services.runtime.config.loader import (
-    CONFIG_VARIABLE,
-    ConfigError,
-    Sources,
-    as_text,
-    mask_passwords,
-    one_line,
-    options,
-)
+from services.runtime.config.loader import CONFIG_VARIABLE, ConfigError, Sources, as_text, one_line, options
 from services.runtime.config.settings import Config
 
 CLEAN, FAILURE, USAGE = 0, 1, 2
@@ -75,7 +67,7 @@ def run_command(
         return function(*bound.args, **bound.kwargs) or CLEAN
     except (CycloptsError, ConfigError) as error:
         for problem in error.problems if isinstance(error, ConfigError) else [one_line(error)]:
-            print(f"{prog}: {mask_passwords(problem)}", file=sys.stderr)
+            print(f"{prog}: {problem}", file=sys.stderr)
         raise SystemExit(USAGE) from None
 
 

@@ -14,7 +14,7 @@ import operator
 import re
 import tomllib
 from collections import ChainMap
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, get_args, get_origin
@@ -36,7 +36,7 @@ _RESERVED = ("TURNWIRE_TEST_", "TURNWIRE_BENCH_", "TURNWIRE_COMPOSE_")
 _SERVICE_LINK = re.compile(r".*_SERVICE_(HOST|PORT)(_.*)?|.*_PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
 # A password may have unescaped characters: all up to the last @ is masked, also where the scheme is missing.
 _PASSWORD = re.compile(
-    r"(?:(?<=nats://)|(?<=tls://))(?:(?!://)\S)*@|(?<=://)[^/\s]*@|[^\s/:=\"'(]+:(?!//)(?:(?!://)\S)*@"
+    r"(?:(?<=nats://)|(?<=tls://))(?:(?!://)[^\s\"])*@|(?<=://)[^/\s\"]*@|[^\s/:=\"'(]+:(?!//)(?:(?!://)[^\s\"])*@"
 )
 _USERS = re.compile(r"(^|,\s*)([a-z]+://)?(?:(?!,\s*[a-z]+://).)*@", re.DOTALL | re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -64,8 +64,9 @@ class LoadedConfig(Struct, Generic[C], frozen=True):
         rows = []
         for name, origin in self.origins.items():
             path = name if hasattr(self.config, name) else f"bus.{name}"
-            mask = mask_servers if name == "nats_url" else mask_passwords
-            rows.append((path, _mask(msgspec.to_builtins(operator.attrgetter(path)(self.config)), mask), origin))
+            value = operator.attrgetter(path)(self.config)
+            masked = mask_passwords(msgspec.json.encode(value).decode())
+            rows.append((path, mask_servers(value) if name == "nats_url" else msgspec.json.decode(masked), origin))
         return rows
 
 
@@ -166,7 +167,7 @@ def one_line(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError):
         return f"unexpected argument: {mask_servers(' '.join(error.unused_tokens or ()))}"
     error.verbose = False
-    return " ".join(str(error).split())
+    return mask_passwords(" ".join(str(error).split()))
 
 
 def mask_passwords(text: object) -> str:
@@ -177,15 +178,6 @@ def mask_passwords(text: object) -> str:
 def mask_servers(urls: str) -> str:
     """Returns the setting `nats_url` without users, passwords and tokens."""
     return _USERS.sub(r"\1\2***@", urls)
-
-
-def _mask(value: Any, mask: Callable[[str], str]) -> Any:
-    """Masks every text in a setting's value."""
-    if isinstance(value, dict):
-        return {name: _mask(inner, mask) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_mask(inner, mask) for inner in value]
-    return mask(value) if isinstance(value, str) else value
 
 
 def as_text(value: Any) -> str:

@@ -135,10 +135,8 @@ class Bucket:
         Raises as `put`; Unavailable: the connection is down.
         """
         bucket, place = self._config.name, _place(key)
-        subject = (
-            subjects.bucket_key(bucket, place) if member is None else subjects.bucket_member(bucket, place, member)
-        )
-        self._bus.ask(subject, self._seal(key, value), TIMEOUT_S, self._acknowledged)
+        at = subjects.bucket_key(bucket, place) if member is None else subjects.bucket_member(bucket, place, member)
+        self._bus.ask(at, self._seal(key, value), TIMEOUT_S, self._acknowledged)
 
     async def delete(self, key: str) -> None:
         """Deletes the value of a key, if it has one."""
