@@ -577,7 +577,7 @@ CHAT = [
         "CompletionCreateParamsStreaming.max_tokens",
         chat(max_tokens=0),
         "declared",
-        "of 0 (only the prompt is computed)",
+        "`max_tokens` or `max_completion_tokens` of 0",
     ),
     Case(
         "CompletionCreateParamsStreaming.max_completion_tokens",
