@@ -12,6 +12,8 @@ from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
 from services.frontend.turns.media.notice import media_of
 
+_NESTED = frozenset({dict, list})
+
 
 class ConversationLimits(Struct, frozen=True):
     """Maximum numbers of messages, tools and media, and levels of nesting."""
@@ -39,8 +41,9 @@ class ConversationLimits(Struct, frozen=True):
             raise Invalid(
                 f"The request has {len(media)} images and documents; the maximum is {self.media}.", param="messages"
             )
-        for tool in conversation.tools:
-            self._check_depth(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
+        if is_deeper([tool.schema for tool in conversation.tools], self.nesting + 1):  # all at once: that is faster
+            for tool in conversation.tools:
+                self._check_depth(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
         if conversation.format is not None:
             self._check_depth(conversation.format.schema, "The schema of the output format", "format")
         self._check_depth(conversation.template_kwargs, "chat_template_kwargs", "chat_template_kwargs")
@@ -52,8 +55,8 @@ class ConversationLimits(Struct, frozen=True):
 
 
 def is_deeper(value: Any, limit: int) -> bool:
-    """Returns whether objects and lists are nested deeper than `limit`, without recursion."""
-    level = [value] if isinstance(value, dict | list) else []
+    """Returns whether the objects and lists of decoded JSON are nested deeper than `limit`, without recursion."""
+    level = [value] if type(value) in _NESTED else []
     depth = 0
     while level:
         depth += 1
@@ -63,7 +66,7 @@ def is_deeper(value: Any, limit: int) -> bool:
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) in _NESTED
         ]
     return False
