@@ -5,12 +5,14 @@ POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat 
 POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
+from schemas.conversation import Conversation
 from schemas.errors import Invalid, raised
 from schemas.frames import TextReply, unpack_ids
 from services.frontend.apis.chat import wire as chat
@@ -22,7 +24,7 @@ from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
 from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
-from services.frontend.http.bodies import read_body
+from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
 
 _MAX_ID = 2**32 - 1
@@ -79,7 +81,8 @@ class TokenRoutes:
     async def tokenize(self, request: web.Request) -> web.Response:
         """Answers with the ids of a text, or of a conversation's prompt."""
         body = await read_body(request, self._max_body_bytes)
-        fields: Any = decode_body(_text.decode, body, explain)
+        large = is_large(body)
+        fields: Any = await run_in_thread_if(large, lambda: decode_body(_text.decode, body, explain))
         text = fields.prompt if fields.prompt is not None else fields.text
         caller, special = request[REQUEST_CONTEXT].caller, fields.add_special_tokens
         if text is not None:
@@ -87,21 +90,30 @@ class TokenRoutes:
         else:
             if not is_set(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
-            parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
-            conversation = parse(body, request.headers).conversation
+            conversation = await run_in_thread_if(large, lambda: self._parse(body, request.headers))
             reply = _raise_for_error(await self._admission.tokenize(conversation, caller, special))
         ids = unpack_ids(reply.token_ids)
         answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
         return json_response(_encode(answer))
 
+    def _parse(self, body: bytes, headers: Mapping[str, str]) -> Conversation:
+        parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
+        return parse(body, headers).conversation
+
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
-        fields = decode_body(_ids.decode, await read_body(request, self._max_body_bytes), explain)
-        if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
-            raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
+        body = await read_body(request, self._max_body_bytes)
+        fields = await run_in_thread_if(is_large(body), lambda: _read_ids(body))
         caller = request[REQUEST_CONTEXT].caller
         reply = _raise_for_error(await self._admission.detokenize(fields.model, fields.tokens, caller))
         return json_response(_encode(PlainPrompt(reply.text or "")))
+
+
+def _read_ids(body: bytes) -> Ids:
+    fields = decode_body(_ids.decode, body, explain)
+    if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
+        raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
+    return fields
 
 
 _FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - {*messages.Body.__struct_fields__, "service_tier"}

@@ -126,6 +126,10 @@ class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig):
     """The buckets in JetStream, which `turnwire buckets` creates."""
 
     bus: BusConfig = field(default_factory=BusConfig)
+    bucket_replicas: Annotated[int, Parameter(validator=Number(gte=1, lte=5))] = 1
+    """Servers of a NATS cluster that hold a copy of each bucket: 3, so that the buckets outlive one of them."""
+    every_s: Positive | None = None
+    """Go on, and make lost buckets again at this interval."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,10 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 2.0
 RETRY_S = 5.0
-"""The least time between two searches for a bucket that was never found."""
+"""The least time between two searches for a bucket that was not found."""
+LOST_S = 30.0
+"""Time after which a bucket that was found, and is not there any more, counts as not found. `turnwire up` and `turnwire
+buckets --every-s` have made it again by then."""
 _DUPLICATE_WINDOW_S = 120.0
 _DELETE = {"KV-Operation": "DEL"}
 
@@ -63,8 +66,8 @@ class Bucket:
     """One bucket. Its operations raise Unavailable or TimedOut if the server does not answer, EngineFailed if it
     refuses.
 
-    A bucket that this process never found acts as an empty one that keeps nothing. This is logged once, and the bucket
-    is used as soon as it exists.
+    A bucket that this process never found, or not for `LOST_S`, acts as an empty one that keeps nothing. This is logged
+    once, and the bucket is used as soon as it exists.
     """
 
     def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> None:
@@ -75,6 +78,8 @@ class Bucket:
         self._found = False
         self._reported = False
         self._look_again = 0.0
+        self._lost_at: float | None = None
+        """The time of the first answer that a bucket which was found is not there."""
 
     async def get(self, key: str) -> bytes | None:
         """Returns the value; None if the key has none."""
@@ -154,8 +159,13 @@ class Bucket:
         except NotFound:
             result = None
         except Unavailable:
-            if self._found or not self._bus.connected:
+            if not self._bus.connected:
                 raise
+            if self._found:
+                self._lost_at = now if self._lost_at is None else self._lost_at
+                if now < self._lost_at + LOST_S:
+                    raise
+                self._found = self._reported = False
             self._look_again = now + RETRY_S
             self._missing()
             return None
@@ -171,7 +181,7 @@ class Bucket:
     def _exists(self) -> None:
         if self._reported and not self._found:
             self._log.info("kv.found", bucket=self._config.name)
-        self._found = True
+        self._found, self._lost_at = True, None
 
     def _missing(self) -> None:
         if not self._reported:
