@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from tests.frontend.frontend_fakes import MODEL
@@ -46,6 +47,11 @@ def schema(kind: str, inner: list[Any]) -> dict[str, Any]:
     for _ in range(50):
         value = {"type": "array", "items": value}
     return {"type": "object", "properties": {"a": value}}
+
+
+def shaped(kind: str, use: Callable[[dict[str, Any]], dict[str, Any]]) -> Wrap:
+    """Puts parts into a schema, and that into a request."""
+    return lambda all: use(schema(kind, all))
 
 
 SCHEMAS: list[tuple[str, Part]] = [
@@ -171,27 +177,29 @@ def chat() -> Iterator[Kind]:
                     "custom": {"name": f"c{i}", "format": {"type": "grammar", "grammar": grammar}},
                 }
 
+            def custom_tools(all: list[Any], few: bool) -> dict[str, Any]:
+                return ask(tools=all[:60] if few else all)
+
             few = least == 1
             yield kind(
                 f"{'few' if few else 'many'} {name} grammars",
                 custom,
-                lambda all, few=few: ask(tools=all[:60] if few else all),
+                partial(custom_tools, few=few),
             )
     for name, part in SCHEMAS:
         label = f"{name} {part(0)} schema"
-        yield kind(
-            label, part, lambda all, name=name: ask(tools=[{"function": function(0, parameters=schema(name, all))}])
-        )
+        yield kind(label, part, shaped(name, lambda own: ask(tools=[{"function": function(0, parameters=own)}])))
         yield kind(
             f"strict {label}",
             part,
-            lambda all, name=name: ask(tools=[{"function": function(0, parameters=schema(name, all), strict=True)}]),
+            shaped(name, lambda own: ask(tools=[{"function": function(0, parameters=own, strict=True)}])),
         )
         yield kind(
             f"format {label}",
             part,
-            lambda all, name=name: ask(
-                response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema(name, all)}}
+            shaped(
+                name,
+                lambda own: ask(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": own}}),
             ),
         )
     yield kind("stops", lambda i: f"s{i}", lambda all: ask(stop=all))
@@ -298,7 +306,7 @@ def messages() -> Iterator[Kind]:
         yield kind(
             f"strict {name} {part(0)} schema",
             part,
-            lambda all, name=name: ask(tools=[tool(0, strict=True, input_schema=schema(name, all))]),
+            shaped(name, lambda own: ask(tools=[tool(0, strict=True, input_schema=own)])),
         )
     yield kind("system", lambda i: {"type": "text", "text": "a"}, lambda all: ask(system=all))
     yield kind("stops", lambda i: f"s{i}", lambda all: ask(stop_sequences=all))
@@ -389,7 +397,7 @@ def responses() -> Iterator[Kind]:
         yield kind(
             f"strict {name} {part(0)} schema",
             part,
-            lambda all, name=name: ask(tools=[tool(0, strict=True, parameters=schema(name, all))]),
+            shaped(name, lambda own: ask(tools=[tool(0, strict=True, parameters=own)])),
         )
     yield kind("includes", lambda i: "reasoning.encrypted_content", lambda all: ask(include=all))
     yield kind("stops", lambda i: f"s{i}", lambda all: ask(stop=all))
