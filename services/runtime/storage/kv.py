@@ -14,12 +14,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from schemas import subjects
-from schemas.errors import EngineFailed, NotFound, TooLarge, TurnwireError, Unavailable
+from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import MIB, LedgerStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 2.0
+PAUSE_S = 0.2
+"""Pause before a call is repeated."""
 RETRY_S = 5.0
 """The least time between two searches for a bucket that was not found."""
 LOST_S = 30.0
@@ -70,7 +72,10 @@ class Bucket:
     once, and the bucket is used as soon as it exists.
     """
 
-    def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> None:
+    def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger, *, patience_s: float = 0.0) -> None:
+        """`patience_s`: how long a call is repeated while the server does not answer. A cluster that loses a server needs
+        some ten seconds for a new leader."""
+        self._patience_s = patience_s
         self._bus = bus
         self._config = config
         self._log = log
@@ -150,7 +155,18 @@ class Bucket:
         await self._call(lambda js: js.publish(subject, value, headers=headers))
 
     async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
-        """Makes one call of JetStream; None if nothing is found, or the bucket was never found."""
+        """Makes one call of JetStream, again for `patience_s`; None if nothing is found, or the bucket was never
+        found."""
+        until = asyncio.get_running_loop().time() + self._patience_s
+        while True:
+            try:
+                return await self._try(call)
+            except (TimedOut, Unavailable):
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    async def _try(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
         now = asyncio.get_running_loop().time()
         if not self._found and now < self._look_again:
             return None
