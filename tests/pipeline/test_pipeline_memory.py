@@ -33,6 +33,7 @@ def small_stack(
     try:
         yield running.start_all(
             preprocessor=SMALL,
+            worker={"kv_tokens": 400_000},
             frontend={"response_store_entries": 200, "response_store_bytes": 1 << 20},
         )
     finally:
@@ -85,7 +86,8 @@ async def test_memory_has_a_plateau(small_stack: Stack) -> None:
     async def work(until: int) -> None:
         nonlocal done
         while done < until:
-            done += await session(http, rng)
+            made = await session(http, rng)
+            done += made
 
     async with aiohttp.ClientSession(small_stack.url) as http:
         for step in range(1, STEPS + 1):
