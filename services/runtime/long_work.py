@@ -7,6 +7,7 @@ from typing import Any
 
 LOOP_VALUES = 20_000
 """Limit of the values of JSON that are examined on the event loop. Each takes about 50 ns."""
+_NESTED = frozenset({dict, list})
 _ON_LOOP = ContextVar("on_loop", default=False)
 
 
@@ -31,9 +32,9 @@ def long_work() -> None:
 
 
 def levels(value: Any) -> Iterator[list[Any]]:
-    """Yields the objects and lists of a JSON value, one level of nesting after the other, without recursion. Raises
+    """Yields the objects and lists of decoded JSON, one level of nesting after the other, without recursion. Raises
     LongWork on the event loop for more values than `LOOP_VALUES`."""
-    level = [value] if isinstance(value, dict | list) else []
+    level = [value] if type(value) in _NESTED else []
     values = 0
     while level:
         values += sum(map(len, level))
@@ -44,6 +45,6 @@ def levels(value: Any) -> Iterator[list[Any]]:
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) in _NESTED
         ]

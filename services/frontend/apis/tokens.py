@@ -73,7 +73,7 @@ class TokenRoutes:
 
     def __init__(self, mount: Mount) -> None:
         self._max_body_bytes = mount.config.max_body_bytes
-        self._admission = mount.server.admission
+        self._admission = mount.runner.admission
         served = mount.config.served_tools
         self._messages = Messages(served)
         self._chat = Chat(Settings(served=frozenset(served)))

@@ -40,8 +40,9 @@ class ConversationLimits(Struct, frozen=True):
             raise Invalid(
                 f"The request has {len(media)} images and documents; the maximum is {self.media}.", param="messages"
             )
-        for tool in conversation.tools:
-            self._check_depth(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
+        if is_deeper([tool.schema for tool in conversation.tools], self.nesting + 1):  # all at once: that is faster
+            for tool in conversation.tools:
+                self._check_depth(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
         if conversation.format is not None:
             self._check_depth(conversation.format.schema, "The schema of the output format", "format")
         self._check_depth(conversation.template_kwargs, "chat_template_kwargs", "chat_template_kwargs")
@@ -53,5 +54,5 @@ class ConversationLimits(Struct, frozen=True):
 
 
 def is_deeper(value: Any, limit: int) -> bool:
-    """Returns whether objects and lists are nested deeper than `limit`, without recursion."""
+    """Returns whether the objects and lists of decoded JSON are nested deeper than `limit`, without recursion."""
     return any(depth > limit for depth, _ in enumerate(levels(value), 1))

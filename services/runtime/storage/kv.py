@@ -73,8 +73,8 @@ class Bucket:
     """
 
     def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger, *, patience_s: float = 0.0) -> None:
-        """`patience_s`: how long a call is repeated while the server does not answer. A cluster that loses a server needs
-        some ten seconds for a new leader."""
+        """`patience_s`: how long a call is repeated while the server does not answer. A cluster that loses a server
+        needs some ten seconds for a new leader."""
         self._patience_s = patience_s
         self._bus = bus
         self._config = config

@@ -11,6 +11,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation, Message, ToolChoice
 from services.frontend.turns import interfaces
 from services.frontend.turns.interfaces import Admitted, TurnSink
+from services.frontend.turns.summary import request_summary
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, FakeTurn, admission, serving
 from tests.frontend.http.test_frontend_edge import KEY, guarded
@@ -132,6 +133,11 @@ async def test_next_turn_of_an_answer_continues_it() -> None:
     assert (following.card, following.continues) == (CARD, True)
     assert following.conversation.client == admitted.conversation.client
     assert not admitted.continues
+
+
+async def test_other_stages_do_not_see_that_an_answer_is_a_summary() -> None:
+    admitted = await admission(FakeGateway()).admit(request_summary(Conversation(MODEL, [])), None)
+    assert not admitted.conversation.summary
 
 
 async def test_admitted_request_is_frozen() -> None:

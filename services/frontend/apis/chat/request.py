@@ -16,17 +16,16 @@ from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import MessageReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
+    ChatShape,
     ChatStream,
     ReasoningField,
     ReasoningPlace,
     Settings,
-    Shape,
 )
-from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, tags_of
+from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
-from services.frontend.apis.shared.shared_texts import share_texts
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
@@ -66,7 +65,7 @@ class ChatAsk(Struct, frozen=True):
     choices: int
     stream: bool
     notes: list[str]
-    shape: Shape
+    shape: ChatShape
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -163,9 +162,9 @@ def _format(request: wire.Body) -> OutputFormat | None:
     return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
 
 
-def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> Shape:
+def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> ChatShape:
     options = request.stream_options
-    return Shape(
+    return ChatShape(
         reasoning=_reasoning(request, headers, settings),
         details=header_flag(headers, REASONING_DETAILS_HEADER, settings.reasoning_details),
         legacy=tools.legacy(request),

@@ -19,9 +19,8 @@ from services.frontend.apis.messages.compaction import CompactEdit, Compaction, 
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import MessageReader
 from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
-from services.frontend.apis.shared.decode import BodyDecoder, is_set
+from services.frontend.apis.shared.decode import BodyDecoder, is_set, share_texts
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
-from services.frontend.apis.shared.shared_texts import share_texts
 from services.frontend.http.headers import first_header
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo

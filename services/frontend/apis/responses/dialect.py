@@ -11,7 +11,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.render.events import KEEPALIVE
-from services.frontend.apis.responses.render.items import Shape
+from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.responses.render.stream import CompactionStream, ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
@@ -34,7 +34,7 @@ class ResponsesAsk(Struct, frozen=True):
     request: ResponsesRequest
     conversation: Conversation
     notes: list[str]
-    shape: Shape
+    shape: ResponsesShape
     truncate: bool
     """`truncation: auto`: drop the oldest messages if the conversation exceeds the context window."""
     sealer: TextSealer | None = None
@@ -111,7 +111,7 @@ class Responses(Dialect):
             built = request_summary(built)
         else:
             sealer = None
-        shape = Shape(
+        shape = ResponsesShape(
             names=tools.names,
             echo=request.echo,
             sealed=REASONING_SEALED in (body.include or ()),

@@ -1,4 +1,5 @@
-"""Decodes request bodies into typed Structs. All defects of the JSON are reported as `Invalid`."""
+"""Decodes request bodies into typed Structs, and shares parts that requests repeat. All defects of the JSON are
+reported as `Invalid`."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_args
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from schemas.conversation import ToolSpec
+from schemas.conversation import Conversation, Text, ToolSpec
 from schemas.errors import Invalid
 from services.runtime.memo import Memo
 
@@ -41,6 +42,10 @@ MAX_OBJECTS, MAX_VALUES = 250_000, 4_000_000
 request with more does not fit into a message on the bus, or has more tokens than any model reads."""
 MISSING = re.compile(r"Object missing required field `(.*)`")
 """msgspec's message for a missing field."""
+MIN_SHARED_CHARS = 4096
+"""A shorter text is not shared."""
+_SHARED_MESSAGES = 2
+"""Some clients send instructions as messages, or put them before the user's first words."""
 _AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`[^`]*` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|.)", re.DOTALL)
@@ -135,6 +140,17 @@ class BodyDecoder(Generic[B, L]):
             raise
         body.tools = tools.wire_tools
         return body, tools
+
+
+def share_texts(conversation: Conversation, texts: Memo[Any]) -> None:
+    """Replaces long instructions by equal ones of the memo: a thousand streams of an agent take 2 MB with one copy of
+    them, 179 MB without. Nothing else may read the conversation yet."""
+    messages = conversation.messages[:_SHARED_MESSAGES]
+    lists: list[list[Any]] = [conversation.system, *(message.parts for message in messages)]
+    for parts in lists:
+        for at, part in enumerate(parts):
+            if isinstance(part, Text) and len(part.text) >= MIN_SHARED_CHARS:
+                parts[at] = texts.get(part.text, Text)
 
 
 def mend_surrogates(body: bytes) -> bytes:

@@ -38,7 +38,7 @@ async def exceeds_threshold(
     threshold = compact_threshold(request)
     if threshold is None or request.prefill:
         return False
-    return await runner.server.count(conversation, context) >= threshold
+    return await runner.turns.count(conversation, context) >= threshold
 
 
 async def summarize(
@@ -46,9 +46,9 @@ async def summarize(
 ) -> ResponseState:
     """Compacts a conversation. The caller pays for the tokens. Raises TurnwireError."""
     ask = await run_in_thread_if(is_large(*request.items), partial(understand, request, compacting=True))
-    stream = ask.renderer(runner.server.reply(context, ask.conversation))
+    stream = ask.renderer(runner.turns.reply(context, ask.conversation))
     shorten = partial(runner.shorten, ask, context)
-    stream.events(await runner.server.read(ask.conversation, context, Responses.name, shorten))
+    stream.events(await runner.turns.read(ask.conversation, context, Responses.name, shorten))
     if stream.state.failure is not None:
         raise raised(stream.state.failure)
     return stream.state

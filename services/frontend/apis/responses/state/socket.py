@@ -65,7 +65,7 @@ class Socket:
         self._intake = intake
         limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
         self._memory = MemoryStore(limits, time.time, behind=intake.store)
-        self._outbox = Outbox(ws, intake.runner.server.limits, self._disconnect)
+        self._outbox = Outbox(ws, intake.runner.turns.limits, self._disconnect)
         self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
         """The requests of each busy lane; the first one runs."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,7 +136,7 @@ class Socket:
         except TurnwireError as error:
             self._refuse(error.info, lane)
         except Exception as error:
-            self._intake.runner.server.log.exception("responses.frame_failed", request=self._context.request_id)
+            self._intake.runner.turns.log.exception("responses.frame_failed", request=self._context.request_id)
             self._refuse(unexpected(error), lane)
 
     def _enqueue(self, lane: str | None, request: ResponsesRequest) -> None:
@@ -184,7 +184,7 @@ class Socket:
                 self._intake.store.put(replace(record, events=renderer.recording()))
 
         accepted = await self._intake.accept(request, self._request.headers, context, store=self._memory)
-        reply = runner.server.reply(context, accepted.ask.conversation)
+        reply = runner.turns.reply(context, accepted.ask.conversation)
         if lane is not None:
             self._lane_of[response_id(reply.turn)] = lane
         stream = accepted.ask.renderer(reply)
@@ -215,7 +215,7 @@ class Connections:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._config = intake.runner.server.config
+        self._config = intake.runner.turns.config
         self._open: set[Socket] = set()
         self._draining = False
 
