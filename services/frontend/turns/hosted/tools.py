@@ -86,8 +86,9 @@ def add_results(
         if at + 1 < end and messages[at + 1].role == "tool":
             answered = messages[at + 1]
             answers = [*(part for part in answered.parts if isinstance(part, Result)), *answers]
-        order = {part.call_id: index for index, part in enumerate(message.parts) if isinstance(part, Call)}
-        answers.sort(key=lambda answer: order.get(answer.call_id, len(message.parts)))
+        calls = [part.call_id for part in message.parts if isinstance(part, Call)]
+        order = {call_id: index for index, call_id in enumerate(calls)}
+        answers.sort(key=lambda answer: order.get(answer.call_id, len(order)))
         out.append(Message("tool", [*answers]))
     return out
 
