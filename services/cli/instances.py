@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from services.cli.common import replace_file
+
 DEFAULT_URL = "http://127.0.0.1:8000"
 """The default address of a frontend."""
 CONNECT_S = 5.0
@@ -41,12 +43,20 @@ def announce(instance: Instance, env: Mapping[str, str]) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             new = path.with_suffix(".new")
             file = stack.enter_context(open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"))
+            os.fchmod(file.fileno(), 0o600)  # an earlier run may have left it
             file.write(msgspec.json.encode(instance) + b"\n")
             file.flush()
             fcntl.flock(file, fcntl.LOCK_EX)
             new.replace(path)  # so that it is locked from the start
             stack.callback(path.unlink, missing_ok=True)
         yield
+
+
+def write_ready_file(path: Path, instance: Instance) -> None:
+    """Writes the file that reports a ready server. With a login of the bus in it, only its owner can read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mode = 0o600 if "@" in instance.nats_url else 0o666
+    replace_file(path, msgspec.json.encode(instance) + b"\n", mode)
 
 
 def newest_instance(env: Mapping[str, str]) -> Instance | None:

@@ -14,9 +14,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import SplitResult
 
+import msgspec
+
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.config import BusConfig
-from services.runtime.config.loader import mask_passwords
+from services.runtime.config.loader import mask_servers
 from services.runtime.nats_client import (
     MAX_UNANSWERED,
     PING_INTERVAL_S,
@@ -27,6 +29,7 @@ from services.runtime.nats_client import (
     within,
 )
 from services.runtime.nats_login import parse_servers
+from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.requests import Requester
 from services.runtime.without import without
@@ -118,7 +121,7 @@ class Bus(Requester):
         """
         super().__init__(inbox_prefix)
         self._config = config
-        self._url = mask_passwords(config.nats_url)
+        self._url = mask_servers(config.nats_url)
         self._name = name
         self._log = log
         self._on_fatal = on_fatal
@@ -128,6 +131,7 @@ class Bus(Requester):
         self._configured: dict[str, SplitResult] = {}
         self._reconnecting: asyncio.Task[None] | None = None
         self._blocked = False
+        self._failures = RateLimit()
         self._subscriptions: list[Subscription] = []
         self.published = 0
         self.received = 0
@@ -218,13 +222,22 @@ class Bus(Requester):
                 take(message)
             except MemoryError:  # the message may be half handled; others can take over from a process that ends
                 self._on_fatal(NO_MEMORY)
-            except (Exception, asyncio.CancelledError):  # nats-py ends a subscription silently on CancelledError
-                self._log.exception("bus.handler_failed", subject=message.subject)
+            except (Exception, asyncio.CancelledError) as error:  # nats-py would end a subscription on CancelledError
+                self._report(message.subject, error)
 
         subscription = Subscription(subject, receive, self._subscriptions)
         if self.connected:
             subscription.start(self._client)
         return subscription
+
+    def _report(self, subject: str, error: BaseException) -> None:
+        """Logs that a message was not handled: one a second, because anyone on the bus can send many."""
+        if (left_out := self._failures.admit()) is None:
+            return
+        if isinstance(error, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
+            self._log.warning("bus.unreadable", subject=subject, reason=str(error), left_out=left_out)
+        else:
+            self._log.error("bus.handler_failed", subject=subject, left_out=left_out, exc_info=error)
 
     async def jetstream(self, call: Callable[[JetStreamContext], Awaitable[T]], timeout_s: float) -> T:
         """Makes one call of nats-py's JetStream interface.

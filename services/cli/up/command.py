@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from schemas.errors import TurnwireError
-from services.cli.common import replace_file, reserve_ports
-from services.cli.instances import CONNECT_S, Instance, announce, program
+from services.cli.common import reserve_ports
+from services.cli.instances import CONNECT_S, Instance, announce, program, write_ready_file
 from services.cli.registry import Command
 from services.cli.up.check import require_hub_model
 from services.cli.up.embedded_nats import NAME as NATS
@@ -125,9 +123,7 @@ class _Up:
         self._supervisor.ready = True
         instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url, plan.worker.model)
         if plan.up.ready_file:
-            path = Path(plan.up.ready_file)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, msgspec.json.encode(instance) + b"\n", mode=0o666)
+            write_ready_file(Path(plan.up.ready_file), instance)
         with announce(instance, os.environ):
             print(instructions(plan, urls, window, time.monotonic() - self._started, program()), flush=True)
             await asyncio.Event().wait()

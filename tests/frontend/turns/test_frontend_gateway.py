@@ -330,7 +330,7 @@ async def test_turn_that_waits_for_a_worker_ends_at_once_where_the_drain_is_cut(
     await eventually(lambda: stage.gateway.running == 1)
     await cut_drain(stage.gateway)
     with pytest.raises(Unavailable, match="this server was shut down"):
-        await asyncio.wait_for(opening, 1)
+        await asyncio.wait_for(opening, 60)
     assert [type(event).__name__ for event in sink.events] == ["Failed"]
     assert stage.process.bus.requests == []
 
@@ -351,7 +351,7 @@ async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: 
     stage.send(("a", [Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))]))
     await asyncio.sleep(0)
     await cut_drain(stage.gateway)
-    await asyncio.wait_for(asyncio.gather(*stage.process.tasks), 1)
+    await asyncio.wait_for(asyncio.gather(*stage.process.tasks), 60)
     assert [type(event).__name__ for event in sink.events] == ["BlockStart", "Failed"]
     assert len(stage.process.bus.requests) == 1
 
