@@ -16,7 +16,7 @@ from tests.pipeline.stack import Stack
 
 pytestmark = pytest.mark.slow
 
-REQUESTS = int(os.environ.get("MEMORY_TEST_REQUESTS", "6000"))
+REQUESTS = int(os.environ.get("MEMORY_TEST_REQUESTS", "10000"))
 STEPS = 12
 AT_ONCE = 6
 GROWTH = 4.0
@@ -33,7 +33,7 @@ def small_stack(
     try:
         yield running.start_all(
             preprocessor=SMALL,
-            worker={"kv_tokens": 400_000},
+            worker={"kv_tokens": 280_000},
             frontend={"response_store_entries": 200, "response_store_bytes": 1 << 20},
         )
     finally:
