@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ import pytest
 from services.frontend.http.tls import Tls
 from services.runtime.config import FrontendConfig
 from services.runtime.entry import loop_factory
+from services.runtime.observability.telemetry import adopt_library_logs
 from tests.certificates import Authority, pem
-from tests.frontend.frontend_fakes import FakeGateway, Served, Step, finish, serving, text
+from tests.frontend.frontend_fakes import FakeGateway, Served, Step, finish, log_into, serving, text
 from tests.frontend.http.raw_http import ASK, chunk, frame, post, upgrade
 
 STREAM = {**ASK, "stream": True}
@@ -77,39 +78,27 @@ async def hang_up(port: int, request: bytes, rng: random.Random, tls: ssl.SSLCon
         writer.close()
 
 
-class Noise(logging.Handler):
-    """What is logged at `warning` or above, by libraries, the loop and the application."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-        self._thread = threading.get_ident()
-        self.addFilter(lambda record: record.thread == self._thread)  # clients have a loop in another thread
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
-
-    def unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.lines.append(f"{context.get('message')}: {context.get('exception')!r}")
-
-
 def noise_of(work: Callable[[Served], Any], tls: Tls | None) -> list[str]:
-    """Runs `work` in another thread, with an application on the loop that production uses."""
-    noise = Noise()
+    """Runs `work` in another thread, with an application on the loop that production uses. Returns what is logged at
+    `warning` or above, by libraries, the loop and the application."""
+    lines: list[MutableMapping[str, Any]] = []
+    thread, root = threading.get_ident(), logging.getLogger()
 
     async def serve() -> None:
-        asyncio.get_running_loop().set_exception_handler(noise.unhandled)
         async with serving(FakeGateway(steps), FrontendConfig(), tls=tls) as served:
             await asyncio.to_thread(lambda: asyncio.run(work(served)))
             await asyncio.sleep(0.05)
-            noise.lines += [str(line) for line in served.lines if line["log_level"] in ("warning", "error", "critical")]
+            lines.extend(line for line in served.lines if line["log_level"] in ("warning", "error", "critical"))
 
-    logging.getLogger().addHandler(noise)
+    handlers, level = root.handlers[:], root.level
+    adopt_library_logs(log_into(lines))
+    root.handlers[0].addFilter(lambda record: record.thread == thread)  # clients have a loop in another thread
     try:
         asyncio.Runner(loop_factory=loop_factory()).run(serve())
     finally:
-        logging.getLogger().removeHandler(noise)
-    return noise.lines
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    return [str(line) for line in lines]
 
 
 @pytest.mark.parametrize("secure", [True, False])
