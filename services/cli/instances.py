@@ -59,13 +59,17 @@ def write_ready_file(path: Path, instance: Instance) -> None:
     replace_file(path, msgspec.json.encode(instance) + b"\n", mode)
 
 
-def newest_instance(env: Mapping[str, str]) -> Instance | None:
-    """Returns the instance that was started last; None if none runs."""
+def running_instances(env: Mapping[str, str]) -> Iterator[Instance]:
+    """Yields the instances that run, the one that was started last first."""
     with suppress(OSError):
         for path in sorted(_directory(env).glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
             if (instance := _read(path)) is not None:
-                return instance
-    return None
+                yield instance
+
+
+def newest_instance(env: Mapping[str, str]) -> Instance | None:
+    """Returns the instance that was started last; None if none runs."""
+    return next(running_instances(env), None)
 
 
 def bus_defaults(env: Mapping[str, str]) -> dict[str, Any]:

@@ -47,9 +47,16 @@ def _named(tool: ToolSpec) -> set[str]:
 
 def not_enforced(conversation: Conversation, features: Collection[str], family_name: str) -> list[str]:
     """The promises that an engine with these `features` does not keep. Promises that hold without the engine are left
-    out: the parser never returns a call of a tool that is not allowed, and the prompt names a single tool.
+    out: the parser never returns a call of a tool that is not allowed, and the prompt names a single tool. No engine
+    ends a thought at its budget (`thinking_budget`); some templates name it to the model.
 
     Raises LongWork for many tools on the event loop."""
+    thinking = conversation.thinking
+    budget = conversation.prompt is None and thinking.mode != "disabled" and thinking.budget_tokens is not None
+    return sorted([*_lost_promises(conversation, features, family_name), *(["thinking_budget"] if budget else [])])
+
+
+def _lost_promises(conversation: Conversation, features: Collection[str], family_name: str) -> Collection[str]:
     if not conversation.tools:
         return []
     asked = promises(conversation) - {"allowed_tools"}
@@ -57,7 +64,7 @@ def not_enforced(conversation: Conversation, features: Collection[str], family_n
     if len(tools) == 1:
         asked.discard("tool_choice")
     if not asked or GRAMMAR not in features:
-        return sorted(asked)
+        return asked
     try:
         found = family(family_name)
         forced = conversation.tool_choice.mode in ("any", "tool")
@@ -69,5 +76,5 @@ def not_enforced(conversation: Conversation, features: Collection[str], family_n
             pass
         lost = turn_grammar(TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found).lost
     except (Unguidable, UnknownFamily):
-        return sorted(asked)
-    return sorted({promise.partition(" ")[0] for promise in lost})
+        return asked
+    return {promise.partition(" ")[0] for promise in lost}

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from schemas.control import ModelCard
@@ -24,6 +25,7 @@ from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten, TurnRecor
 from services.frontend.turns.interfaces import Admitted, Ask, OpenTurn, Reply
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
+from services.frontend.turns.truncation import shorten_conversation
 from services.guides.promises import not_enforced
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -186,6 +188,8 @@ class TurnRunner:
 
     async def _admit(self, conversations: Sequence[Conversation], answer: OpenAnswer) -> list[Admitted]:
         context = answer.context
+        if conversations[0].summary:  # a compaction must not fail because of what it removes
+            answer.shorten = partial(shorten_conversation, count=partial(self.count, context=context))
         card = self.model(conversations[0], context)
         answer.record.opened(card.name)
         first = await self.admission.admit(conversations[0], context.caller, card)
