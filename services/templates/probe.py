@@ -245,13 +245,20 @@ class _Probe:
         return self._shows(traits, [_QUESTION, _turn(*turn), _RESULTS2], words)
 
     def _inputs(self, traits: TemplateTraits) -> TemplateTraits:
-        listing = self._try([FRAME_USER], tools=[_TOOL])
         efforts = {name: self._levels(name) for name in EFFORT_VARIABLES if name in traits.variables}
         return replace(
             traits,
-            tools="zqtool" in listing,
+            tools=self._lists_tools(traits),
             switches=tuple(name for name in SWITCHES if name in traits.variables and self._accepts(name, False)),
             efforts={name: levels for name, levels in efforts.items() if levels},
+        )
+
+    def _lists_tools(self, traits: TemplateTraits) -> bool:
+        """Whether prompts list the tools, also after a result: some templates list them only after a user's message."""
+        loop = adapt(Conversation("probe", [_QUESTION, _turn(_CALL), _RESULTS]), traits, self._template).messages
+        return all(
+            self._try(messages, tools=[_TOOL]).count("zqtool") > self._try(messages).count("zqtool")
+            for messages in ([FRAME_USER], loop)
         )
 
     def _levels(self, name: str) -> tuple[str, ...]:

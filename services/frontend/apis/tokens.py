@@ -5,7 +5,7 @@ POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat 
 POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -20,7 +20,7 @@ from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.request import Messages
+from services.frontend.apis.messages.request import FOREIGN, Messages, apply_context_edits
 from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
 from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
@@ -73,6 +73,7 @@ class TokenRoutes:
 
     def __init__(self, mount: Mount) -> None:
         self._max_body_bytes = mount.config.max_body_bytes
+        self._runner = mount.runner
         self._admission = mount.runner.admission
         served = mount.config.served_tools
         self._messages = Messages(served)
@@ -90,15 +91,20 @@ class TokenRoutes:
         else:
             if not is_set(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
-            conversation = await run_in_thread_if(large, lambda: self._parse(body, request.headers))
+            conversation = await self._conversation(body, request, large)
             reply = _raise_for_error(await self._admission.tokenize(conversation, caller, special))
         ids = unpack_ids(reply.token_ids)
         answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
         return json_response(_encode(answer))
 
-    def _parse(self, body: bytes, headers: Mapping[str, str]) -> Conversation:
-        parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
-        return parse(body, headers).conversation
+    async def _conversation(self, body: bytes, request: web.Request, large: bool) -> Conversation:
+        """The conversation of a body as its turn would have it, with its context edits applied."""
+        if await run_in_thread_if(large, lambda: _is_chat_body(body)):
+            ask = await run_in_thread_if(large, lambda: self._chat.parse_prompt(body, request.headers))
+            return ask.conversation
+        count = partial(self._runner.count, context=request[REQUEST_CONTEXT])
+        parsed = await run_in_thread_if(large, lambda: self._messages.parse_count(body, request.headers))
+        return (await apply_context_edits(parsed, count)).conversation
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
@@ -116,7 +122,8 @@ def _read_ids(body: bytes) -> Ids:
     return fields
 
 
-_FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - {*messages.Body.__struct_fields__, "service_tier"}
+_MESSAGES = {*messages.Body.__struct_fields__, "service_tier"} - {*FOREIGN}
+_FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - _MESSAGES
 _MEMBERS = {*chat.Message.__struct_fields__} - {*messages.Message.__struct_fields__}
 _ROLES = ("developer", "tool", "function")
 _PARTS = {*tags_of(chat.Part)} - {*tags_of(messages.Block)}

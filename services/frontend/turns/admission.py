@@ -72,12 +72,20 @@ class Admission:
             card: the model, if this request has already looked it up.
             charge: count the request against the caller's rate. Turns are counted by `RequestContext.open_request`.
 
-        Raises as `resolve`; Invalid for a conversation over a limit, and RateLimited.
+        Raises as `resolve`; Invalid for a conversation over a limit, and for tools that the model's template would
+        drop; RateLimited.
         """
         if card is None:
             card = self.resolve(conversation.model, caller, conversation)
         elif caller is not None:
             caller.permit(card, conversation.model)
+        if conversation.tools and not card.tools:
+            raise Invalid(
+                f"{card.name} does not support tools: its chat template does not list them, so the model would never "
+                "see them. Send the request without tools, or serve the model with a template that lists them "
+                "(--chat-template).",
+                param="tools",
+            )
         media = await run_in_thread_if(False, lambda: self._limits.check(conversation))
         if charge:
             _charge(caller)

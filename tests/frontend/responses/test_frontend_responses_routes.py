@@ -416,9 +416,13 @@ async def test_context_below_its_threshold_is_unchanged(served: Served, client: 
     made = await client.create(**below)
     assert [item["type"] for item in made["output"]] == ["reasoning", "message", "function_call"]
     assert len(served.gateway.turns) == 1
-    await client.create(context_management=[{"type": "clear_something"}])
-    error = await client.refused("POST", json={"model": MODEL, "input": "x", "context_management": [7]})
-    assert error["param"] == "context_management[0]"
+    for managed, param in (
+        (7, "context_management[0]"),
+        ({"type": "clear_something"}, "context_management[0].type"),
+        ({"type": "compaction", "compact_threshold": 0}, "context_management[0].compact_threshold"),
+    ):
+        error = await client.refused("POST", json={"model": MODEL, "input": "x", "context_management": [managed]})
+        assert error["param"] == param
 
 
 async def test_context_that_cannot_be_compacted_is_an_error(served: Served, client: Client) -> None:

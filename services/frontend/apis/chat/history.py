@@ -26,7 +26,7 @@ from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.content import content_parts, thinking_text
 from services.frontend.apis.shared.content import CallHistory
 from services.frontend.apis.shared.decode import objects
-from services.frontend.apis.shared.openai.wording import missing_parameter
+from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
 
 DETAILS = "turnwire-v1"
 """`format` of details that this server makes."""
@@ -73,6 +73,8 @@ class MessageReader(CallHistory):
             self.messages.append(Message(role, parts, message.name))
 
     def _assistant(self, message: wire.Message, path: str) -> list[Part]:
+        if message.audio is not None:
+            raise unsupported(f"{path}.audio", "names audio that is stored at OpenAI; send its transcript as content")
         calls = self._calls_of(message, path)
         content: list[Part] = [*content_parts(message.content, f"{path}.content")]
         if message.refusal and not content:

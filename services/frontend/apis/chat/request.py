@@ -36,6 +36,8 @@ REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TIERS = ("default", "flex", "scale", "priority")
+_FOREIGN = ("system", "instructions", "max_output_tokens", "stop_sequences")
+"""Fields of Messages and Responses, which would be lost silently here."""
 _UNSPECIFIED = ("auto", "default")
 _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
 _explain = explainer(
@@ -102,12 +104,16 @@ def parse(
     request, given_tools = decoder.decode(body)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
+    for name in _FOREIGN:
+        if is_set(getattr(request, name)):
+            message = f"Unrecognized request argument supplied: {name}"
+            raise Invalid(message, param=name, code="unknown_parameter")
     if "audio" in (request.modalities or ()):
         raise unsupported("modalities", "'audio' is not supported by this server")
     if request.chat_template is not None:
         raise unsupported("chat_template")
     specs = tools.specs(request, given_tools)
-    notes: list[str] = ["store"] if request.store else []
+    notes = [name for name, wanted in (("store", request.store), ("moderation", is_set(request.moderation))) if wanted]
     missing: list[Text] = []
     if (searching := tools.web_search(request, specs, settings.served)) is not None:
         specs = [*specs, searching]

@@ -60,9 +60,9 @@ def web_search(body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str
 
 def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid if it cannot be met."""
-    if legacy(body):
-        return _legacy_choice(body.function_call, tools)
     choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    if legacy(body) or (choice is None and body.function_call is not None):
+        return _legacy_choice(body.function_call, tools)
     if choice is None:
         return ToolChoice(parallel=parallel)
     if isinstance(choice, str):

@@ -113,7 +113,7 @@ def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple
     names = [tool.name for tool in shown]
     if len(set(names)) < len(names):
         raise Invalid("tools: Tool names must be unique.", code="tool_name_conflict")
-    if any(kind.startswith(_SEARCH) for kind in dropped):
+    if any(kind.startswith(_SEARCH) for kind in dropped) or all(tool.deferred for tool in shown):
         # Without a search nothing could load a deferred tool, so all tools are listed from the start.
         shown = [replace(tool, deferred=False) for tool in shown]
     return shown, dropped

@@ -23,6 +23,7 @@ from services.frontend.apis.responses.request.body import (
 )
 from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
+from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.interfaces import Dialect, Reply
 from services.frontend.turns.summary import request_summary
 from services.runtime.memo import Memo
@@ -120,7 +121,7 @@ class Responses(Dialect):
             logprobs=built.sampling.logprobs is not None,
             prefill=request.prefill,
         )
-        notes = [*tools.dropped, *items.notes]
+        notes = [*tools.dropped, *items.notes, *(["moderation"] if is_set(body.moderation) else [])]
         return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:
