@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -129,6 +130,10 @@ class NatsServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def lose_storage(self) -> None:
+        """Deletes the buckets of a server that does not run."""
+        shutil.rmtree(f"{self._directory}/js-{self.port}")
 
     def terminate(self) -> None:
         """Asks it to end, and waits until it has."""

@@ -102,7 +102,7 @@ def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
     if config.response_store != "shared":
         return None
     return Sharing(
-        bucket=Bucket(process.bus, bucket_config(config), process.log),
+        bucket=Bucket(process.bus, bucket_config(config), process.log, patience_s=config.wait_s),
         id=process.id,
         alive=lambda id: process.registry.get("frontend", id) is not None,
         publish_notice=lambda notice: process.publish(subjects.frontends(), notice),

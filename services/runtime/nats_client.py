@@ -53,6 +53,7 @@ class NatsClient(Client):
         self._on_refused = on_refused
         self._reported = asyncio.Event()
         """Set by an error, and by the end of the connection."""
+        self._abandoned = False
 
     async def open(self, address: str, config: BusConfig, *, name: str, inbox_prefix: str) -> None:
         """Connects to a server, within `ATTEMPT_S`. Raises as `Client.connect`, ConnectionResetError and ValueError."""
@@ -82,12 +83,17 @@ class NatsClient(Client):
 
     async def wait_closed(self) -> None:
         """Returns when the connection has ended."""
-        while not self.is_closed:
+        while not (self.is_closed or self._abandoned):
             self._reported.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_S):
                     await self._reported.wait()
         self._note_fault()
+
+    def abandon(self) -> None:
+        """Makes `wait_closed` return, though the server has not ended the connection."""
+        self._abandoned = True
+        self._reported.set()
 
     @property
     def ssl_context(self) -> ssl.SSLContext:

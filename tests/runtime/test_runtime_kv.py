@@ -331,3 +331,31 @@ def test_digest_keys_differ_for_different_lists() -> None:
     assert len(keys) == len(lists)
     assert all(len(key) == 40 for key in keys)
     assert digest_key("a", "b") == digest_key("a", "b")
+
+
+async def test_lost_bucket_is_an_error_for_a_while_then_missing_and_used_when_it_is_made_again(
+    own_nats: NatsServer, make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.runtime.storage.kv.RETRY_S", 0.0)
+    bus = await make_bus(own_nats.url)
+    log, capture = logging()
+    bucket = await make_bucket(bus, config("lost"), log)
+    await bucket.put("k", b"v")
+    await delete_bucket(own_nats.url, "lost")
+    with pytest.raises(Unavailable):
+        await bucket.get("k")
+    assert capture.entries == []
+    monkeypatch.setattr("services.runtime.storage.kv.LOST_S", 0.0)
+    assert await bucket.get("k") is None
+    await bucket.put("k", b"w")
+    assert [entry["event"] for entry in capture.entries] == ["kv.missing"]
+    await create_bucket(bus, config("lost"))
+    await bucket.put("k", b"w")
+    assert await bucket.get("k") == b"w"
+    assert [entry["event"] for entry in capture.entries] == ["kv.missing", "kv.found"]
+
+
+async def delete_bucket(url: str, name: str) -> None:
+    client = await nats_py.connect(url)
+    await client.jetstream().delete_stream(f"KV_{name}")
+    await client.close()

@@ -24,7 +24,7 @@ from services.frontend.apis.messages.request import FOREIGN, Messages, apply_con
 from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
 from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
-from services.frontend.http.bodies import read_body, run_in_thread_if_large
+from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
 
 _MAX_ID = 2**32 - 1
@@ -82,7 +82,8 @@ class TokenRoutes:
     async def tokenize(self, request: web.Request) -> web.Response:
         """Answers with the ids of a text, or of a conversation's prompt."""
         body = await read_body(request, self._max_body_bytes)
-        fields: Any = decode_body(_text.decode, body, explain)
+        large = is_large(body)
+        fields: Any = await run_in_thread_if(large, lambda: decode_body(_text.decode, body, explain))
         text = fields.prompt if fields.prompt is not None else fields.text
         caller, special = request[REQUEST_CONTEXT].caller, fields.add_special_tokens
         if text is not None:
@@ -90,29 +91,35 @@ class TokenRoutes:
         else:
             if not is_set(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
-            conversation = await self._conversation(body, request)
+            conversation = await self._conversation(body, request, large)
             reply = _raise_for_error(await self._admission.tokenize(conversation, caller, special))
         ids = unpack_ids(reply.token_ids)
         answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
         return json_response(_encode(answer))
 
-    async def _conversation(self, body: bytes, request: web.Request) -> Conversation:
+    async def _conversation(self, body: bytes, request: web.Request, large: bool) -> Conversation:
         """The conversation of a body as its turn would have it, with its context edits applied."""
-        if await run_in_thread_if_large(len(body), lambda: _is_chat_body(body)):
-            ask = await run_in_thread_if_large(len(body), lambda: self._chat.parse_prompt(body, request.headers))
+        if await run_in_thread_if(large, lambda: _is_chat_body(body)):
+            ask = await run_in_thread_if(large, lambda: self._chat.parse_prompt(body, request.headers))
             return ask.conversation
         count = partial(self._runner.count, context=request[REQUEST_CONTEXT])
-        parsed = await run_in_thread_if_large(len(body), lambda: self._messages.parse_count(body, request.headers))
+        parsed = await run_in_thread_if(large, lambda: self._messages.parse_count(body, request.headers))
         return (await apply_context_edits(parsed, count)).conversation
 
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
-        fields = decode_body(_ids.decode, await read_body(request, self._max_body_bytes), explain)
-        if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
-            raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
+        body = await read_body(request, self._max_body_bytes)
+        fields = await run_in_thread_if(is_large(body), lambda: _read_ids(body))
         caller = request[REQUEST_CONTEXT].caller
         reply = _raise_for_error(await self._admission.detokenize(fields.model, fields.tokens, caller))
         return json_response(_encode(PlainPrompt(reply.text or "")))
+
+
+def _read_ids(body: bytes) -> Ids:
+    fields = decode_body(_ids.decode, body, explain)
+    if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
+        raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
+    return fields
 
 
 _MESSAGES = {*messages.Body.__struct_fields__, "service_tier"} - {*FOREIGN}

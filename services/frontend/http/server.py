@@ -164,14 +164,16 @@ class HttpRunner(web.AppRunner):
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger for `HttpRunner`. Anyone can send malformed HTTP, so that is one line of level `info`, not an error."""
+    """A logger for `HttpRunner`. Anyone can hang up or send malformed HTTP, and neither is an error."""
 
     def __init__(self) -> None:
         super().__init__(logging.getLogger("aiohttp.server"))
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
-        """Logs an error; for malformed HTTP of a client, one line of level `info`."""
-        if isinstance(exc_info, HttpProcessingError):
+        """Logs an error; for malformed HTTP of a client, one line of level `info`. The access log has hang-ups."""
+        if isinstance(exc_info, ConnectionError):
+            self.debug("%s hung up", args[0] if args else "a client")
+        elif isinstance(exc_info, HttpProcessingError):
             self.info("malformed HTTP from %s: %s", args[0] if args else "?", _reason(exc_info.message))
         else:
             super().exception(msg, *args, exc_info=exc_info, **options)

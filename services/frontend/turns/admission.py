@@ -13,6 +13,7 @@ from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid, NotFound, TooLarge
 from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
+from services.frontend.http.bodies import run_in_thread_if
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, Pipeline, TurnSink
@@ -85,7 +86,7 @@ class Admission:
                 "(--chat-template).",
                 param="tools",
             )
-        media = self._limits.check(conversation)
+        media = await run_in_thread_if(False, lambda: self._limits.check(conversation))
         if charge:
             _charge(caller)
         conversation, text = await self._read(conversation, media)

@@ -11,8 +11,7 @@ from msgspec import Struct
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
 from services.frontend.turns.media.notice import media_of
-
-_NESTED = frozenset({dict, list})
+from services.runtime.long_work import levels
 
 
 class ConversationLimits(Struct, frozen=True):
@@ -24,7 +23,7 @@ class ConversationLimits(Struct, frozen=True):
     nesting: int
 
     def check(self, conversation: Conversation) -> list[Media]:
-        """Returns the media of a conversation. Raises Invalid if it exceeds a limit."""
+        """Returns the media of a conversation. Raises Invalid if it exceeds a limit, LongWork as `levels`."""
         media = media_of(conversation)
         messages, tools = len(conversation.messages), len(conversation.tools)
         if messages > self.messages:
@@ -56,17 +55,4 @@ class ConversationLimits(Struct, frozen=True):
 
 def is_deeper(value: Any, limit: int) -> bool:
     """Returns whether the objects and lists of decoded JSON are nested deeper than `limit`, without recursion."""
-    level = [value] if type(value) in _NESTED else []
-    depth = 0
-    while level:
-        depth += 1
-        if depth > limit:
-            return True
-        # Level by level, so that one comprehension handles all values of a level.
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) in _NESTED
-        ]
-    return False
+    return any(depth > limit for depth, _ in enumerate(levels(value), 1))

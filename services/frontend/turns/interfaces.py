@@ -46,6 +46,11 @@ class Admitted:
         """Returns the request with other messages, which this server made of the admitted ones."""
         return Admitted(ADMISSION, self.card, replace(self.conversation, messages=messages), self.notice)
 
+    def with_choice(self, other: Conversation) -> "Admitted":
+        """Returns the request for another choice of the answer, with its prompt and sampling."""
+        conversation = replace(self.conversation, prompt=other.prompt, sampling=other.sampling)
+        return Admitted(ADMISSION, self.card, conversation, self.notice)
+
     def next_turn(self, messages: list[Message], max_tokens: int | None, choice: ToolChoice) -> "Admitted":
         """Returns the request for the next turn of the same answer. `messages`: as for `with_messages`."""
         sampling = replace(self.conversation.sampling, max_tokens=max_tokens)

@@ -17,6 +17,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, ErrorKind, TimedOut, TurnwireError
 from schemas.events import TurnEvent
+from services.frontend.http.bodies import run_in_thread_if
 from services.frontend.http.middleware import RequestContext
 from services.frontend.http.sse import StreamLimits
 from services.frontend.turns.admission import Admission
@@ -147,11 +148,12 @@ class TurnRunner:
                     raise
                 shorter = await answer.shorten(admitted[0].conversation, overflow)
             return [await open_turn(admitted[0].with_messages(shorter.messages), sink, turn_id=turn_id)]
-        tasks = [
-            asyncio.ensure_future(open_turn(choice, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
-            for i, choice in enumerate(admitted)
-        ]
+        tasks: list[asyncio.Task[OpenTurn]] = []
         try:
+            for i, choice in enumerate(admitted):
+                opening = open_turn(choice, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}")
+                tasks.append(asyncio.create_task(opening))
+                await asyncio.sleep(0)  # each may encode megabytes
             return await asyncio.gather(*tasks)
         except BaseException:
             for task in tasks:
@@ -172,16 +174,16 @@ class TurnRunner:
         """Returns the exact number of prompt tokens for the request's model. Raises as `Admission.count`."""
         return await self.admission.count(conversation, context.caller, self.model(conversation, context))
 
-    def report(self, ask: Ask, context: RequestContext) -> None:
+    async def report(self, ask: Ask, context: RequestContext) -> None:
         """Records for headers and log what the answer will lack. Raises as `model`."""
         context.note(ask.notes)
         first = ask.conversations[0]
         card = self.model(first, context)
-        context.not_enforced = not_enforced(first, card.features, card.family)
+        context.not_enforced = await run_in_thread_if(False, lambda: not_enforced(first, card.features, card.family))
 
     async def admit(self, ask: Ask, answer: OpenAnswer) -> list[Admitted]:
         """Admits the conversation of every choice. Raises as `Admission.admit`."""
-        self.report(ask, answer.context)
+        await self.report(ask, answer.context)
         return await self._admit(ask.conversations, answer)
 
     async def _admit(self, conversations: Sequence[Conversation], answer: OpenAnswer) -> list[Admitted]:
@@ -190,7 +192,8 @@ class TurnRunner:
             answer.shorten = partial(shorten_conversation, count=partial(self.count, context=context))
         card = self.model(conversations[0], context)
         answer.record.opened(card.name)
-        return [await self.admission.admit(conversation, context.caller, card) for conversation in conversations]
+        first = await self.admission.admit(conversations[0], context.caller, card)
+        return [first, *map(first.with_choice, conversations[1:])]
 
     def log_answer(self, event: str, answer: OpenAnswer, **fields: object) -> None:
         """Logs an answer that the access log does not have."""

@@ -87,12 +87,18 @@ def adopt_library_logs(log: FilteringBoundLogger) -> None:
     root.setLevel(logging.WARNING)
 
 
+_HANGUPS = frozenset({"SSL connection is closed", "socket.send() raised exception."})
+"""What event loops log about writes to a connection that the other side has ended."""
+
+
 class _Adopted(logging.Handler):
     def __init__(self, log: FilteringBoundLogger) -> None:
         super().__init__()
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() in _HANGUPS:
+            return
         self._log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)
 
 

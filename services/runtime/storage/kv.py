@@ -20,14 +20,19 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Meta, Struct
 
 from schemas import subjects
-from schemas.errors import EngineFailed, NotFound, TooLarge, TurnwireError, Unavailable
+from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import MIB, LedgerStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 2.0
+PAUSE_S = 0.2
+"""Pause before a call is repeated."""
 RETRY_S = 5.0
-"""The least time between two searches for a bucket that was never found."""
+"""The least time between two searches for a bucket that was not found."""
+LOST_S = 30.0
+"""Time after which a bucket that was found, and is not there any more, counts as not found. `turnwire up` and `turnwire
+buckets --every-s` have made it again by then."""
 _DUPLICATE_WINDOW_S = 120.0
 _NONCE_BYTES = 12
 _SEAL_BYTES = _NONCE_BYTES + 16
@@ -74,11 +79,14 @@ class Bucket:
     Only who knows a key can read its values: a key must be as hard to guess as a password. A stored value that another
     key, another release or a forger made counts as missing.
 
-    A bucket that this process never found acts as an empty one that keeps nothing. This is logged once, and the bucket
-    is used as soon as it exists.
+    A bucket that this process never found, or not for `LOST_S`, acts as an empty one that keeps nothing. This is logged
+    once, and the bucket is used as soon as it exists.
     """
 
-    def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> None:
+    def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger, *, patience_s: float = 0.0) -> None:
+        """`patience_s`: how long a call is repeated while the server does not answer. A cluster that loses a server
+        needs some ten seconds for a new leader."""
+        self._patience_s = patience_s
         self._bus = bus
         self._config = config
         self._log = log
@@ -86,6 +94,8 @@ class Bucket:
         self._found = False
         self._reported = False
         self._look_again = 0.0
+        self._lost_at: float | None = None
+        """The time of the first answer that a bucket which was found is not there."""
 
     async def get(self, key: str) -> bytes | None:
         """Returns the value; None if the key has none."""
@@ -156,7 +166,18 @@ class Bucket:
         await self._call(lambda js: js.publish(subject, value, headers=headers))
 
     async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
-        """Makes one call of JetStream; None if nothing is found, or the bucket was never found."""
+        """Makes one call of JetStream, again for `patience_s`; None if nothing is found, or the bucket was never
+        found."""
+        until = asyncio.get_running_loop().time() + self._patience_s
+        while True:
+            try:
+                return await self._try(call)
+            except (TimedOut, Unavailable):
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    async def _try(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
         now = asyncio.get_running_loop().time()
         if not self._found and now < self._look_again:
             return None
@@ -165,8 +186,13 @@ class Bucket:
         except NotFound:
             result = None
         except Unavailable:
-            if self._found or not self._bus.connected:
+            if not self._bus.connected:
                 raise
+            if self._found:
+                self._lost_at = now if self._lost_at is None else self._lost_at
+                if now < self._lost_at + LOST_S:
+                    raise
+                self._found = self._reported = False
             self._look_again = now + RETRY_S
             self._missing()
             return None
@@ -182,7 +208,7 @@ class Bucket:
     def _exists(self) -> None:
         if self._reported and not self._found:
             self._log.info("kv.found", bucket=self._config.name)
-        self._found = True
+        self._found, self._lost_at = True, None
 
     def _missing(self) -> None:
         if not self._reported:

@@ -39,6 +39,9 @@ L = TypeVar("L", bound=ToolList)
 NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
 """Default of a raw member. A factory, since msgspec's schema generator cannot write a `Raw` default."""
 
+MAX_OBJECTS, MAX_VALUES = 250_000, 4_000_000
+"""Limits of a body's objects and lists, and of its commas. msgspec holds the interpreter's lock while it decodes. A
+request with more does not fit into a message on the bus, or has more tokens than any model reads."""
 MISSING = re.compile(r"Object missing required field `(.*)`")
 """msgspec's message for a missing field."""
 MIN_SHARED_CHARS = 4096
@@ -76,6 +79,8 @@ def tags_of(union: Any) -> tuple[str, ...]:
 
 def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[bytes, str], Invalid]) -> T:
     """Decodes a body. Raises Invalid; `explain(body, message)` makes the error of a failed validation."""
+    if len(body) > MAX_OBJECTS and _has_too_many(body):
+        raise Invalid(f"The request body has more than {MAX_OBJECTS} objects, or {MAX_VALUES} values.")
     try:
         if not body.isascii():
             body.decode()  # raw parts of the body are decoded later, where this error is not expected
@@ -86,6 +91,10 @@ def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[by
         raise Invalid(f"The request body is not valid JSON: {error}") from None
     except RecursionError:
         raise Invalid("The request body is nested too deeply.") from None
+
+
+def _has_too_many(body: bytes) -> bool:
+    return body.count(b"{") + body.count(b"[") > MAX_OBJECTS or body.count(b",") > MAX_VALUES
 
 
 def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:

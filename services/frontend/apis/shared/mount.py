@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from prometheus_client import CollectorRegistry
 
-from services.frontend.http.bodies import read_body, run_in_thread_if_large
+from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.errors import ErrorFormat
 from services.frontend.http.headers import header_flag
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
@@ -113,7 +113,7 @@ class Mount:
         async def create(request: web.Request) -> web.StreamResponse:
             async def read() -> Any:
                 body = await read_body(request, self.config.max_body_bytes)
-                ask = await run_in_thread_if_large(len(body), lambda: dialect.parse(body, request.headers))
+                ask = await run_in_thread_if(is_large(body), lambda: dialect.parse(body, request.headers))
                 return ask if prepare is None else await prepare(ask, request[REQUEST_CONTEXT])
 
             return await self.serve(request, dialect, read)
@@ -131,7 +131,7 @@ class Mount:
 
         async def count(request: web.Request) -> web.Response:
             body = await read_body(request, self.config.max_body_bytes)
-            ask = await run_in_thread_if_large(len(body), lambda: parse(body, request.headers))
+            ask = await run_in_thread_if(is_large(body), lambda: parse(body, request.headers))
             context = request[REQUEST_CONTEXT]
             if prepare is not None:
                 ask = await prepare(ask, context)

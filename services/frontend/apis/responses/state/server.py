@@ -31,7 +31,7 @@ from services.frontend.apis.responses.state.runner import Runner
 from services.frontend.apis.responses.state.socket import Connections
 from services.frontend.apis.responses.state.store import SHARING, MemoryStore, SharedStore, StoreLimits
 from services.frontend.apis.shared.mount import Mount, json_response
-from services.frontend.http.bodies import read_body, run_in_thread_if_large
+from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.interfaces import Ask, Collector, Renderer
@@ -228,7 +228,7 @@ class ResponsesServer:
     async def _decode(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._turns.config.max_body_bytes)
-            return await run_in_thread_if_large(len(data), lambda: self.dialect.decode(data, counting=counting))
+            return await run_in_thread_if(is_large(data), lambda: self.dialect.decode(data, counting=counting))
 
     @contextmanager
     def _counting_refusals(self, context: RequestContext) -> Iterator[None]:
@@ -243,7 +243,7 @@ class ResponsesServer:
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
         context = request[REQUEST_CONTEXT]
         accepted = await self._intake.accept(body, request.headers, context)
-        self._turns.report(accepted.ask, context)
+        await self._turns.report(accepted.ask, context)
         job = self.background.start(accepted, context)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)
