@@ -128,7 +128,6 @@ class Bus(Requester):
         self._on_reconnect = on_reconnect
         self._inbox_prefix = inbox_prefix
         self._client = NatsClient()
-        self._configured: dict[str, SplitResult] = {}
         self._reconnecting: asyncio.Task[None] | None = None
         self._blocked = False
         self._failures = RateLimit()
@@ -154,14 +153,14 @@ class Bus(Requester):
         """
         self._listen(self.inbox + "*", self._take_answer)
         try:
-            self._configured = parse_servers(self._config.nats_url)
+            servers = parse_servers(self._config.nats_url)
             async with asyncio.timeout(self._config.connect_timeout_s):
-                self._client = await self._find_server(self._configured)
+                self._client = await self._find_server(servers)
         except TimeoutError:
             raise Unavailable(f"no NATS server at {self._url}") from None
         except Exception as error:
             raise Unavailable(f"cannot connect to NATS at {self._url}: {reason(error)}") from error
-        self._reconnecting = asyncio.create_task(self._reconnect())
+        self._reconnecting = asyncio.create_task(self._reconnect(servers))
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
         """Sends one message in this tick. Returns False if nothing was sent, because the connection is down.
@@ -264,19 +263,6 @@ class Bus(Requester):
         self.received += 1
         return result
 
-    def leave_server(self) -> None:
-        """Ends the connection to a server that does not answer, if the cluster has another one. A single server is
-        waited for: what was published reaches it when it goes on."""
-        if self._client.is_connected and len(self._servers()) > 1:
-            self._log.warning("bus.server_left", url=self._url, hint="it does not answer, and the cluster has others")
-            self._client.abandon()
-
-    def _servers(self) -> dict[str, SplitResult]:
-        """The known servers, by address. A cluster's other servers have the scheme, user and certificate name of the
-        server that announced them."""
-        client = self._client
-        return {server.netloc: client.url for server in client.discovered_servers} | self._configured
-
     async def flush(self, timeout_s: float = STOP_S) -> None:
         """Waits until the server has everything that was published. Takes two round trips: not for the token path."""
         for _ in range(2):  # nats-py sends a ping before pending messages: only the second ping follows them
@@ -296,7 +282,7 @@ class Bus(Requester):
             self.answer(token, Unavailable("the connection to the bus was closed"))
         await within(timeout_s, self._client.close())
 
-    async def _reconnect(self) -> None:
+    async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
         while True:
             client = self._client
             await client.wait_closed()
@@ -307,9 +293,9 @@ class Bus(Requester):
                 return
             self._blocked = False
             self._log.warning("bus.disconnected", url=self._url, reason=reason(client.last_error))
-            servers = self._servers()
-            await within(0, client.close())
-            self._client = await self._find_server(servers)
+            # A cluster's other servers have the scheme, user and certificate name of the server that announced them.
+            cluster = {server.netloc: client.url for server in client.discovered_servers}
+            self._client = await self._find_server(cluster | servers)
             await self.flush()
             self._log.info("bus.reconnected", url=self._url)
             try:

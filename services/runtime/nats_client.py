@@ -19,8 +19,9 @@ with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
 
 ATTEMPT_S = 2
 """How long one server may take to accept a connection."""
-PING_INTERVAL_S, MAX_UNANSWERED = 10, 2
-"""After 30 s without an answer a connection counts as lost."""
+PING_INTERVAL_S, MAX_UNANSWERED, MAX_UNANSWERED_IN_CLUSTER = 2, 14, 2
+"""After 30 s without an answer a connection counts as lost. A single server is waited for that long, because what was
+published reaches it when it goes on; where others can take over, the limit is 6 s."""
 CHECK_S = 1.0
 """Interval for reading `is_closed`: nats-py reports most ends of a connection, but not that to a stopped server."""
 PERMISSION = "permissions violation"
@@ -53,7 +54,6 @@ class NatsClient(Client):
         self._on_refused = on_refused
         self._reported = asyncio.Event()
         """Set by an error, and by the end of the connection."""
-        self._abandoned = False
 
     async def open(self, address: str, config: BusConfig, *, name: str, inbox_prefix: str) -> None:
         """Connects to a server, within `ATTEMPT_S`. Raises as `Client.connect`, ConnectionResetError and ValueError."""
@@ -77,23 +77,20 @@ class NatsClient(Client):
                 **await self._login(config),
             )
             await cancellable(connecting)
+        if self.discovered_servers or "," in config.nats_url:
+            self.options["max_outstanding_pings"] = MAX_UNANSWERED_IN_CLUSTER
         self._check_tls()
         if not self.is_connected:  # nats-py ignores the end of the connection during the handshake
             raise ConnectionResetError("the server closed the connection")
 
     async def wait_closed(self) -> None:
         """Returns when the connection has ended."""
-        while not (self.is_closed or self._abandoned):
+        while not self.is_closed:
             self._reported.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_S):
                     await self._reported.wait()
         self._note_fault()
-
-    def abandon(self) -> None:
-        """Makes `wait_closed` return, though the server has not ended the connection."""
-        self._abandoned = True
-        self._reported.set()
 
     @property
     def ssl_context(self) -> ssl.SSLContext:

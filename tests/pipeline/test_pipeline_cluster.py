@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 COUNTS = {"worker": 1, "parser": 1, "preprocessor": 1}
 HANG_S = 35.0
 NOTICED_S = 20.0
-"""Limit for a new request: a process leaves a server that hangs after some 5 s. It once noticed that after 30 s."""
+"""Limit for a new request: a process leaves a server that hangs after 4 to 6 s. It once noticed that after 30 s."""
 
 
 class Node:

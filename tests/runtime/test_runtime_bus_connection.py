@@ -8,6 +8,7 @@ import pytest
 
 from schemas.errors import TimedOut, Unavailable
 from services.runtime import bus as bus_module
+from services.runtime import nats_client
 from tests.conftest import NatsServer, eventually, free_port
 from tests.runtime.bus_clients import LONG_S, Client, accept, answer_pings, connected, info, pretender, refused, serving
 
@@ -169,6 +170,7 @@ async def test_a_pause_of_the_server_delays_messages_and_nothing_else(own_nats: 
 
 async def test_a_server_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus_module, "PING_INTERVAL_S", 0.05)
+    monkeypatch.setattr(nats_client, "PING_INTERVAL_S", 0.05)
     visits: list[int] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -241,17 +243,18 @@ async def test_the_end_of_a_server_is_not_an_error_of_its_clients(nats_binary: s
     await client.bus.close()
 
 
-async def test_server_that_hangs_is_left_if_there_is_another(nats: NatsServer, own_nats: NatsServer) -> None:
-    async with connected(own_nats.url) as alone:
-        own_nats.pause()
-        alone.bus.leave_server()
-        assert alone.bus.connected, "a single server is waited for"
-        own_nats.resume()
-        await alone.works()
-    async with connected(own_nats.url, nats.url) as client:  # to either; only one goes on
-        own_nats.pause()
-        client.bus.leave_server()
-        await eventually(lambda: client.reconnects == 1, LONG_S)
-        await client.works()
-        assert not client.fatal
-    own_nats.resume()
+async def test_server_that_hangs_is_left_if_there_is_another(
+    nats_binary: str, own_nats: NatsServer, tmp_path: Path
+) -> None:
+    other = f"127.0.0.1:{free_port()}"
+    async with connected(own_nats.url) as alone, connected(own_nats.url, f"nats://{other}") as client:
+        with serving(nats_binary, tmp_path, "", int(other.rpartition(":")[2])):
+            own_nats.pause()
+            await eventually(lambda: client.reconnects == 1, LONG_S)
+            await client.works()
+            assert not client.fatal
+            assert alone.bus.connected, "a single server is waited for"
+            own_nats.resume()
+            await alone.works()
+            assert alone.reconnects == 0
+            await asyncio.wait_for(client.bus.close(), LONG_S)
