@@ -7,15 +7,14 @@ permutation test finds how likely such differences are by chance.
 
 import asyncio
 import os
-import shlex
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +27,7 @@ from rich.table import Table
 from schemas import subjects
 from schemas.conversation import Call
 from services.cli.common import CommandError, UsageError, read_text
-from services.cli.instances import Instance, bus_defaults, running_instances
+from services.cli.instances import bus_defaults, running_instances
 from services.cli.observer import observing
 from services.cli.registry import Command
 from services.cli.signals import run
@@ -49,8 +48,7 @@ class Flags:
     """The flags of `turnwire behaviour`."""
 
     a: str
-    """One side: the URL of a running server, `URL,NATS_URL` with its bus, or `up` and flags, for a `turnwire up` of its
-    own."""
+    """One side: the URL of a `turnwire up` on this machine, or `URL,NATS_URL` with the server's bus."""
     b: str
     """The other side."""
     directory: Path | None = None
@@ -75,7 +73,8 @@ def behaviour(sources: Sources, tasks: Path, /, *agent: str, flags: Annotated[Fl
     if not listed or not agent:
         raise UsageError("there is no task" if agent else "name the agent's command after --")
     config = sources.load(BusConfig, bus_defaults(sources.env)).config
-    counts = run(_run_all(listed, agent, flags, config, list(running_instances(sources.env))))
+    buses = {url: one.nats_url for one in running_instances(sources.env) for url in one.urls}
+    counts = run(_run_all(listed, agent, flags, config, buses))
     Console().print(comparison(counts, flags.repeats))
     return 0
 
@@ -150,15 +149,17 @@ class Side:
 
 
 async def _run_all(
-    tasks: Sequence[str], agent: Sequence[str], flags: Flags, config: BusConfig, instances: Sequence[Instance]
+    tasks: Sequence[str], agent: Sequence[str], flags: Flags, config: BusConfig, buses: Mapping[str, str]
 ) -> Mapping[str, Sequence[Counter[str]]]:
+    """Runs all tasks. `buses`: the URLs of the NATS servers of known servers. Raises CommandError, OSError."""
     counts = {name: [Counter[str]() for _ in tasks] for name in "ab"}
     async with AsyncExitStack() as opened:
         sides = []
         for name, server in (("a", flags.a), ("b", flags.b)):
-            url, nats_url = await opened.enter_async_context(_serving(server, config.nats_url, instances))
+            url, _, nats_url = (part.rstrip("/") for part in server.partition(","))
             sides.append(side := Side(name, url))
-            bus = await opened.enter_async_context(observing(replace(config, nats_url=nats_url), "behaviour"))
+            own = replace(config, nats_url=nats_url or buses.get(url, config.nats_url))
+            bus = await opened.enter_async_context(observing(own, "behaviour"))
             await bus.subscribe(subjects.ALL, side.take)
             await bus.flush()
         for number in range(flags.repeats * len(tasks)):
@@ -170,28 +171,3 @@ async def _run_all(
                 if not any(task.total() for task in counts[side.name]):
                     raise CommandError(f"the agent made no turn at {side.name}: does it use {side.url}?")
     return counts
-
-
-@asynccontextmanager
-async def _serving(server: str, nats_url: str, instances: Sequence[Instance]) -> AsyncIterator[tuple[str, str]]:
-    """Yields the URLs of a side's server and bus. Raises CommandError, OSError."""
-    if server.partition(" ")[0] != "up":
-        url, _, own = (part.rstrip("/") for part in server.partition(","))
-        yield url, own or next((one.nats_url for one in instances if url in one.urls), nats_url)
-        return
-    with tempfile.TemporaryDirectory(prefix="turnwire-") as folder:
-        ready = Path(folder, "ready.json")
-        command = [sys.executable, "-m", "services.cli.main", *shlex.split(server), "--port=0", f"--ready-file={ready}"]
-        environment = {"TURNWIRE_LOG_LEVEL": "warning", **os.environ}
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL, env=environment)
-        try:
-            while not ready.exists():  # noqa: ASYNC240 - a stat of a local file
-                if process.returncode is not None:
-                    raise CommandError(f"`turnwire {server}` ended with status {process.returncode}")
-                await asyncio.sleep(POLL_S)
-            instance = msgspec.json.decode(ready.read_bytes(), type=Instance)  # noqa: ASYNC240
-            yield instance.url, instance.nats_url
-        finally:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            await process.wait()
