@@ -52,7 +52,7 @@ class Flags:
     b: str
     """The other side."""
     directory: Path | None = None
-    """Folder of which each run gets a copy to work in; default: an empty one."""
+    """Folder to copy for each run, which works in the copy; default: an empty one."""
     repeats: Count = 1
     """Runs of each task on each side."""
     timeout_s: Positive = 600.0

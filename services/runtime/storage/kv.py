@@ -1,7 +1,7 @@
 """Stores values that all processes share in buckets of JetStream, in its key-value form (NATS ADR-8).
 
 Each value is encrypted with a key derived from its own name, and stored under a hash of that name: NATS lets a user
-that may read one key read them all by wildcard or by number, and then it gets only what it cannot decrypt.
+that may read one key read them all by wildcard or by number, but it cannot decrypt the values of keys that it lacks.
 
 A bucket is a cache: values expire, and a full bucket drops the oldest. A missing value costs speed or a "not found",
 never correctness. The stream of nats-py's `create_key_value` would refuse new values when it is full. `create_bucket`
@@ -76,7 +76,7 @@ class Bucket:
     """One bucket. Its operations raise Unavailable or TimedOut if the server does not answer, EngineFailed if it
     refuses.
 
-    Only who knows a key can read its values: a key must be as hard to guess as a password. A stored value that another
+    Reading a value takes its key, so a key must be as hard to guess as a password. A stored value that another
     key, another release or a forger made counts as missing.
 
     A bucket that this process never found, or not for `LOST_S`, acts as an empty one that keeps nothing. This is logged
