@@ -21,7 +21,7 @@ def parse_servers(urls: str) -> dict[str, SplitResult]:
             parts = urlsplit(url if "://" in url else f"nats://{url}")
             has_host = bool(parts.hostname) and parts.port != 0  # `port` raises ValueError if it is not a number
         except ValueError:  # its text may quote a password
-            raise ValueError("not a NATS server's URL; in a password, `@ / : , ? #` and blanks must be %-encoded") from None
+            raise ValueError("not a NATS URL; `@ / : , ? #` and blanks in passwords must be %-encoded") from None
         if parts.scheme not in ("nats", "tls"):
             raise ValueError("a NATS server's URL begins with nats:// or tls://")
         if not has_host:
