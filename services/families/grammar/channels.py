@@ -79,9 +79,12 @@ class Channels:
         while kind is not None:
             edge = yield from self._message(turn, kind)
             if edge is _Edge.END:
+                scanner.record()
                 found = yield from scanner.seek(self._between)
+                turn.blocks.passed(scanner.recorded())
                 if found is None:
                     break
+                turn.blocks.follow()
                 if found.meaning is _Edge.START:
                     scanner.position = found.match.end()
             elif edge is None:
@@ -170,7 +173,9 @@ class Section:
         """Reads the calls."""
         name = turn.tools.named(opener.name or "", self.rename)
         while True:
+            turn.scanner.record()
             found = yield from turn.scanner.seek(self._markers)
+            turn.blocks.passed(turn.scanner.recorded())
             if found is None or found.meaning is None:
                 if name in turn.tools:
                     turn.open_call(name)

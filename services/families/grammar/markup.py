@@ -101,6 +101,7 @@ class Markup:
             if hit is None:
                 return
             meaning, text = hit.meaning, hit.match[0]
+            turn.blocks.passed(text)
             if isinstance(meaning, Call):
                 passed = yield from meaning.read(turn, hit.match)
                 if passed is not None:
