@@ -116,7 +116,7 @@ def key_value_tags(
         closes=(f"</{value}{suffix}>",),
         ends=(closer,),
         beyond=(opener, *tails[1:]),
-        openers=tuple(o + "{ws}" + name for o in openers),
+        openers=tuple(o + "{ws}" + named for o in openers for named in dict.fromkeys((name, "{name}"))),
     )
     as_json = JsonCalls(form=Form.OBJECT, closes=(closer,))
     return Markup(

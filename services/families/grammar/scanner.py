@@ -179,7 +179,7 @@ class BlockWriter:
         self._lost = False
         """A call had a wrong end, so those after it may be text of its value."""
         self._passed: list[str] = []
-        """Text behind a call that no block has."""
+        """Pieces of text after a call that no block has."""
         self._ready: list[BlockEvent] = []
         """The events before those that are held back."""
 
@@ -214,9 +214,9 @@ class BlockWriter:
         return self._torn is not None
 
     def end_call(self, complete: bool, torn: Trigger, *, whole: bool) -> None:
-        """Ends the open call, and holds back its end: until a call or reasoning follows directly, else to the end of the
-        turn, with all that follows. The calls that are held back do not complete if `torn` finds a piece of a call in
-        text among them. `whole`: the call's own closers ended it; else it waits to the end of the turn."""
+        """Ends the open call, and holds back its end: until a call or reasoning follows directly, else to the end of
+        the turn, with all that follows. The calls that are held back do not complete if `torn` finds a piece of a call
+        in text among them. `whole`: the call's own closers ended it; else it waits to the end of the turn."""
         if self._torn is None:
             self._flush()
             self._ready, self._events, self._torn, self._whole = self._events, [], torn, True

@@ -39,8 +39,8 @@ class Parameters:
     """The grammar of a call with one tag per argument, after its opening tag.
 
     `opens` are the parameters' opening tags (holes: `key`, and `bool` or `word` for a stated type), `closes` their
-    closing tags; `ends` close the call, `beyond` are heads of markers after it; `openers` are the opening tags of calls,
-    which a value may show. `frame`: the template puts a line break on each side of a value.
+    closing tags; `ends` close the call, `beyond` are heads of markers after it; `openers` open a call, which a value
+    may show. `frame`: the template puts a line break on each side of a value.
     """
 
     opens: tuple[str, ...]
@@ -122,6 +122,7 @@ class Parameters:
                 *((Shape(c + "{ws}" + then), Tag.CLOSE) for c in self.closes for then in (*opens, *self.ends, *after)),
                 *((Shape(c + "{ws}" + opener, then=heads), Tag.NEXT) for c in self.closes for opener in self.openers),
                 *((Shape(c, then=(END,)), Tag.CLOSE) for c in self.closes),
+                *((Shape(c), Tag.CLOSED) for c in self.closes),
                 *((Shape(opener, then=heads), Tag.CALL) for opener in self.openers),
                 *((Shape(opener), Tag.OPEN) for opener in self.opens),
                 # A suffix of a marker's name may be the `s` of its plural.
@@ -155,8 +156,6 @@ class Parameters:
 
 
 class _Arguments:
-    __slots__ = ("_broken", "_cut", "_doubts", "_end", "grammar", "name", "parameters", "seen", "turn", "whole")
-
     def __init__(self, grammar: Parameters, turn: TurnState, name: str) -> None:
         self.grammar, self.turn, self.name = grammar, turn, name
         self.parameters: Mapping[str, Any] = turn.tools.parameters(name)
@@ -167,6 +166,10 @@ class _Arguments:
         """Parameters that have a tag in the text of a value."""
         self._end = "{}"
         self._cut = self._broken = False
+        self._opened = 0
+        """Opening tags that are text in a value, and have no closing tag there."""
+        self._ambiguous = False
+        """A value has the closing tag to one of them, so that it may be a piece of the value before."""
 
     def read(self, opener: CallOpener) -> Reader[bool]:
         """Reads to the end of the call; returns whether it is complete. It is not if a parameter stands twice, or if
@@ -182,7 +185,7 @@ class _Arguments:
             return False
         if found is None and not ((self.seen or self.grammar.stop_closes) and self._settled):
             return False
-        if self._broken or not self._doubts <= self.seen:
+        if self._broken or self._ambiguous or not self._doubts <= self.seen:
             return False
         self.turn.blocks.write(self._end)
         return True
@@ -274,7 +277,26 @@ class _Arguments:
     def _value(self, tag: Match[str], sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
         """Writes the value after `tag`, and passes the tag that ends it; None at the end of the input."""
         grammar, scanner = self.grammar, self.turn.scanner
-        ends = partial(self._ends, Shown(), sink, tag[0].endswith(_CDATA[0]))
+        shown, opened, cdata = Shown(), self._opened, tag[0].endswith(_CDATA[0])
+
+        def ends(found: MarkerMatch[Tag], framed: bool) -> bool:
+            if shown.takes(found.meaning):
+                return False
+            match found.meaning:
+                case Tag.LAST:
+                    return True
+                case Tag.CLOSE:
+                    return found.match[0].startswith(_CDATA[1]) == cdata
+                case Tag.NEXT:
+                    return not self._broken and self._doubts <= self.seen
+                case Tag.CLOSED if self._opened > opened:
+                    self._opened -= 1
+                case Tag.CLOSED if opened:
+                    self._ambiguous = True
+                case Tag.OPEN:
+                    return self._names(found.match["key"], sink, framed)
+            return False
+
         trigger = None if self._broken else grammar.trigger
         found = yield from copy_text(scanner, grammar.inside, ends, sink, trigger, frame=grammar.frame)
         if found is None:
@@ -289,17 +311,11 @@ class _Arguments:
             yield from scanner.match(*grammar.closers)
         return found
 
-    def _ends(self, shown: Shown, sink: Sink, cdata: bool, found: MarkerMatch[Tag], framed: bool) -> bool:
-        """Whether a tag ends the value: an opening tag does so only for a parameter of the tool that is missing."""
-        if shown.takes(found.meaning):
-            return False
-        if found.meaning is Tag.NEXT and (self._broken or not self._doubts <= self.seen):
-            return False
-        if found.meaning is not Tag.OPEN:
-            return found.meaning is Tag.LAST or (
-                found.meaning in (Tag.CLOSE, Tag.NEXT) and found.match[0].startswith(_CDATA[1]) == cdata
-            )
-        key = self.grammar.unescape(found.match["key"]).strip()
+    def _names(self, tag_key: str, sink: Sink, framed: bool) -> bool:
+        """Whether a tag that opens a parameter ends a value: the parameter is missing, and the value is one without
+        that tag. Otherwise the tag is text."""
+        self._opened += 1
+        key = self.grammar.unescape(tag_key).strip()
         if key in self.seen | self._doubts or (self.parameters and key not in self.parameters):
             return False
         if isinstance(sink, HeldSink) and sink.whole:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from re import compile
 from typing import Any, Final
 
 from services.families.grammar.scanner import Reader, quoted
@@ -11,6 +12,8 @@ from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.values import PYTHON, drop
 
 _CALL: Final = Shape("{name}{ws}(")
+_TORN: Final = compile(r"\)\s*\]\s*\Z").search
+"""Finds the end of a list in text after it, which was in a string: some templates write strings without escapes."""
 _KEY: Final = Shape("{bare}{ws}=")
 
 
@@ -107,7 +110,10 @@ class _Calls:
         if before == "{":
             turn.open_call(name)
         write("{}" if before == "{" else "}")
-        turn.blocks.close(not twice)
+        if self._grammar.closes:
+            turn.blocks.end_call(not twice, _TORN, whole=True)
+        else:
+            turn.blocks.close(not twice)
         return True
 
     def _failed(self) -> Reader[str | None]:
