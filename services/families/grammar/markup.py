@@ -102,7 +102,6 @@ class Markup:
             if hit is None:
                 return
             meaning, text = hit.meaning, hit.match[0]
-            turn.blocks.passed(text)
             if isinstance(meaning, Call):
                 passed = yield from meaning.read(turn, hit.match)
                 if passed is not None:
@@ -116,9 +115,12 @@ class Markup:
             elif meaning is Mark.ORPHAN:
                 if turn.started:
                     turn.hold(text)
+                else:
+                    turn.blocks.passed(text)
                 continue
             else:
                 turn.end_prose()
+                turn.blocks.passed(text)
             place = self._after(place, meaning)
 
     def _after(self, place: "_Place", meaning: Meaning) -> "_Place":

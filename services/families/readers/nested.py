@@ -68,8 +68,9 @@ class Nested:
 
     @cached_property
     def torn(self) -> Trigger:
-        """Finds a tag in text after a call."""
-        return compile(escape(self.token) + "</(?!tool_call>|invoke>)").search
+        """Finds the end of a call at the end of text."""
+        tag = escape(self.token) + "</"
+        return compile(rf"{tag}[^<>]*>\s*{tag}invoke>(?:\s|{tag}tool_call>)*\Z").search
 
     @cached_property
     def trigger(self) -> Trigger:
