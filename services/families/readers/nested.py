@@ -143,7 +143,7 @@ class _Invocation:
         def ends(found: MarkerMatch[Tag], _: bool) -> bool:
             own = found.match.groupdict().get("key", "")
             return not shown.takes(found.meaning, own) and (
-                found.meaning is Tag.LAST or (found.meaning is Tag.CLOSE and own == key)
+                (found.meaning is Tag.LAST and not shown.seen) or (found.meaning is Tag.CLOSE and own == key)
             )
 
         found = yield from copy_text(scanner, self._grammar.inside, ends, sink, trigger)

@@ -284,7 +284,7 @@ class _Arguments:
                 return False
             match found.meaning:
                 case Tag.LAST:
-                    return True
+                    return not shown.seen
                 case Tag.CLOSE:
                     return found.match[0].startswith(_CDATA[1]) == cdata
                 case Tag.NEXT:
