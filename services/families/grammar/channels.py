@@ -84,7 +84,6 @@ class Channels:
                 turn.blocks.passed(scanner.recorded())
                 if found is None:
                     break
-                turn.blocks.follow()
                 if found.meaning is _Edge.START:
                     scanner.position = found.match.end()
             elif edge is None:

@@ -138,8 +138,8 @@ class Scanner:
 class BlockWriter:
     """Writes the blocks of one turn, in order. Text that is written between two `drain`s becomes one delta.
 
-    What ended a call may have been text of one of its values. So a call's end can be held back, with the text after it:
-    `end_call`.
+    Where a closer is missing, what ended a call may have been text of one of its values. Then the call's end is held
+    back: `end_call`.
     """
 
     __slots__ = (
@@ -149,9 +149,7 @@ class BlockWriter:
         "_parts",
         "_ready",
         "_torn",
-        "_whole",
         "behind",
-        "calls",
         "index",
         "kind",
         "length",
@@ -160,8 +158,6 @@ class BlockWriter:
 
     def __init__(self) -> None:
         self.index = -1
-        self.calls = 0
-        """Calls that have ended, those that are held back included."""
         self.kind: BlockKind | None = None
         """The kind of the open block."""
         self.length = 0
@@ -174,8 +170,6 @@ class BlockWriter:
         """Adds text to the open block."""
         self._torn: Trigger | None = None
         """Finds the end of a call at the end of text; set while events are held back, which then are `_events`."""
-        self._whole = True
-        """They are held back to the next block, else to the end of the turn."""
         self._lost = False
         """A call had a wrong end, so those after it may be text of its value."""
         self._after: list[str] = []
@@ -190,8 +184,6 @@ class BlockWriter:
         self.close()
         if kind == "tool_use":
             self._look()
-        self._whole = self._whole and kind != "text"
-        self.follow()
         self.index += 1
         if behind is not None:
             self.behind[self.index] = behind
@@ -203,9 +195,7 @@ class BlockWriter:
         """Ends the open block, if there is one."""
         if self.kind is not None:
             self._flush()
-            if self.kind == "tool_use":
-                self.calls += 1
-                complete = complete and not self._lost
+            complete = complete and not (self._lost and self.kind == "tool_use")
             self._events.append(BlockStop(self.index, complete, self.length))
             self.kind = None
 
@@ -215,13 +205,11 @@ class BlockWriter:
         return self._torn is not None
 
     def end_call(self, complete: bool, torn: Trigger, *, whole: bool) -> None:
-        """Ends the open call, and holds back its end: until a call or reasoning follows directly, else to the end of
-        the turn, with all that follows. The calls that are held back do not complete if `torn` finds the end of a call
-        at the end of text after one. `whole`: the call's own closers ended it; else it waits to the end of the turn."""
-        if self._torn is None:
+        """Ends the open call. If it is not `whole` (its own closer is missing, or that of one of its values), its end is held back to the end of the turn, with all that follows. The calls that are held back do not
+        complete if `torn` finds the end of a call at the end of text after one."""
+        if self._torn is None and not whole:
             self._flush()
-            self._ready, self._events, self._torn, self._whole = self._events, [], torn, True
-        self._whole = self._whole and whole
+            self._ready, self._events, self._torn = self._events, [], torn
         self.close(complete)
 
     def passed(self, text: str) -> None:
@@ -229,11 +217,6 @@ class BlockWriter:
         if self._torn is not None:
             self._flush()
             self._after.append(text)
-
-    def follow(self) -> None:
-        """Notes that something follows which the grammar has after a call."""
-        if self._whole:
-            self.settle()
 
     def settle(self, *, stopped: bool = False) -> None:
         """Decides about the calls that are held back. `stopped`: the model ended the turn, so a call without an end has

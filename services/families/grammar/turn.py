@@ -233,11 +233,6 @@ class TurnParser:
         """Whether the open block, or else the next one, is reasoning."""
         return self._turn.reasoning and self._blocks.kind != "tool_use"
 
-    @property
-    def calls(self) -> int:
-        """The number of calls that have ended. Their ends may be held back."""
-        return self._blocks.calls
-
     def feed(self, text: str) -> list[BlockEvent]:
         """Adds the next piece of the generation; returns the events that are now certain."""
         scanner = self.scanner

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from re import compile, escape
 from typing import Any, Final
 
-from services.families.grammar.scanner import Reader, Trigger, quoted
+from services.families.grammar.scanner import Reader, quoted
 from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.values import PYTHON, drop
@@ -26,12 +25,6 @@ class Pythonic:
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the calls."""
         return (yield from _Calls(self, turn, opener).read())
-
-    @cached_property
-    def torn(self) -> Trigger:
-        """Finds the end of a list at the end of text: some templates write strings without escapes."""
-        closes = "|".join(map(escape, self.closes))
-        return compile(rf"\)\s*\]?\s*(?:{closes})(?:\s|<[^<>]*>)*\Z").search
 
     @cached_property
     def ends(self) -> Markers[None]:
@@ -114,10 +107,7 @@ class _Calls:
         if before == "{":
             turn.open_call(name)
         write("{}" if before == "{" else "}")
-        if self._grammar.closes:
-            turn.blocks.end_call(not twice, self._grammar.torn, whole=True)
-        else:
-            turn.blocks.close(not twice)
+        turn.blocks.close(not twice)
         return True
 
     def _failed(self) -> Reader[str | None]:
