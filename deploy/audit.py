@@ -25,7 +25,9 @@ USERS = (*STAGES, "setup", "tap")
 BUCKETS = ("KV_tw_ledger", "KV_tw_responses")
 PROBE = "tw_audit"
 """Part of every invented name."""
-WAIT_S = 2.0
+ANSWER_S = 30
+SILENCE_S = 0.5
+"""How long an answer may take that must not come."""
 
 PUBLISHERS: Mapping[str, tuple[str, ...]] = {
     f"tw.v2.turn.{PROBE}.{PROBE}": ("frontend",),
@@ -94,7 +96,7 @@ def forbidden_to_publish() -> list[str]:
         found += [f"$JS.API.CONSUMER.{call}.{stream}.{PROBE}" for call in _CONSUMER_CALLS]
         found += [f"$JS.API.CONSUMER.CREATE.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.{PROBE}.tw.v2.turn.a.b"]
         found += [f"$JS.API.CONSUMER.DURABLE.CREATE.{stream}.{PROBE}", f"$JS.ACK.{stream}.{PROBE}.1.1.1.1.1"]
-        found += [f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.tw.v2.turn.a.b"]
+        found += [f"$JS.API.DIRECT.GET.{stream}{end}" for end in ("", ".>", ".*", ".$KV.>", ".tw.v2.turn.a.b")]
         found += [f"$JS.FC.{stream}.{PROBE}"]
     found += ["$SYS.REQ.USER.INFO", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.TURNWIRE.CONNZ", "$SRV.PING"]
     found += [f"$KV.tw_ledger.{PROBE}", f"$KV.tw_responses.{PROBE}.{PROBE}", f"$KV.{PROBE}.{PROBE}", f"_R_.{PROBE}"]
@@ -169,6 +171,7 @@ class Audit:
             inbox_prefix=f"_INBOX_{name}",
             error_cb=refuse,
             allow_reconnect=False,
+            connect_timeout=ANSWER_S,
             tls=self._tls,
         )
         try:
@@ -197,7 +200,7 @@ class Audit:
         target, own = f"$JS.API.STREAM.DELETE.{PROBE}", f"tw.v2.beat.{user.name}.{PROBE}"
         subscription = await user.client.subscribe(own)
         await user.client.publish(own, b"{}", reply=target)
-        await subscription.next_msg(WAIT_S)
+        await subscription.next_msg(ANSWER_S)
         await user.refused()
         return await user.not_refused([target], [])
 
@@ -221,15 +224,15 @@ class Audit:
         async with self.user("tap") as tap, self.user("frontend") as frontend:
             await tap.client.subscribe(f"tw.v2.{PROBE}.>", cb=receive)
             await tap.client.flush()
-            await frontend.client.request(subject, json.dumps(evil).encode(), timeout=WAIT_S)
+            await frontend.client.request(subject, json.dumps(evil).encode(), timeout=ANSWER_S)
             read = f"$JS.API.DIRECT.GET.KV_tw_responses.{subject}"
             await frontend.client.publish(read, b"", reply=f"$JS.API.STREAM.CREATE.{PROBE}")
             await frontend.client.flush()
-            await asyncio.sleep(WAIT_S / 4)
+            await asyncio.sleep(SILENCE_S)
             await frontend.client.publish(f"tw.v2.beat.frontend.{PROBE}", b"{}")
             await frontend.client.publish(subject, b"")
             await frontend.client.flush()
-            await asyncio.sleep(WAIT_S / 4)
+            await asyncio.sleep(SILENCE_S)
         if received:
             return [f"frontend may create streams by an answer of JetStream; delete the stream {PROBE}"]
         return []

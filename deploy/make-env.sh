@@ -4,6 +4,7 @@
 # With an NVIDIA GPU: the worker with ENGINE (trtllm or vllm; default trtllm), and MODEL, or a model that fits into the
 # smallest GPU. Without one: the worker on the CPU, and MODEL or the demo. Other lines of .env stay.
 set -eu
+umask 077 # .env may have passwords
 
 memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | sort -n | head -n 1) || true
 model=${1:-}

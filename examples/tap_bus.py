@@ -1,6 +1,7 @@
 """Prints each completed call and each finished turn of a running server: python examples/tap_bus.py NATS_URL [TURNS]
 
-`turnwire tap` prints the address of the bus. Every message is JSON: see schemas/ and docs/bus.md.
+`turnwire tap` prints the address of the bus. Event frames are JSON, as are all messages but one: a request to a worker
+has the prompt's token ids after a zero byte (`frames.decode_generate` reads it). See schemas/ and docs/bus.md.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""An agent loop over Messages: each tool runs the moment its call is complete: python examples/tool_calls.py [URL]"""
+"""An agent loop over Messages: each tool runs the moment its call is complete.
+
+python examples/tool_calls.py [URL [TASK]]
+"""
 
 import subprocess
 import sys
@@ -24,7 +27,8 @@ def run(command: str) -> str:
 
 client = Anthropic(base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000", api_key="any")
 model = next(iter(client.models.list())).id
-messages: list[MessageParam] = [{"role": "user", "content": "Run `pwd` with your shell tool."}]
+task = sys.argv[2] if len(sys.argv) > 2 else "Run `pwd` with your shell tool."
+messages: list[MessageParam] = [{"role": "user", "content": task}]
 for _ in range(8):
     results: list[ToolResultBlockParam] = []
     with client.messages.stream(model=model, max_tokens=1024, messages=messages, tools=[SHELL]) as stream:

@@ -246,3 +246,5 @@ class Conversation(Struct, frozen=True, omit_defaults=True):
     """If set, there are no messages, no template and no parsing."""
     prefill: bool = True
     """The answer continues a last assistant message that ends in text. False: a new message follows it."""
+    summary: bool = False
+    """The answer is a summary for programs: nothing is added to it for a user. The frontend does not send this."""

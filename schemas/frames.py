@@ -1,8 +1,8 @@
 """The messages of a turn: requests on their way in, frames of tokens and events on their way out.
 
-Every message is JSON, so that `nats sub 'tw.v2.>'` shows a turn as it flows. Large arrays of token ids are
-little-endian u32 bytes (base64 in JSON): 200,000 ids decode in 24 µs instead of 5 ms. A worker's request, which has a
-whole prompt, carries these bytes after its JSON (`encode_generate`).
+Messages are JSON, so that `nats sub 'tw.v2.>'` shows a turn as it flows. Large arrays of token ids are little-endian
+u32 bytes (base64 in JSON): 200,000 ids decode in 24 µs instead of 5 ms. One message is JSON only in part: a request to
+a worker, which has a whole prompt, carries these bytes after its JSON and a zero byte (`encode_generate`).
 """
 
 import sys

@@ -23,6 +23,8 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     """The text with which the client started the turn, without white space."""
     parent: bytes = b""
     """`mac` of the last turn with its original tokens in the prompt."""
+    parent_tokens: int = 0
+    """The number of the parent's tokens in the prompt; 0: all."""
     parent_end: int = 0
     """End of the text that `parent` stands for."""
     previous: bytes = b""
@@ -32,7 +34,7 @@ class LedgerContext(Struct, frozen=True, omit_defaults=True):
     session: bytes = b""
     """Digest of the client's session id; empty: the client sent none."""
     joint: str = ""
-    """Text between `parent`'s tokens and the text after them: the closing that a cut-off turn lacks."""
+    """Text between `parent`'s tokens and the text after them: the part of a token in which a turn was cut off."""
 
 
 class LedgerEntry(Struct, frozen=True, omit_defaults=True):
@@ -52,6 +54,9 @@ class LedgerEntry(Struct, frozen=True, omit_defaults=True):
     """As in the turn's `ParseContext`, like `prefix` and `calls_as_text`."""
     prefix: str = ""
     calls_as_text: bool = False
+    beginning: bool = False
+    """The turn went on after these tokens, or was broken off: a client may send the beginning of a turn back. Only ids
+    and seals choose this entry."""
     marks: list[bytes] = []
     """Digests of the ids and seals that only this turn's client received (`services/ledger/evidence.py`)."""
     thoughts: list[bytes] = []

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,11 +32,13 @@ pytest_plugins = ["tests.model_fixtures"]
 LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""
 
-# No example has a deadline: on a loaded machine any one may take a second. A change meets the same examples in each
-# run, so that what fails is the change; the nightly run explores others.
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=20, derandomize=True)
-hypothesis.settings.register_profile("thorough", deadline=None, max_examples=400, derandomize=True)
-hypothesis.settings.register_profile("explore", deadline=None, max_examples=400)
+SLOW_MACHINE = (hypothesis.HealthCheck.too_slow,)
+"""What a property may not be judged by: on a loaded machine any example may take seconds, to make and to run."""
+# A change meets the same examples in each run, so that what fails is the change; the nightly run explores others.
+_any_machine = hypothesis.settings(deadline=None, suppress_health_check=SLOW_MACHINE)
+hypothesis.settings.register_profile("quick", _any_machine, max_examples=20, derandomize=True)
+hypothesis.settings.register_profile("thorough", _any_machine, max_examples=400, derandomize=True)
+hypothesis.settings.register_profile("explore", _any_machine, max_examples=400)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 QUICK = os.environ.get("HYPOTHESIS_PROFILE", "quick") == "quick"
 
@@ -127,6 +130,10 @@ class NatsServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def lose_storage(self) -> None:
+        """Deletes the buckets of a server that does not run."""
+        shutil.rmtree(f"{self._directory}/js-{self.port}")
 
     def terminate(self) -> None:
         """Asks it to end, and waits until it has."""

@@ -110,14 +110,14 @@ class Crowd:
         model.think = lambda: f"w9{owner:03d}{turn:02d}{next(thoughts):02d}x so."
         output = model.answer(prompt)
         member.before.append(Before(prompt, output))
-        if output.entry is not None:
-            self.ledger.add(output.entry)
+        for entry in output.entries:
+            self.ledger.add(entry)
         kinds = {block.kind for block in output.blocks}
         returned = "reasoning" in kinds and member.client in _PROVE_REASONING
         sealed = returned and not member.client.endswith("chat")
         own_thought = returned and owner > 0
         ids = "tool_use" in kinds or (member.client in ("codex", "responses-ids") and bool(kinds))
-        evidence = output.entry is not None and (ids or sealed or own_thought)
+        evidence = bool(output.entries) and (ids or sealed or own_thought)
         shown = member.session is not None or not alike or evidence
         member.proven.append(shown or member.proven[-1:] == [True])
         go_on(member.dialogue, output, model)

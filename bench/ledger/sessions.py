@@ -16,7 +16,7 @@ from schemas.ledger import LedgerEntry
 from services.families.writing import as_json
 from services.ledger.recall import Ledger
 from services.ledger.signer import EntrySigner
-from services.parser.ledger_entry import entry_of
+from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
@@ -60,7 +60,8 @@ class Output:
     ids: list[int]
     text: str
     blocks: list[Block]
-    entry: LedgerEntry | None
+    entries: list[LedgerEntry]
+    """The turn's own entry, then those of its beginnings; empty: it has none."""
 
     @property
     def words(self) -> list[str]:
@@ -98,13 +99,19 @@ class Model:
 
     def answer(self, prompt: Prompt, *, reason: FinishReason = FinishReason.STOP, keep: float = 1.0) -> Output:
         """Writes one turn. `keep`: the share of its tokens after which it is cut off, with another reason than STOP."""
-        raw = self._text(prompt)
-        ids = self._tokens(raw)
-        ids = ids[: max(int(len(ids) * keep), 1)]
+        ids = self.write(prompt)
+        return self.read(prompt, ids[: max(int(len(ids) * keep), 1)], reason)
+
+    def write(self, prompt: Prompt) -> list[int]:
+        """Returns the tokens of a turn."""
+        return self._tokens(self._text(prompt))
+
+    def read(self, prompt: Prompt, ids: list[int], reason: FinishReason) -> Output:
+        """Parses a turn that ends after these tokens."""
         parse = self._parsed(prompt, ids, reason)
         hidden = self.ledger.model.vocabulary.hidden(self.setup.family.markers)
-        entry = entry_of(parse, self.ledger.model.vocabulary.open(hidden))
-        signed = None if entry is None else self._signer.sign(entry)
+        entries = entries_of(parse, self.ledger.model.vocabulary.open(hidden))
+        signed = [self._signer.sign(entry) for entry in entries]
         return Output(list(parse.ids), self.ledger.reader.text_of(parse.ids), _blocks(parse), signed)
 
     def say(self) -> str:

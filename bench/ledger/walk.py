@@ -43,7 +43,7 @@ class Before:
     def whole_in(self, text: str, ends: Sequence[str]) -> bool:
         """Returns whether the turn is also one message there. Templates without a form for it get several messages,
         with a token of `ends` between them."""
-        if not self.kept_in(text) or self.output.entry is None:
+        if not self.kept_in(text) or not self.output.entries:
             return False
         behind = text[len(self.head) :]
         places = [found.end() for found in WORD.finditer(behind)][: len(self.output.words)]
@@ -106,8 +106,9 @@ class Walk:
                 yield Step(prompts[0], prompts[1:], list(before), plain, self.ledger.model.ends)
             output = self._answer(model, prompts[0])
             before.append(Before(prompts[0], output))
-            if output.entry is not None and not (self.lossy and self.choose.below(3) == 0):
-                self.ledger.add(output.entry)
+            if not (self.lossy and self.choose.below(3) == 0):
+                for entry in output.entries:
+                    self.ledger.add(entry)
             go_on(dialogue, output, model)
 
     def _answer(self, model: Model, prompt: Prompt) -> Output:

@@ -53,6 +53,12 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     partial.replace(path)
 
 
+def make_private(path: Path) -> None:
+    """Takes the rights of other users from a file that has a secret. Raises OSError."""
+    if (mode := path.stat().st_mode) & 0o077:
+        path.chmod(mode & 0o700)
+
+
 def reachable_host(host: str) -> str:
     """Returns the host to use in URLs of a listener on `host`, for clients on this machine."""
     host = _LOOPBACK.get(host, host)

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from services.cli.common import replace_file
+
 DEFAULT_URL = "http://127.0.0.1:8000"
 """The default address of a frontend."""
 CONNECT_S = 5.0
@@ -41,6 +43,7 @@ def announce(instance: Instance, env: Mapping[str, str]) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             new = path.with_suffix(".new")
             file = stack.enter_context(open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"))
+            os.fchmod(file.fileno(), 0o600)  # an earlier run may have left it
             file.write(msgspec.json.encode(instance) + b"\n")
             file.flush()
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -49,13 +52,24 @@ def announce(instance: Instance, env: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
-def newest_instance(env: Mapping[str, str]) -> Instance | None:
-    """Returns the instance that was started last; None if none runs."""
+def write_ready_file(path: Path, instance: Instance) -> None:
+    """Writes the file that reports a ready server. With a login of the bus in it, only its owner can read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mode = 0o600 if "@" in instance.nats_url else 0o666
+    replace_file(path, msgspec.json.encode(instance) + b"\n", mode)
+
+
+def running_instances(env: Mapping[str, str]) -> Iterator[Instance]:
+    """Yields the instances that run, the one that was started last first."""
     with suppress(OSError):
         for path in sorted(_directory(env).glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
             if (instance := _read(path)) is not None:
-                return instance
-    return None
+                yield instance
+
+
+def newest_instance(env: Mapping[str, str]) -> Instance | None:
+    """Returns the instance that was started last; None if none runs."""
+    return next(running_instances(env), None)
 
 
 def bus_defaults(env: Mapping[str, str]) -> dict[str, Any]:

@@ -26,6 +26,10 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
         "turnwire_tools.trajectories.command:COMMAND",
         "write sessions as training samples of token ids",
     ),
+    "behaviour": (
+        "turnwire_tools.behaviour:COMMAND",
+        "run the same tasks on two servers, and test for a difference",
+    ),
     "replay": (
         "turnwire_tools.replay.command:COMMAND",
         "play recorded or written turns as a client of the HTTP APIs",

@@ -116,7 +116,7 @@ def key_value_tags(
         closes=(f"</{value}{suffix}>",),
         ends=(closer,),
         beyond=(opener, *tails[1:]),
-        openers=tuple(o + "{ws}" + named for o in openers for named in dict.fromkeys((name, "{name}"))),
+        openers=tuple(o + "{ws}" + named for o in openers for named in ("{name}{ws}<tool_sep{suffix}>", "{name}")),
     )
     as_json = JsonCalls(form=Form.OBJECT, closes=(closer,))
     return Markup(

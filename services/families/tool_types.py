@@ -76,27 +76,46 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def member(schema: Any, key: str, root: Mapping[str, Any], depth: int = 0) -> Any:
+def member(schema: Any, key: str, root: Mapping[str, Any]) -> Any:
     """The schema of member `key` in objects that `schema` admits, or of the items in arrays; None if there is none."""
+    return _member(schema, key, root, 0, {})
+
+
+def _member(schema: Any, key: str, root: Mapping[str, Any], depth: int, done: dict[tuple[int, int], Any]) -> Any:
+    """`done`: the results of parts at a depth. Without it, branches that refer to each other take exponential time."""
     schema = resolved(schema, root)
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and key in properties:
         return properties[key]
     others = (schema.get("items"), schema.get("additionalProperties"))
     found = (other for other in others if other and isinstance(other, Mapping))
-    inner = (member(branch, key, root, depth + 1) for union in _UNIONS for branch in _branches(schema, union, depth))
-    return next(found, None) or next((branch for branch in inner if branch is not None), None)
+    if (place := (id(schema), depth)) not in done:
+        branches = (branch for union in _UNIONS for branch in _branches(schema, union, depth))
+        inner = (_member(branch, key, root, depth + 1, done) for branch in branches)
+        done[place] = next(found, None) or next((branch for branch in inner if branch is not None), None)
+    return done[place]
 
 
-def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+def types_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
     """The JSON types that `schema` admits, from `type`, `nullable`, `enum`, `const`, `anyOf`, `oneOf`, `allOf` and
     `$ref`."""
+    return _types_at(schema, root, 0, {})
+
+
+def _types_at(
+    schema: Any, root: Mapping[str, Any], depth: int, done: dict[tuple[int, int], frozenset[str]]
+) -> frozenset[str]:
+    """`done`: as in `_member`."""
     schema = resolved(schema, root)
-    types = _types_of(schema, root, depth)
-    return types | {"null"} if schema.get("nullable") is True else types
+    if (place := (id(schema), depth)) not in done:
+        types = _types_of(schema, root, depth, done)
+        done[place] = types | {"null"} if schema.get("nullable") is True else types
+    return done[place]
 
 
-def _types_of(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> frozenset[str]:
+def _types_of(
+    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, done: dict[tuple[int, int], frozenset[str]]
+) -> frozenset[str]:
     declared = schema.get("type")
     if isinstance(declared, str):
         return frozenset({declared})
@@ -108,7 +127,7 @@ def _types_of(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) ->
         return frozenset(map(json_type, schema["enum"])) or STRING
     for union in _UNIONS:
         if branches := _branches(schema, union, depth):
-            types = [types_of(branch, root, depth + 1) for branch in branches]
+            types = [_types_at(branch, root, depth + 1, done) for branch in branches]
             if union == "allOf":
                 types = [stated for stated in types if stated != CONTAINERS] or types
                 return frozenset.intersection(*types) or frozenset().union(*types)

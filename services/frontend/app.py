@@ -26,10 +26,10 @@ from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedMetrics, HostedTools
 from services.frontend.turns.hosted.provider import provider_of
-from services.frontend.turns.interfaces import TurnGateway
+from services.frontend.turns.interfaces import Pipeline
 from services.frontend.turns.media.pdf_reader import PdfReader
 from services.frontend.turns.metrics import FrontendMetrics
-from services.frontend.turns.turn_server import TurnServer
+from services.frontend.turns.turn_runner import TurnRunner
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -46,7 +46,7 @@ HOSTED: web.AppKey[HostedTools] = web.AppKey("hosted", HostedTools)
 
 def make_app(
     config: FrontendConfig,
-    gateway: TurnGateway,
+    pipeline: Pipeline,
     registry: CollectorRegistry,
     log: FilteringBoundLogger,
     *,
@@ -54,7 +54,7 @@ def make_app(
     apis: tuple[Api, ...] = APIS,
     tracer: "Tracer | None" = None,
 ) -> web.Application:
-    """Makes the application for a gateway. `make_runner` runs it.
+    """Makes the application for a pipeline. `make_runner` runs it.
 
     `sharing`: access to the shared store of Responses; `tracer`: records the requests.
 
@@ -74,16 +74,16 @@ def make_app(
         app.cleanup_ctx.append(FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context)
     hosted = None
     if config.web_provider is not None:
-        hosted = app[HOSTED] = HostedTools(gateway, provider_of(config), config, HostedMetrics(registry), log)
+        hosted = app[HOSTED] = HostedTools(pipeline.gateway, provider_of(config), config, HostedMetrics(registry), log)
         app.cleanup_ctx.append(hosted.context)
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
     pdfs = PdfReader(log, config.pdf_max_pages)
-    admission = Admission(gateway, conversation_limits, pdfs, notices=config.media_notice, hosted=hosted)
+    admission = Admission(pipeline, conversation_limits, pdfs, notices=config.media_notice, hosted=hosted)
     enabled = tuple(api for api in apis if api.enabled(config))
-    server = TurnServer(admission, config, FrontendMetrics(registry), log)
-    mount = Mount(app, config, gateway, server, registry, log, enabled)
+    runner = TurnRunner(admission, config, FrontendMetrics(registry), log)
+    mount = Mount(app, config, pipeline, runner, registry, log, enabled)
     for api in enabled:
         api.mount(mount)
     return app

@@ -13,6 +13,7 @@ from services.frontend.app import HOSTED, make_app, make_runner
 from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
 from services.frontend.turns.gateway import BusGateway
+from services.frontend.turns.pipeline import BusPipeline
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError
@@ -54,20 +55,20 @@ async def run(config: FrontendConfig) -> None:
         EngineFailed: the bus was lost for good.
     """
     process = Process("frontend", config)
-    gateway = BusGateway(process, config)
+    pipeline = BusPipeline(process, config)
     try:
         sharing = _sharing(process, config)
-        app = make_app(config, gateway, process.metrics, process.log, sharing=sharing, tracer=process.tracer)
+        app = make_app(config, pipeline, process.metrics, process.log, sharing=sharing, tracer=process.tracer)
         tls = Tls.of(config)
     except (ValueError, OSError) as error:
         raise ConfigError([str(error)]) from error
     await process.connect()
-    await gateway.start()
+    await pipeline.gateway.start()
     responses = app[RESPONSES]
 
     def on_notice(delivery: Delivery) -> None:
         notice = _notice.decode(delivery.data)
-        (gateway.catalog.apply if notice.action == "place" else responses.apply_notice)(notice)
+        (pipeline.catalog.apply if notice.action == "place" else responses.apply_notice)(notice)
 
     await process.subscribe(subjects.frontends(), on_notice)
     if tls is not None:
@@ -76,7 +77,7 @@ async def run(config: FrontendConfig) -> None:
     await runner.setup()
     context = tls.context if tls is not None else None
     site = web.TCPSite(runner, config.host, config.port, backlog=BACKLOG, ssl_context=context)
-    frontend = _Frontend(gateway, app, site)
+    frontend = _Frontend(pipeline.gateway, app, site)
     try:
         process.serve(frontend)
         await process.announce()  # a client's first request must find the models
@@ -101,7 +102,7 @@ def _sharing(process: Process, config: FrontendConfig) -> Sharing | None:
     if config.response_store != "shared":
         return None
     return Sharing(
-        bucket=Bucket(process.bus, bucket_config(config), process.log),
+        bucket=Bucket(process.bus, bucket_config(config), process.log, patience_s=config.wait_s),
         id=process.id,
         alive=lambda id: process.registry.get("frontend", id) is not None,
         publish_notice=lambda notice: process.publish(subjects.frontends(), notice),

@@ -18,6 +18,10 @@ from services.guides.writer import RuleWriter
 
 SPACING: Final = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}
 """Allows for a deep indent. Without a limit, small models write white space to the end of the context window."""
+_MAX_PARAMETERS: Final = 1 << 20
+"""Limit of characters of the rules of a tool's parameters, each of which has all definitions of the schema."""
+_MAX_GRAMMARS: Final = 1 << 16
+"""Limit of characters of all freeform grammars in a turn's grammar."""
 _INPUT: Final = "input"
 _CUSTOM: Final = {"type": "object", "properties": {_INPUT: {"type": "string"}}, "required": [_INPUT]}
 _LITERAL: Final = ("enum", "const")
@@ -48,6 +52,7 @@ class CallRules:
             raise Unguidable(f"the calls of {family.name} have a form of their own")
         self.lost: list[str] = []
         self._bodies: dict[str, str] = {}
+        self._room = _MAX_GRAMMARS
 
     def before_arguments(self, tool: ToolSpec) -> str:
         """The text of a call before its arguments."""
@@ -92,7 +97,10 @@ class CallRules:
         """The start rule of the tool's own grammar; "" if it cannot be embedded."""
         assert tool.grammar is not None
         prefix = f"g{len(self._writer.lines)}"
+        self._room -= len(tool.grammar.definition)
         try:
+            if self._room < 0:
+                raise NotEmbeddable("too many grammars")
             start, lines = embedded(tool.grammar, f"{prefix}_", in_json=in_json, closers=closers)
         except NotEmbeddable:
             self.lost.append(f"grammar {tool.name}")
@@ -115,6 +123,8 @@ class CallRules:
         required = schema.get("required") or ()
         try:
             if not isinstance(required, Sequence):  # clients send anything as a schema
+                raise Unguidable(tool.name)
+            if len(properties) * (1024 + len(json.dumps(_definitions(schema)))) > _MAX_PARAMETERS:
                 raise Unguidable(tool.name)
             values = [(key, [*self._values(tool, key, schema, closers)]) for key in properties]
         except Unguidable:
@@ -154,8 +164,7 @@ class CallRules:
             if others and self._tags.states_types:
                 yield from (self._tag(key, other, self.schema({"type": other})) for other in others)
             return
-        definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-        guarded = _guarded({**definitions, **own}, avoiding(closers))
+        guarded = _guarded({**_definitions(schema), **own}, avoiding(closers))
         yield self._tag(key, others[0] if others else "object", self.schema(guarded))
 
     @property
@@ -175,6 +184,10 @@ class CallRules:
             opened = any_name.join(f" {writer.literal(piece)} " for piece in before.split("{key}"))
         closed = writer.until(value, after, optional=optional) if ends_lazily else f"{value} {writer.literal(after)}"
         return writer.rule(f"{opened} {closed}")
+
+
+def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: schema[name] for name in ("$defs", "definitions") if name in schema}
 
 
 def _changed(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

@@ -56,6 +56,7 @@ class JsonExpression:
         any_case, dot_all = "i" in flags, "s" in flags
         out: list[str] = []
         groups: list[tuple[bool, bool]] = []
+        first, last = len(pattern) - len(pattern.lstrip("(^")), len(pattern.rstrip("$)")) - 1
         at = 0
         while at < len(pattern):
             found = _PART.match(pattern, at)
@@ -83,7 +84,7 @@ class JsonExpression:
                 case "bar":
                     out.append("|")
                 case "anchor":
-                    if pattern[:at].strip("(^") and pattern[at + 1 :].strip("$)"):
+                    if first < at < last:
                         raise NotEmbeddable("an anchor inside the expression")
             at = found.end()
             times = _TIMES.match(pattern, at) if found.lastgroup not in _UNREPEATED else None

@@ -7,9 +7,13 @@ from schemas.conversation import Conversation, ToolSpec
 from services.families import UnknownFamily, family
 from services.guides.calls import Unguidable
 from services.guides.turn import TurnForm, turn_grammar
+from services.runtime.long_work import levels, long_work
 
 GRAMMAR: Final = "grammar"
 """The engine feature of decoding by a grammar. Also the promise that a freeform tool's input fits its grammar."""
+_LOOP_TOOLS: Final = 256
+_LOOP_CHARS: Final = 16_384
+"""Limits of the tools, and of the characters of their grammars, that are examined on the event loop."""
 
 
 def promises(conversation: Conversation) -> set[str]:
@@ -43,7 +47,16 @@ def _named(tool: ToolSpec) -> set[str]:
 
 def not_enforced(conversation: Conversation, features: Collection[str], family_name: str) -> list[str]:
     """The promises that an engine with these `features` does not keep. Promises that hold without the engine are left
-    out: the parser never returns a call of a tool that is not allowed, and the prompt names a single tool."""
+    out: the parser never returns a call of a tool that is not allowed, and the prompt names a single tool. No engine
+    ends a thought at its budget (`thinking_budget`); some templates name it to the model.
+
+    Raises LongWork for many tools on the event loop."""
+    thinking = conversation.thinking
+    budget = conversation.prompt is None and thinking.mode != "disabled" and thinking.budget_tokens is not None
+    return sorted([*_lost_promises(conversation, features, family_name), *(["thinking_budget"] if budget else [])])
+
+
+def _lost_promises(conversation: Conversation, features: Collection[str], family_name: str) -> Collection[str]:
     if not conversation.tools:
         return []
     asked = promises(conversation) - {"allowed_tools"}
@@ -51,13 +64,17 @@ def not_enforced(conversation: Conversation, features: Collection[str], family_n
     if len(tools) == 1:
         asked.discard("tool_choice")
     if not asked or GRAMMAR not in features:
-        return sorted(asked)
+        return asked
     try:
         found = family(family_name)
         forced = conversation.tool_choice.mode in ("any", "tool")
         prefix = found.style.call_prefix(None) if forced else ""
         held = [tool for tool in tools if tool.strict or tool.grammar is not None]
+        if len(held) > _LOOP_TOOLS or sum(len(t.grammar.definition) for t in held if t.grammar) > _LOOP_CHARS:
+            long_work()
+        for _ in levels([tool.schema for tool in held]):
+            pass
         lost = turn_grammar(TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found).lost
     except (Unguidable, UnknownFamily):
-        return sorted(asked)
-    return sorted({promise.partition(" ")[0] for promise in lost})
+        return asked
+    return {promise.partition(" ")[0] for promise in lost}

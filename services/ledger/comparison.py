@@ -5,8 +5,8 @@ empty think block and the spelling of arguments (`keys.canonical_arguments`) mak
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -18,12 +18,18 @@ from services.families import Family, TurnParser, open_parser
 from services.ledger.keys import canonical_arguments, changes_directory, squeeze
 from services.ledger.store import OriginalTurn
 from services.templates.arguments import arguments_of
-from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.detokenizer import Vocabulary, tokens_within
+from services.tokenization.segments import common_prefix
 
 TurnPart: TypeAlias = Text | Reasoning | Call
 WriteCalls: TypeAlias = Callable[[Sequence[Call]], str]
 """Writes calls that follow each other as the template does; "" where it refuses them."""
 _OPENING_CHARS = 256
+_MOST_RENDERED = 8
+"""Characters of a turn that a template renders, at most, for each that the model wrote: it may escape them."""
+_PIECE_CHARS = 512
+_MAX_ENDS = 16
+"""Limit of places that are tried as the end of a turn's text: another part may quote it."""
 _TEXT, _REASONING = "\x00text", "\x00reasoning"
 """Kinds of parts, where a call has its name."""
 _JOINS = ("", "\n", "\n\n", " ")
@@ -83,7 +89,7 @@ class TurnReader:
         return decoder.feed(list(ids)) + decoder.flush()
 
     def read(self, text: str, tools: list[ToolSpec], mode: ParseMode) -> list[TurnPart] | None:
-        """The parts of a turn with this text; None where one of its calls is cut off."""
+        """The parts of a turn with this text, up to an incomplete call; None if the turn was not cut off there."""
         parser = self._open(tools, mode)
         parts: list[TurnPart] = []
         start, pieces = BlockStart(0, "text"), list[str]()
@@ -94,7 +100,7 @@ class TurnReader:
             elif isinstance(event, Delta):
                 pieces.append(event.text)
             elif not event.complete and start.kind == "tool_use":
-                return None
+                return None if mode.closed else parts
             else:
                 parts.append(_part(start, "".join(pieces)))
         return parts
@@ -107,33 +113,36 @@ class TurnReader:
         readable = self._with_readable_calls(turn, stretch)
         return readable is not None and self._is_read_as(turn, readable, opening, tools, mode)
 
-    def missing_end(
-        self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode
-    ) -> str | None:
-        """What a turn that was cut off lacks to be closed, taken from the stretch that the template renders for it;
-        None where that cannot be determined."""
-        last = turn.parts[-1]
-        if isinstance(last, Call):
-            calls = sum(isinstance(part, Call) for part in turn.parts)
-            rendered = self._after_opening(stretch, opening, mode)
-            closed = self._end_of_call(calls, rendered[0], tools, rendered[1])
-            ended = self._end_of_call(calls, turn.text, tools, mode)
-            if closed is None or ended is None:
-                return None
-            missing, written = rendered[0][closed:], turn.text[ended:]
-        else:
-            text = (last.text or "").strip()
-            if text not in stretch:
-                return None
-            missing = stretch[stretch.rindex(text) + len(text) :]
-            written = turn.text[len(turn.text.rstrip()) :]
-        bare = written.rstrip()
-        if not missing.startswith(bare):
+    def agreement(
+        self, turn: OriginalTurn, text: str, opening: str, tools: list[ToolSpec], mode: ParseMode
+    ) -> tuple[int, int] | None:
+        """Up to where a turn that was cut off agrees with the text that the template renders for it: characters of the
+        turn and of the text. None where the template renders another turn.
+
+        `text` begins where the prompt's turn opening began, and may go on after the turn. After the last part, which a
+        template closes, the turn may lack text, or have what no template writes: a separator, the beginning of a call.
+        """
+        text, parts = text[: _MOST_RENDERED * len(turn.text) + _OPENING_CHARS], _essence(turn.parts)
+        own_ends = self._ends_of_parts(turn, turn.text, tools, mode)
+        own = next((at for at in own_ends if _essence(self.read(turn.text[:at], tools, mode) or []) == parts), None)
+        if own is None:
             return None
-        rest, blanks = missing[len(bare) :], written[len(bare) :]
-        while not rest.startswith(blanks):
-            blanks = blanks[:-1]
-        return rest[len(blanks) :]
+        for form in filter(None, (text, self._with_readable_calls(turn, text))):
+            after, rendered_mode = self._after_opening(form, opening, mode)
+            for at in self._ends_of_parts(turn, after, tools, rendered_mode):
+                start = len(form) - len(after)
+                if text.endswith(after[at:]) and self._is_read_as(turn, form[: start + at], opening, tools, mode):
+                    written, rendered = turn.text[own:], after[at:]
+                    same = len(common_prefix(written, rendered))
+                    return len(turn.text) - len(written[same:].lstrip()), len(text) - len(rendered) + same
+        return None
+
+    def tokens_within(self, ids: Iterable[int], chars: int) -> tuple[int, int]:
+        """How many tokens end within the first characters of a turn's text, and how many characters they have."""
+        decoder = self._vocabulary.open(self._hidden)
+        lengths = [*accumulate(map(len, map(decoder.step, ids)), initial=0)]
+        count = tokens_within(lengths, chars)
+        return count, lengths[count]
 
     def _with_readable_calls(self, turn: OriginalTurn, stretch: str) -> str | None:
         """The stretch with the turn's calls in the family's own spelling, where the template writes them in another:
@@ -188,16 +197,29 @@ class TurnReader:
             stretch = self._empty_thought.sub("", stretch, count=1)
         return stretch, ParseMode(False, "", mode.calls_as_text)
 
-    def _end_of_call(self, number: int, text: str, tools: list[ToolSpec], mode: ParseMode) -> int | None:
-        """Where the call with this number is complete, before the end of its wrapper."""
-        parser = self._open(tools, mode)
-        for at, character in enumerate(text):
-            for event in parser.feed(character):
-                if isinstance(event, BlockStart) and event.kind == "tool_use":
-                    number -= 1
-                elif isinstance(event, BlockStop) and number == 0:
-                    return at + 1
-        return None
+    def _ends_of_parts(self, turn: OriginalTurn, text: str, tools: list[ToolSpec], mode: ParseMode) -> Iterator[int]:
+        """Where the last part of a turn may end in a text that begins with it; a call before its wrapper's end."""
+        parts = [part for part in turn.parts if isinstance(part, Call) or (part.text or "").strip()]
+        calls, at, wanted = sum(isinstance(part, Call) for part in parts), 0, ""
+        if calls:
+            pieces = [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]
+            start = _PIECE_CHARS * _completing(self._open(tools, mode), pieces, calls)
+            if start < 0:
+                return
+            characters = text[start : start + _PIECE_CHARS]
+            at = start + _completing(self._open(tools, mode), [text[:start], *characters], calls)
+        for part in parts:
+            calls -= isinstance(part, Call)
+            if not calls and not isinstance(part, Call):  # after the last call
+                wanted = (part.text or "").strip()
+                if (found := text.find(wanted, at)) < 0:
+                    return
+                at = found + len(wanted)
+        for _ in range(_MAX_ENDS if wanted else 1):
+            yield at
+            at = text.find(wanted, at - len(wanted) + 1) + len(wanted)
+            if at < len(wanted):
+                return
 
 
 def same(original: Sequence[TurnPart], rendered: Sequence[TurnPart]) -> bool:
@@ -287,6 +309,17 @@ def _text_as_reasoning(essence: list[tuple[str, str]]) -> list[tuple[str, str]]:
         else:
             changed.append((now, squeeze(text)))
     return changed
+
+
+def _completing(parser: TurnParser, pieces: Iterable[str], number: int) -> int:
+    """The index of the piece that completes the call with this number, before its wrapper's end; -1: there is none."""
+    for index, piece in enumerate(pieces):
+        for event in parser.feed(piece):
+            if isinstance(event, BlockStart) and event.kind == "tool_use":
+                number -= 1
+            elif isinstance(event, BlockStop) and number == 0:
+                return index
+    return -1
 
 
 def _marker(text: str) -> str:

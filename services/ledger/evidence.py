@@ -17,8 +17,12 @@ from services.ledger.keys import squeeze
 
 _MARK_BYTES = 8
 _ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_CALL_ID_LENGTH: Final = 24
-_CALL_ID = re.compile(f"toolu[{_ALPHABET}]{{{_CALL_ID_LENGTH}}}")
+_NUMBER_LENGTH: Final = 10
+_TAG_LENGTH: Final = 14
+_TAGS: Final = len(_ALPHABET) ** _TAG_LENGTH
+_FIRST_NUMBERS: Final = len(_ALPHABET) ** _NUMBER_LENGTH - (1 << 32)
+"""Numbers from which a turn's calls may count without an overflow."""
+_CALL_ID = re.compile(f"toolu_?([{_ALPHABET}]{{{_NUMBER_LENGTH}}})([{_ALPHABET}]{{{_TAG_LENGTH}}})")
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{24})\d{3,}")
 _SEPARATORS = re.compile(r"[^A-Za-z0-9]")
 
@@ -58,14 +62,23 @@ def call_id(turn: str, block: int) -> str:
     """An id such as `toolu_…` for the call in a block of a turn: 140 bits, the same in every shard.
 
     Prefix and length are Anthropic's; clients of the other APIs do not look at them. The model's own ids are not sent:
-    some models repeat them.
+    some models repeat them. The calls of a turn are numbered from a random number on, and the turn's tag is in the id
+    of each: ids alone show which calls are of one turn, and their order (`call_place`).
     """
-    number = int.from_bytes(hashlib.blake2b(f"{turn}/{block}".encode(), digest_size=24).digest())
-    characters = []
-    for _ in range(_CALL_ID_LENGTH):
-        number, index = divmod(number, len(_ALPHABET))
-        characters.append(_ALPHABET[index])
-    return "toolu_" + "".join(characters)
+    first, tag = divmod(_turn_number(turn), _TAGS)
+    return "toolu_" + _digits(first % _FIRST_NUMBERS + block, _NUMBER_LENGTH) + _digits(tag, _TAG_LENGTH)
+
+
+def call_place(call_id: str) -> tuple[str, str]:
+    """The tag of the turn with this call, and a text by which the calls of a turn are sorted. Both are empty for an id
+    that this server did not make."""
+    found = _find_own(call_id)
+    return ("", "") if found is None else (found[2], found[1][::-1])
+
+
+def item_tags(ids: Iterable[str]) -> set[str]:
+    """The tags of the turns from which Responses items with these ids are."""
+    return {_digits(_turn_number(turn), _TAG_LENGTH) for turn in _turns_of(ids)}
 
 
 def turn_marks(turn: str, call_ids: Iterable[str], seals: Iterable[str]) -> list[bytes]:
@@ -90,17 +103,38 @@ def evidence_of(messages: Iterable[Message]) -> Evidence:
         items = [*message.ids]
         for part in message.parts:
             if isinstance(part, Call):
-                # OpenClaw removes the underscore, or puts the id into a longer one.
-                if (own := _CALL_ID.search(_SEPARATORS.sub("", part.call_id))) is not None:
-                    ids.add(_mark("call", own[0]))
+                if (own := _find_own(part.call_id)) is not None:
+                    ids.add(_mark("call", f"toolu{own[1]}{own[2]}"))
                 items.append(part.item_id or "")
             elif isinstance(part, Reasoning):
                 thoughts.append(part.text or "")
                 items.append(part.id or "")
                 if part.seal:
                     seals[_mark("seal", part.seal)] = part.seal
-        ids.update(_mark("turn", found[1]) for item in items if (found := _ITEM_ID.fullmatch(item)))
+        ids.update(_mark("turn", turn) for turn in _turns_of(items))
     return Evidence(frozenset(ids), seals, reasoning_digests(thoughts))
+
+
+def _find_own(call_id: str) -> "re.Match[str] | None":
+    """Finds an id that this server made. OpenClaw removes the underscore, or puts the id into a longer one."""
+    return _CALL_ID.search(call_id) or _CALL_ID.search(_SEPARATORS.sub("", call_id))
+
+
+def _turns_of(item_ids: Iterable[str]) -> list[str]:
+    return [found[1] for id in item_ids if (found := _ITEM_ID.fullmatch(id))]
+
+
+def _turn_number(turn: str) -> int:
+    return int.from_bytes(hashlib.blake2b(turn.encode(), digest_size=24).digest())
+
+
+def _digits(number: int, count: int) -> str:
+    """The last digits of a number, the lowest first: some clients only keep the first characters of an id."""
+    digits = []
+    for _ in range(count):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return "".join(digits)
 
 
 def _mark(kind: str, text: str) -> bytes:

@@ -77,7 +77,9 @@ class _Base(Struct, frozen=True):
 
     stored: StoredEntry
     end: int
-    joint: str
+    joint: str = ""
+    tokens: int = 0
+    """The number of the turn's tokens in the prompt; 0: all."""
 
 
 class Ledger:
@@ -205,7 +207,7 @@ class Recall:
         context = self._context(text, ledger.reader.head_end(text, prefix), base, continues=continues)
         if base is None:
             return RecalledPrompt(ledger.model.encoder.encode(text), outcome, 0, context)
-        prompt, turn = self._prompt(base.stored, text), base.stored.ids()
+        prompt, turn = self._prompt(base.stored, text), base.stored.ids(base.tokens)
         rest = ledger.fragment(base.joint + text[base.end :])
         return RecalledPrompt(prompt + (turn + rest), outcome, len(prompt) + len(turn), context)
 
@@ -242,25 +244,41 @@ class Recall:
         context = stored.entry.context
         parent = self._parent(context)
         # The text of the parent's turn lies within the compared head, and was read when this prompt was made.
-        return (None if parent is None else _Base(parent, context.parent_end, context.joint)), "template"
+        base = None if parent is None else _Base(parent, context.parent_end, context.joint, context.parent_tokens)
+        return base, "template"
 
     def _stretch(self, stored: StoredEntry, text: str) -> _Base | None:
         """The turn and the end of its stretch, if the template keeps the turn."""
         entry, turn, ledger, reader = stored.entry, self._read(stored), self._ledger, self._ledger.reader
         assert turn is not None  # an entry with the same tokens was read when it was chosen
         start, opening, mode = entry.context.head_chars, entry.context.opening, ParseMode.of(entry)
+        if not entry.closed:
+            return self._cut_stretch(stored, turn, text)
         size = max((len((part.text or "").strip()) for part in turn.parts if not isinstance(part, Call)), default=0)
-        own_ends = ledger.own_ends(text, start, turn) if entry.closed else ()
-        for end in itertools.chain(ledger.ends(text, start), own_ends):
+        for end in itertools.chain(ledger.ends(text, start), ledger.own_ends(text, start, turn)):
             if end - start < size:
                 continue
             stretch = ledger.without_header(ledger.model.encoder.plain(text[start:end]))
             if ledger.has_foreign_end(stretch, turn.text):
                 continue
             if reader.is_kept(turn, stretch, opening, self._tools, mode):
-                missing = "" if entry.closed else reader.missing_end(turn, stretch, opening, self._tools, mode)
-                return None if missing is None else _Base(stored, end, entry.tail + missing)
+                return _Base(stored, end)
         return None
+
+    def _cut_stretch(self, stored: StoredEntry, turn: OriginalTurn, text: str) -> _Base | None:
+        """As `_stretch`, for a turn that was cut off: up to where the template's text is the turn's."""
+        entry, ledger = stored.entry, self._ledger
+        context, mode = entry.context, ParseMode.of(entry)
+        rest = ledger.model.encoder.plain(text[context.head_chars :])
+        shown = ledger.without_header(rest)
+        agreement = ledger.reader.agreement(turn, shown, context.opening, self._tools, mode)
+        if agreement is None or ledger.has_foreign_end(shown[: agreement[1]], turn.text):
+            return None
+        chars, end = agreement[0], len(text) - len(shown) + agreement[1]
+        if chars == len(turn.text):
+            return _Base(stored, end, entry.tail)
+        tokens, within = ledger.reader.tokens_within(unpack_ids(entry.ids), chars)
+        return _Base(stored, end, turn.text[within:chars], tokens)
 
     def _restored(self, number: int, stored: StoredEntry) -> list[Message] | None:
         """The turn's messages as the model wrote them, if the client did not change the turn."""
@@ -311,7 +329,7 @@ class Recall:
                 ids = ledger.model.encoder.encode(text[: context.head_chars] + context.opening)
             else:
                 rest = context.joint + text[context.parent_end : context.head_chars] + context.opening
-                ids = ids + parent.ids() + ledger.fragment(rest)
+                ids = ids + parent.ids(context.parent_tokens) + ledger.fragment(rest)
         assert ids is not None
         return ids
 
@@ -341,7 +359,7 @@ class Recall:
         if base is None:
             return context
         entry = base.stored.entry
-        return replace(context, parent=entry.mac, parent_end=base.end, joint=base.joint)
+        return replace(context, parent=entry.mac, parent_tokens=base.tokens, parent_end=base.end, joint=base.joint)
 
     def _has_head(self, context: LedgerContext, text: str) -> bool:
         """Whether the text begins with the prompt head that the turn followed."""
@@ -358,7 +376,8 @@ def _hash(text: str, end: int) -> bytes:
 
 def _prompt_key(context: LedgerContext) -> bytes:
     hasher = chain(context.parent)
-    add(hasher, "prompt", str(context.parent_end), context.joint, context.head_hash.hex(), context.opening)
+    end = f"{context.parent_tokens}:{context.parent_end}"
+    add(hasher, "prompt", end, context.joint, context.head_hash.hex(), context.opening)
     return hasher.digest()
 
 

@@ -49,9 +49,9 @@ class StoredEntry(Struct):
     unreadable: bool = False
     """Its ids are not tokens of this model, or parse to a turn with another key."""
 
-    def ids(self) -> TokenIds:
-        """The turn's ids. Raises ValueError where they are damaged."""
-        return unpack_array(self.entry.ids)
+    def ids(self, count: int = 0) -> TokenIds:
+        """The turn's ids, or the first `count` of them. Raises ValueError where they are damaged."""
+        return unpack_array(self.entry.ids)[: count or None]
 
 
 class EntryStore:

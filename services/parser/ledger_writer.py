@@ -12,7 +12,7 @@ from schemas.errors import TurnwireError
 from schemas.ledger import LedgerEntry
 from services.families import family
 from services.ledger.signer import MAX_ENTRY_BYTES, EntrySigner
-from services.parser.ledger_entry import entry_of
+from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.runtime.observability.metrics import CountCollector, register
 from services.runtime.process import Process
@@ -43,20 +43,17 @@ class LedgerWriter:
         register(process.metrics, CountCollector(counters))
 
     def write(self, parse: TurnParse) -> None:
-        """Writes the entry of an ended turn, if it has one.
+        """Writes the entries of an ended turn.
 
-        To be called before the turn's end is sent: the preprocessors need the entry for the client's next request.
+        To be called before the turn's end is sent: the preprocessors need them for the client's next request.
         """
         hidden = self._vocabulary.hidden(family(parse.context.family).markers)
-        entry = entry_of(parse, self._vocabulary.open(hidden))
-        if entry is None:
-            return
-        entry = self._signer.sign(entry)
-        data = msgspec.json.encode(entry)
-        if len(data) > MAX_ENTRY_BYTES:
-            self.too_large += 1
-            return
-        self._unsent.append((subjects.ledger(entry.model), entry, data))
+        for entry in map(self._signer.sign, entries_of(parse, self._vocabulary.open(hidden))):
+            data = msgspec.json.encode(entry)
+            if len(data) <= MAX_ENTRY_BYTES:
+                self._unsent.append((subjects.ledger(entry.model), entry, data))
+            elif not entry.beginning:
+                self.too_large += 1
         self._send()
 
     def _send(self) -> None:
@@ -67,7 +64,7 @@ class LedgerWriter:
                     return
                 if self._bucket is not None:
                     self._bucket.offer(entry.key.hex(), data, entry.mac.hex())
-                self.written += 1
+                self.written += not entry.beginning
             except TurnwireError as error:
                 self._process.log.warning("ledger.not_written", error=error.info.message)
             self._unsent.popleft()

@@ -217,6 +217,9 @@ class Parser(Service):
         if parse is not None and parse.attempt <= cancel.attempt:
             if not parse.ended:
                 self._trace(parse)
+                if self._ledger is not None and cancel.reason != "superseded":
+                    parse.leave_fast_path()
+                    self._ledger.write(parse)
             self._forget(parse)
         else:
             self._done.note(cancel.turn, cancel.attempt)

@@ -13,7 +13,7 @@ from sys import intern
 
 from schemas.control import StreamPosition
 from schemas.errors import ENGINE_DIED, STREAM_GONE, EngineFailed, ErrorInfo
-from schemas.events import BlockEvent, Delta, Failed, Finish, FinishReason, Interrupted, Usage
+from schemas.events import BlockEvent, BlockStop, Delta, Failed, Finish, FinishReason, Interrupted, Usage
 from schemas.frames import ParseContext, TokenEntry, TokenFinish, pack_ids
 from services.families import TurnParser, family, open_parser
 from services.families.grammar.scanner import escaped
@@ -43,6 +43,8 @@ class TurnParse:
     """Prompt tokens that the worker expects in its KV cache."""
     reasoning_tokens: int = 0
     """The reasoning tokens among the first `_counted` tokens."""
+    block_ends: list[int] = field(default_factory=list)
+    """The number of tokens with which each block was complete."""
     log: TurnLog = field(default_factory=TurnLog)
     """All events, except those of the fast path while the turn is there."""
     sent: Cursor = field(default_factory=Cursor)
@@ -286,6 +288,9 @@ class TurnParse:
 
     def _take(self, events: list[BlockEvent]) -> None:
         builder = self._builder
+        for event in events:
+            if isinstance(event, BlockStop):
+                self.block_ends.append(len(self.ids))
         if self.trace is None:
             builder.add(events)
         else:

@@ -2,7 +2,7 @@
 
 | step    | file                                       | result                                                    |
 |---------|--------------------------------------------|-----------------------------------------------------------|
-| strip   | `strip.py`, `output_format.py`             | the conversation that the model is to see                 |
+| strip   | `strip.py`, `output_format.py`, `pairs.py` | the conversation that the model is to see                 |
 | restore | `services/ledger/recall.py`                | its earlier turns as the model wrote them                 |
 | render  | `render.py`                                | the text, by the chat template, whole                     |
 | encode  | `encode.py`, `services/ledger/recall.py`   | the token ids: original ones of turns, others of the text |
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal
 from schemas.errors import Invalid
+from services.ledger.pairs import join_pairs
 from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.encode import encode, encode_raw
 from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
@@ -99,6 +100,7 @@ def assemble(
             tools = setup.tools_of(conversation.tools)
             stripped = strip_preamble(conversation) if setup.strip_preamble else conversation
             stripped = with_format_instruction(stripped)
+            stripped = replace(stripped, messages=join_pairs(stripped.messages))
             if look_up is not None:
                 on_step("ledger")
                 recall = look_up(stripped, tools.rendered)

@@ -78,7 +78,7 @@ class Preprocessor(Service):
         timeout_s = config.render_timeout_s
         self._preparation = Preparation(process, setup, sealer, config.threads, ledger, render_timeout_s=timeout_s)
         self._ledger = ledger
-        self._prompt_changes = PromptChangeReporter(process.log, process.metrics)
+        self._prompt_changes = PromptChangeReporter(process.log, process.metrics, config.prompt_cache_mb * MIB)
         self._process = process
         self._setup = setup
         self._model = setup.card.name

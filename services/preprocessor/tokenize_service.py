@@ -47,6 +47,8 @@ class TokenizeService:
                 found = await answer(delivery)
             except TurnwireError as error:
                 found = TextReply(error=error.info)
+            except msgspec.DecodeError as error:  # not sent by a frontend of this release
+                found = TextReply(error=EngineFailed(f"the request cannot be read: {error}").info)
             except Exception as error:  # the client waits for a reply in any case
                 self._process.log.exception("preprocessor.question_failed", subject=delivery.subject)
                 found = TextReply(error=EngineFailed(f"could not be answered: {type(error).__name__}").info)

@@ -14,9 +14,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 from urllib.parse import SplitResult
 
+import msgspec
+
 from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.config import BusConfig
-from services.runtime.config.loader import mask_passwords
+from services.runtime.config.loader import mask_servers
 from services.runtime.nats_client import (
     MAX_UNANSWERED,
     PING_INTERVAL_S,
@@ -27,6 +29,7 @@ from services.runtime.nats_client import (
     within,
 )
 from services.runtime.nats_login import parse_servers
+from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.requests import Requester
 from services.runtime.without import without
@@ -118,15 +121,17 @@ class Bus(Requester):
         """
         super().__init__(inbox_prefix)
         self._config = config
-        self._url = mask_passwords(config.nats_url)
+        self._url = mask_servers(config.nats_url)
         self._name = name
         self._log = log
         self._on_fatal = on_fatal
         self._on_reconnect = on_reconnect
         self._inbox_prefix = inbox_prefix
         self._client = NatsClient()
+        self._configured: dict[str, SplitResult] = {}
         self._reconnecting: asyncio.Task[None] | None = None
         self._blocked = False
+        self._failures = RateLimit()
         self._subscriptions: list[Subscription] = []
         self.published = 0
         self.received = 0
@@ -149,14 +154,14 @@ class Bus(Requester):
         """
         self._listen(self.inbox + "*", self._take_answer)
         try:
-            servers = parse_servers(self._config.nats_url)
+            self._configured = parse_servers(self._config.nats_url)
             async with asyncio.timeout(self._config.connect_timeout_s):
-                self._client = await self._find_server(servers)
+                self._client = await self._find_server(self._configured)
         except TimeoutError:
             raise Unavailable(f"no NATS server at {self._url}") from None
         except Exception as error:
             raise Unavailable(f"cannot connect to NATS at {self._url}: {reason(error)}") from error
-        self._reconnecting = asyncio.create_task(self._reconnect(servers))
+        self._reconnecting = asyncio.create_task(self._reconnect())
 
     def publish(self, subject: str, data: bytes, *, reply_to: str = "") -> bool:
         """Sends one message in this tick. Returns False if nothing was sent, because the connection is down.
@@ -217,13 +222,22 @@ class Bus(Requester):
                 take(message)
             except MemoryError:  # the message may be half handled; others can take over from a process that ends
                 self._on_fatal(NO_MEMORY)
-            except (Exception, asyncio.CancelledError):  # nats-py ends a subscription silently on CancelledError
-                self._log.exception("bus.handler_failed", subject=message.subject)
+            except (Exception, asyncio.CancelledError) as error:  # nats-py would end a subscription on CancelledError
+                self._report(message.subject, error)
 
         subscription = Subscription(subject, receive, self._subscriptions)
         if self.connected:
             subscription.start(self._client)
         return subscription
+
+    def _report(self, subject: str, error: BaseException) -> None:
+        """Logs that a message was not handled: one a second, because anyone on the bus can send many."""
+        if (left_out := self._failures.admit()) is None:
+            return
+        if isinstance(error, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
+            self._log.warning("bus.unreadable", subject=subject, reason=str(error), left_out=left_out)
+        else:
+            self._log.error("bus.handler_failed", subject=subject, left_out=left_out, exc_info=error)
 
     async def jetstream(self, call: Callable[[JetStreamContext], Awaitable[T]], timeout_s: float) -> T:
         """Makes one call of nats-py's JetStream interface.
@@ -250,6 +264,19 @@ class Bus(Requester):
         self.received += 1
         return result
 
+    def leave_server(self) -> None:
+        """Ends the connection to a server that does not answer, if the cluster has another one. A single server is
+        waited for: what was published reaches it when it goes on."""
+        if self._client.is_connected and len(self._servers()) > 1:
+            self._log.warning("bus.server_left", url=self._url, hint="it does not answer, and the cluster has others")
+            self._client.abandon()
+
+    def _servers(self) -> dict[str, SplitResult]:
+        """The known servers, by address. A cluster's other servers have the scheme, user and certificate name of the
+        server that announced them."""
+        client = self._client
+        return {server.netloc: client.url for server in client.discovered_servers} | self._configured
+
     async def flush(self, timeout_s: float = STOP_S) -> None:
         """Waits until the server has everything that was published. Takes two round trips: not for the token path."""
         for _ in range(2):  # nats-py sends a ping before pending messages: only the second ping follows them
@@ -269,7 +296,7 @@ class Bus(Requester):
             self.answer(token, Unavailable("the connection to the bus was closed"))
         await within(timeout_s, self._client.close())
 
-    async def _reconnect(self, servers: dict[str, SplitResult]) -> None:
+    async def _reconnect(self) -> None:
         while True:
             client = self._client
             await client.wait_closed()
@@ -280,9 +307,9 @@ class Bus(Requester):
                 return
             self._blocked = False
             self._log.warning("bus.disconnected", url=self._url, reason=reason(client.last_error))
-            # A cluster's other servers have the scheme, user and certificate name of the server that announced them.
-            cluster = {server.netloc: client.url for server in client.discovered_servers}
-            self._client = await self._find_server(cluster | servers)
+            servers = self._servers()
+            await within(0, client.close())
+            self._client = await self._find_server(servers)
             await self.flush()
             self._log.info("bus.reconnected", url=self._url)
             try:

@@ -6,6 +6,7 @@ from aiohttp import web
 from prometheus_client.registry import Collector
 
 from services.runtime.observability.telemetry import render_metrics
+from services.runtime.valid_headers import replace_invalid_bytes
 
 
 class HealthServer:
@@ -27,6 +28,7 @@ class HealthServer:
     async def start(self, host: str, port: int) -> int:
         """Listens; returns the port, a free one for `port` 0. Raises OSError if it is taken."""
         await self._runner.setup()
+        replace_invalid_bytes(self._runner.server)
         await web.TCPSite(self._runner, host, port).start()
         return int(self._runner.addresses[0][1])
 

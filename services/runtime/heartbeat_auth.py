@@ -19,6 +19,7 @@ from schemas import subjects
 from schemas.control import Heartbeat
 from schemas.errors import Invalid
 from services.runtime.config import read_secret
+from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.metrics import CountCollector, register
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -61,8 +62,7 @@ class HeartbeatAuth:
         self._numbers: LRUCache[str, int] = LRUCache(MAX_PROCESSES)
         """Subject, which names the process → number of the last heartbeat."""
         self.refused = 0
-        self._logged = 0
-        self._log_again = 0.0
+        self._limit = RateLimit(LOG_EVERY_S)
         help_text = "Heartbeats that were forged, recorded or malformed."
         register(metrics, CountCollector({"turnwire_heartbeats_refused_total": (help_text, lambda: self.refused)}))
 
@@ -108,8 +108,5 @@ class HeartbeatAuth:
 
     def _refuse(self, subject: str, reason: str) -> None:
         self.refused += 1
-        if (now := time.monotonic()) >= self._log_again:
-            self._log.warning(
-                "process.heartbeat_refused", subject=subject, reason=reason, refused=self.refused - self._logged
-            )
-            self._logged, self._log_again = self.refused, now + LOG_EVERY_S
+        if (left_out := self._limit.admit()) is not None:
+            self._log.warning("process.heartbeat_refused", subject=subject, reason=reason, refused=left_out + 1)

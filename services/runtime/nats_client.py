@@ -1,6 +1,7 @@
 """One connection to NATS: nats-py's client for the bus, and helpers for its coroutines."""
 
 import asyncio
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -14,6 +15,7 @@ from services.runtime.without import without
 with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
     import nats.errors
     from nats.aio.client import Client, RawCredentials
+    from nats.protocol import parser
 
 ATTEMPT_S = 2
 """How long one server may take to accept a connection."""
@@ -23,6 +25,10 @@ CHECK_S = 1.0
 """Interval for reading `is_closed`: nats-py reports most ends of a connection, but not that to a stopped server."""
 PERMISSION = "permissions violation"
 """Text in the one -ERR after which a connection stays open."""
+
+# NATS allows vertical tabs and form feeds in subjects. With nats-py's own patterns, such a message ends the connection.
+parser.MSG_RE = re.compile(rb"\AMSG ([^ \t\r\n]+) (\d+) (([^ \t\r\n]+) )?(\d+)\r\n")
+parser.HMSG_RE = re.compile(rb"\AHMSG ([^ \t\r\n]+) (\d+) (([^ \t\r\n]+) )?(\d+) (\d+)\r\n")
 
 NOWHERE = SplitResult("nats", "", "", "", "")
 
@@ -47,6 +53,7 @@ class NatsClient(Client):
         self._on_refused = on_refused
         self._reported = asyncio.Event()
         """Set by an error, and by the end of the connection."""
+        self._abandoned = False
 
     async def open(self, address: str, config: BusConfig, *, name: str, inbox_prefix: str) -> None:
         """Connects to a server, within `ATTEMPT_S`. Raises as `Client.connect`, ConnectionResetError and ValueError."""
@@ -76,12 +83,17 @@ class NatsClient(Client):
 
     async def wait_closed(self) -> None:
         """Returns when the connection has ended."""
-        while not self.is_closed:
+        while not (self.is_closed or self._abandoned):
             self._reported.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_S):
                     await self._reported.wait()
         self._note_fault()
+
+    def abandon(self) -> None:
+        """Makes `wait_closed` return, though the server has not ended the connection."""
+        self._abandoned = True
+        self._reported.set()
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
@@ -109,6 +121,12 @@ class NatsClient(Client):
         """Raises ValueError if the URL requires TLS and the server has not started it."""
         if self.url.scheme == "tls" and not self.has_tls:
             raise ValueError("the server has no TLS")
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        """Drops a message with a subject or headers that nats-py cannot decode. Its reader would end, and the
+        connection would hang until the pings fail."""
+        with suppress(ValueError, IndexError):
+            await super()._process_msg(sid, subject, reply, data, headers)
 
     async def _failed(self, error: Exception) -> None:
         self._note_fault()

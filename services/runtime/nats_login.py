@@ -17,10 +17,14 @@ def parse_servers(urls: str) -> dict[str, SplitResult]:
     """
     servers = {}
     for url in map(str.strip, urls.split(",")):
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        try:
+            parts = urlsplit(url if "://" in url else f"nats://{url}")
+            has_host = bool(parts.hostname) and parts.port != 0  # `port` raises ValueError if it is not a number
+        except ValueError:  # its text may quote a password
+            raise ValueError("not a NATS server's URL; `@ / : , ? #` and blanks in a password are %-encoded") from None
         if parts.scheme not in ("nats", "tls"):
-            raise ValueError(f"{parts.scheme}:// is not supported; a NATS server's URL begins with nats:// or tls://")
-        if not parts.hostname or parts.port == 0:  # `port` raises ValueError if it is not a number
+            raise ValueError("a NATS server's URL begins with nats:// or tls://")
+        if not has_host:
             raise ValueError("a NATS server's URL needs a host")
         servers[parts.netloc.rpartition("@")[2]] = parts
     return servers

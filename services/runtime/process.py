@@ -292,6 +292,7 @@ class Process:
     async def _heartbeat_until_stopped(self) -> None:
         interval = self.config.bus.beat_interval_s
         loop = asyncio.get_running_loop()
+        hung = False
         while not self._stop.is_set():
             try:
                 async with asyncio.timeout(interval):
@@ -304,6 +305,10 @@ class Process:
                     callback(now)
             except Exception:  # a listener must not stop the heartbeats
                 self.log.exception("process.tick_failed")
+            hangs = self.bus.connected and self.cut_off
+            if hangs and hung:  # not the first time: this process may have been suspended
+                self.bus.leave_server()
+            hung = hangs and not hung
             self.send_heartbeat()
 
     async def _drain(self) -> None:
@@ -332,7 +337,8 @@ class Process:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.send_heartbeat(leaving=True)
+        if self._announced:
+            self.send_heartbeat(leaving=True)
         await self.bus.close(CUT_OFF_S if self.cut_off else STOP_S)
         if self.tracer is not None:
             await self.tracer.close()

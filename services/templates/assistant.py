@@ -16,7 +16,7 @@ from schemas.conversation import Call, Reasoning, Text
 from services.templates.arguments import arguments_of
 from services.templates.chat_template import TemplateMessage
 from services.templates.tools import tool_name
-from services.templates.traits import Renderer, TemplateTraits
+from services.templates.traits import TemplateRenderer, TemplateTraits
 from services.templates.wording import JOIN, call_text
 from services.tokenization.data_marks import Marker
 
@@ -62,7 +62,7 @@ class AssistantWriter:
     def __init__(
         self,
         traits: TemplateTraits,
-        template: Renderer,
+        template: TemplateRenderer,
         *,
         call_id: CallId,
         write_call: WriteCall = call_text,

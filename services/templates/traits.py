@@ -11,7 +11,7 @@ from msgspec import Struct
 from services.templates.chat_template import TemplateMessage, Tool
 
 
-class Renderer(Protocol):
+class TemplateRenderer(Protocol):
     """Renders messages: `ChatTemplate`, which tests replace."""
 
     def render(

@@ -11,12 +11,10 @@ No text can hold a lone surrogate otherwise: no tokenizer takes one, and data th
 
 import json
 import re
-import threading
 from collections.abc import Collection, Iterable, Sequence
 from operator import is_
 from typing import Any
 
-from cachetools import LRUCache
 from msgspec import Struct
 
 from services.tokenization.segments import alternatives
@@ -24,9 +22,6 @@ from services.tokenization.segments import alternatives
 _ASCII, _OTHER = 0xDC00, 0xDC80
 """Marks: an ASCII character's code is added to the first; other characters are numbered from the second."""
 _MAX_OTHER = 0xE000 - _OTHER
-_SHORT = 1024
-"""Longer texts are cached: every request of a session has the same instructions and files."""
-_KEPT_CHARS = 1 << 24
 _MARK = re.compile("[\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -89,27 +84,13 @@ class Marker:
         self._hints = tuple(sorted({*first, *(self._edges if handled else ())}))
         """Text without any of these characters needs marks only at its ends."""
         self._in_json = _json_patterns(words, self._infixes)
-        self._cache: LRUCache[int, tuple[str, str]] = LRUCache(_KEPT_CHARS, lambda entry: len(entry[0]))
-        """Texts and marked texts by the identity of the text, which lives as long as its entry. Hashing the text would
-        take as long as marking it."""
-        self._lock = threading.Lock()
 
     def mark(self, text: str) -> str:
         """The marked text; the same object where nothing is to be marked."""
         if self._token is None or self._is_plain(text):
             return text
-        if len(text) < _SHORT:
-            marked = self._mark(text)
-            return text if marked == text else marked
-        with self._lock:
-            cached = self._cache.get(id(text))
-        if cached is not None and cached[0] is text:
-            return cached[1]
         marked = self._mark(text)
-        if len(text) <= _KEPT_CHARS:
-            with self._lock:
-                self._cache[id(text)] = text, marked
-        return marked
+        return text if marked == text else marked
 
     def is_clean(self, json_text: str) -> bool:
         """Whether this JSON needs no marks. False where that is not certain. Much faster than `mark_json`."""

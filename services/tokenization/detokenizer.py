@@ -10,6 +10,7 @@ import codecs
 import json
 import re
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any
@@ -21,6 +22,15 @@ from services.tokenization.plain_tokens import PlainStretches
 
 PROBE = "Grüße, 船は 🌊👩‍🚀 — “naïve”\n\tdef f(x):  return x ** 2  # Ω≈3½ <b>\\n</b> 0x1F\r\n"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def tokens_within(lengths: Sequence[int], chars: int) -> int:
+    """How many of a turn's tokens end within its first `chars` characters, without those that only hold the first bytes
+    of a character. `lengths`: the characters of the first 0, 1, 2, … tokens."""
+    count = bisect_right(lengths, chars) - 1
+    while count and lengths[count] == lengths[count - 1]:
+        count -= 1
+    return count
 
 
 class Detokenizer(ABC):

@@ -101,6 +101,8 @@ class EngineInfo(Struct, frozen=True):
     """Greater than every token id; None: unknown."""
     lacking: Mapping[str, str] = {}
     """Why a feature is not in `features`, where the reason is known."""
+    full_len: int | None = None
+    """The context window of the model or the settings, of which the KV cache may leave only `max_model_len`."""
 
 
 class EngineRequest(Struct, frozen=True):

@@ -120,6 +120,10 @@ class Worker(Service):
 
     async def start(self) -> None:
         """Subscribes to requests."""
+        info = self._info
+        if info.full_len is not None and info.max_model_len < info.full_len:
+            window = {"max_model_len": info.max_model_len, "full_len": info.full_len, "kv_tokens": info.kv_tokens}
+            self._log.warning("worker.window_reduced", **window, reason="the KV cache holds no more tokens")
         await self._sender.start()
         await self._process.subscribe(subjects.cancel(self._model), self._cancel)
         await self._process.subscribe(subjects.generate(self._model, self._process.id), self._request)

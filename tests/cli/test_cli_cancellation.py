@@ -18,6 +18,7 @@ from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources
 from tests.cancellation import Work, cancel_at, cancel_everywhere
 from tests.conftest import LIMIT_S, NatsServer, eventually
+from turnwire_tools import behaviour
 from turnwire_tools.inspector import command as inspector
 from turnwire_tools.replay import command as replay
 from turnwire_tools.replay import replay_file
@@ -55,6 +56,12 @@ def follow_trajectories(url: str) -> Work:
     return trajectories._follow(config, trajectories.Writer(None, 1.0))
 
 
+def compare_behaviour(url: str) -> Work:
+    config = BusConfig(nats_url=url, connect_timeout_s=600.0)
+    flags = behaviour.Flags(a="http://a", b="http://b")
+    return behaviour._run_all(["task"], ["sleep", "600"], flags, config, [])
+
+
 def doctor(url: str) -> Work:
     return doctor_bus.check(BusConfig(nats_url=url, connect_timeout_s=600.0), True, 0.05)
 
@@ -63,7 +70,7 @@ def buckets(url: str) -> Work:
     return make_buckets(BucketsConfig(bus=BusConfig(nats_url=url, connect_timeout_s=600.0)))
 
 
-COMMANDS = [tap, inspect, follow_trajectories, doctor, buckets]
+COMMANDS = [tap, inspect, follow_trajectories, compare_behaviour, doctor, buckets]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,15 +1,20 @@
 """`turnwire buckets`: creates and updates buckets on a real server, waits for it, and fails with one line."""
 
 import asyncio
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import nats as nats_py
 import pytest
 
+from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.cli.main import main
-from tests.conftest import NatsServer, free_port
+from services.runtime.config import BucketsConfig, BusConfig
+from tests.conftest import LIMIT_S, NatsServer, free_port, until
 
 
 def run(url: str, *argv: str) -> int:
@@ -93,3 +98,54 @@ def test_server_without_jetstream_is_named_after_the_deadline(
     assert run(server.url, "--connect-timeout-s", "1") == 1
     assert "bucket tw_ledger: the server has no JetStream" in capsys.readouterr().err
     server.kill()
+
+
+async def names(url: str) -> set[str]:
+    try:
+        client = await nats_py.connect(url, connect_timeout=1, allow_reconnect=False)
+        found = {str(info.config.name) for info in await client.jetstream().streams_info()}
+        await client.close()
+    except (nats_py.errors.Error, OSError):
+        return set()
+    return found
+
+
+async def test_lost_buckets_are_made_again(own_nats: NatsServer) -> None:
+    """Each bucket alone, and all of them with the server's storage."""
+    config = BucketsConfig(bus=BusConfig(nats_url=own_nats.url), ledger_store_mb=64)
+    await make_buckets(config)
+    all_names = await names(own_nats.url)
+    keeping = asyncio.create_task(keep_buckets(config, 0.1))
+
+    async def complete() -> bool:
+        return await names(own_nats.url) == all_names
+
+    try:
+        for name in all_names:
+            client = await nats_py.connect(own_nats.url)
+            await client.jetstream().delete_stream(name)
+            await client.close()
+            await until(complete)
+        own_nats.kill()
+        own_nats.lose_storage()
+        own_nats.start()
+        await until(complete)
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    assert len(all_names) == 2
+
+
+def test_command_makes_lost_buckets_again_until_a_signal(own_nats: NatsServer) -> None:
+    command = [sys.executable, "-m", "services.cli.main", "buckets", "--nats-url", own_nats.url, "--every-s", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        own_nats.kill()
+        own_nats.lose_storage()
+        own_nats.start()
+        deadline = time.monotonic() + LIMIT_S
+        while len(streams(own_nats.url)) < 2:
+            assert time.monotonic() < deadline
+        process.terminate()
+        assert process.wait(LIMIT_S) in (0, 1, 130)

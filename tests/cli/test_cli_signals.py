@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "tap": ("tap", *BUS),
     "inspect": ("inspect", "--port", "0", *BUS),
     "trajectories": ("trajectories", *BUS),
+    "behaviour": ("behaviour", "{file}", "--a", "http://a", "--b", "http://b", *BUS, "--", "true"),
     "doctor": ("doctor", *BUS),
     "buckets": ("buckets", *BUS),
     "connect": ("connect", "claude", "--url", "http://{address}"),

@@ -19,7 +19,7 @@ import pytest
 from nats import connect
 
 from services.cli.instances import newest_instance
-from tests.conftest import NatsServer
+from tests.conftest import NatsServer, until
 
 START_S = 90.0
 """Generous: six processes start at once."""
@@ -278,3 +278,25 @@ async def test_wrong_flags_end_with_status_2(state: Path, tmp_path: Path) -> Non
     async with up(state, tmp_path, "--workers", "none") as running:
         assert await running.end() == 2
         await running.printed('turnwire up: Invalid value for --workers: "none" is not a whole number')
+
+
+@pytest.mark.slow
+async def test_up_makes_the_buckets_again_when_its_server_has_lost_them(state: Path, tmp_path: Path) -> None:
+    own = tmp_path / "state"
+    shutil.copytree(state / "demo-model", own / "demo-model")
+    async with up(own, tmp_path, "--frontends", "2") as running, aiohttp.ClientSession() as http:
+        first, second = (await running.ready())["urls"]
+        body = {"model": BODY["model"], "input": "Say something."}
+
+        async def shared() -> bool:
+            """Whether one frontend finds a response of the other."""
+            async with http.post(f"{first}/v1/responses", json=body) as response:
+                id = (await response.json()).get("id")
+            async with http.get(f"{second}/v1/responses/{id}") as response:
+                return response.status == 200
+
+        await until(shared)
+        os.kill(next(pid for pid, command in running.children().items() if "nats-server" in command), signal.SIGKILL)
+        shutil.rmtree(own / "jetstream")
+        await running.printed("starting it again in 0.5 s")
+        await until(shared, 30.0)

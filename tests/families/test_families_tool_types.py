@@ -1,5 +1,6 @@
 """The tools of a request by name, and the types of their arguments."""
 
+import time
 from typing import Any
 
 import pytest
@@ -107,3 +108,12 @@ def test_schema_of_a_member_is_found(schema: Any, key: str, found: Any) -> None:
 )
 def test_names_are_mapped_to_registered_ones(written: str, namespaces: tuple[str, ...], name: str) -> None:
     assert Tools([ToolSpec("ping"), ToolSpec("mcp.read")]).named(written, namespaces) == name
+
+
+def test_unions_that_refer_to_each_other_take_linear_time() -> None:
+    branches = [{"$ref": f"#/$defs/u{i}"} for i in range(100)]
+    root = {"$defs": {f"u{i}": {"anyOf": branches, "nullable": i == 7} for i in range(100)}}
+    begun = time.thread_time()
+    assert types_of({"$ref": "#/$defs/u0"}, root) == CONTAINERS | {"null"}
+    assert member({"$ref": "#/$defs/u0"}, "key", root) is None
+    assert time.thread_time() - begun < 5

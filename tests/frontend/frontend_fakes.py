@@ -33,7 +33,7 @@ from services.frontend.http.auth import Callers
 from services.frontend.http.tls import Tls
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.frontend.turns.media.pdf_reader import PdfReader
 from services.runtime.config import FrontendConfig
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
@@ -117,6 +117,7 @@ class FakeGateway:
     """Steps before `opened_after` are played while `open` is still awaited."""
 
     def __init__(self, steps: Callable[[], list[Step]] = hello, cards: list[ModelCard] | None = None) -> None:
+        self.catalog = self.gateway = self.texts = self
         self.steps = steps
         self.cards = [CARD] if cards is None else cards
         self.opened_after = 0
@@ -176,10 +177,10 @@ class FakeGateway:
         return self.ready
 
 
-def admission(gateway: TurnGateway) -> Admission:
+def admission(pipeline: Pipeline) -> Admission:
     """Admits whatever a caller without limits sends."""
     limits = ConversationLimits(messages=10**6, tools=10**6, media=10**6, nesting=10**6)
-    return Admission(gateway, limits, PdfReader(structlog.get_logger(), 1), notices=False)
+    return Admission(pipeline, limits, PdfReader(structlog.get_logger(), 1), notices=False)
 
 
 def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:

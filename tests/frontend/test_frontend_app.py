@@ -251,7 +251,7 @@ async def test_http_1_0_stream_is_not_chunked() -> None:
 async def test_request_too_large_for_the_bus_is_refused_with_the_reason(path: str) -> None:
     gateway = FakeGateway()
     gateway.refusal = TooLarge("message of 9 bytes is over the bus limit", details={"size_bytes": 9, "limit_bytes": 8})
-    body = {**ASK, "input": "hi"}
+    body = {"model": MODEL, "input": "hi"} if path == "/v1/responses" else ASK
     async with serving(gateway) as served, ClientSession(served.url) as http:
         response = await http.post(path, json=body)
         error = (await response.json())["error"]

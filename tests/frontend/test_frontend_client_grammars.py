@@ -92,6 +92,34 @@ async def test_unenforced_grammar_is_named(features: list[str], family: str, hea
             assert logged["not_enforced"] == header.split(",")
 
 
+HELLO = [{"role": "user", "content": "hi"}]
+BUDGETS: list[tuple[str, dict[str, Any], bool]] = [
+    ("/v1/messages", {"max_tokens": 4096, "thinking": {"type": "enabled", "budget_tokens": 1024}}, True),
+    ("/v1/messages", {"max_tokens": 4096, "thinking": {"type": "adaptive"}}, False),
+    ("/v1/messages", {"max_tokens": 4096, "thinking": {"type": "disabled"}}, False),
+    ("/v1/messages", {"max_tokens": 4096}, False),
+    ("/v1/chat/completions", {"thinking_budget": 64}, True),
+    ("/v1/chat/completions", {"thinking_token_budget": 64}, True),
+    ("/v1/chat/completions", {"thinking": {"type": "enabled", "budget_tokens": 64}}, True),
+    ("/v1/chat/completions", {"thinking": False, "thinking_budget": 64}, False),
+    ("/v1/chat/completions", {"thinking_budget": 0}, False),
+    ("/v1/chat/completions", {"reasoning_effort": "low"}, False),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "named"), BUDGETS)
+@pytest.mark.parametrize("features", [[], ["guided", "grammar"]])
+async def test_thinking_budget_is_named_as_not_enforced(
+    path: str, body: dict[str, Any], named: bool, features: list[str]
+) -> None:
+    gateway = FakeGateway(cards=[replace(CARD, features=features, family="hermes")])
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        async with http.post(path, json={"model": MODEL, "messages": HELLO, **body}) as response:
+            assert response.status == 200, await response.text()
+            assert response.headers.get("x-turnwire-not-enforced") == ("thinking_budget" if named else None)
+        assert any("not_enforced" in line for line in served.lines) == named
+
+
 async def test_background_response_names_an_unenforced_grammar() -> None:
     body = {"model": MODEL, "input": "hi", "background": True}
     tool = {"type": "function", "name": "f", "strict": True, "parameters": {"type": "object", "properties": {}}}

@@ -13,7 +13,7 @@ from services.frontend.apis.chat.request import parse as parse_chat
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.messages.request import parse as parse_messages
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.shared.shared_texts import MIN_CHARS, share_texts
+from services.frontend.apis.shared.decode import MIN_SHARED_CHARS, share_texts
 from services.runtime import memo
 from services.runtime.memo import MIN_SIZE, Memo
 
@@ -212,18 +212,20 @@ def test_texts_with_equal_ends_stay_different() -> None:
 
 
 def test_short_and_too_large_texts_are_not_shared() -> None:
-    cache: Memo[Any] = Memo(4 * MIN_CHARS)
-    shared(cache, "x" * (MIN_CHARS - 1), "y" * (MIN_CHARS + 1))
+    cache: Memo[Any] = Memo(4 * MIN_SHARED_CHARS)
+    shared(cache, "x" * (MIN_SHARED_CHARS - 1), "y" * (MIN_SHARED_CHARS + 1))
     assert cache.size == 0
-    shared(cache, "z" * MIN_CHARS)
-    assert cache.size == MIN_CHARS
+    shared(cache, "z" * MIN_SHARED_CHARS)
+    assert cache.size == MIN_SHARED_CHARS
 
 
 def test_least_recently_used_text_is_dropped_first() -> None:
-    cache: Memo[Any] = Memo(4 * MIN_CHARS)
-    kept = shared(cache, "0" * MIN_CHARS).system[0]
+    cache: Memo[Any] = Memo(4 * MIN_SHARED_CHARS)
+    kept = shared(cache, "0" * MIN_SHARED_CHARS).system[0]
     for name in "12345":
-        shared(cache, name * MIN_CHARS)
-        assert shared(cache, "0" * MIN_CHARS).system[0] is kept
-        assert cache.size <= 4 * MIN_CHARS
-    assert shared(cache, "5" * MIN_CHARS, said="1" * MIN_CHARS).messages[0].parts == [Text("1" * MIN_CHARS)]
+        shared(cache, name * MIN_SHARED_CHARS)
+        assert shared(cache, "0" * MIN_SHARED_CHARS).system[0] is kept
+        assert cache.size <= 4 * MIN_SHARED_CHARS
+    assert shared(cache, "5" * MIN_SHARED_CHARS, said="1" * MIN_SHARED_CHARS).messages[0].parts == [
+        Text("1" * MIN_SHARED_CHARS)
+    ]

@@ -1,6 +1,7 @@
 """Grammars of freeform tools, embedded in JSON strings and in front of closing markers."""
 
 import json
+import time
 from typing import Any
 
 import llguidance
@@ -140,3 +141,11 @@ def test_expression_avoids_markers() -> None:
         for text in (word, f"<{word}", f"a{word}b", f"</par{word}"):
             assert not accepts(lark, text), text
     assert avoiding(("a<", "<b")) is None
+
+
+def test_anchors_are_read_in_linear_time() -> None:
+    begun = time.thread_time()
+    JsonExpression(lambda body: "T").rewrite("^" * 100_000 + "a" + "$" * 100_000)
+    with pytest.raises(NotEmbeddable):
+        JsonExpression(lambda body: "T").rewrite("a" + "^" * 100_000 + "b")
+    assert time.thread_time() - begun < 5

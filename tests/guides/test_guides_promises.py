@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from schemas.conversation import Conversation, Grammar, OutputFormat, RawPrompt, Sampling, ToolChoice, ToolSpec
+from schemas.conversation import (
+    Conversation,
+    Grammar,
+    OutputFormat,
+    RawPrompt,
+    Sampling,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+)
 from services.guides.promises import GRAMMAR, callable_tools, not_enforced, promises
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
@@ -45,6 +54,19 @@ def test_promises_of_a_request_are_found(asked: Conversation, found: list[str], 
     assert not_enforced(asked, [GRAMMAR], "hermes") == []
     assert not_enforced(asked, [GRAMMAR], "pythonic") == missing
     assert not_enforced(asked, [GRAMMAR], "nonesuch") == missing
+
+
+@pytest.mark.parametrize("mode", ["default", "enabled", "adaptive", "disabled"])
+@pytest.mark.parametrize("budget", [None, 0, 1024])
+@pytest.mark.parametrize("features", [[], ["guided"], [GRAMMAR]])
+def test_budget_of_a_turn_that_thinks_is_not_enforced(mode: Any, budget: int | None, features: list[str]) -> None:
+    thinking = Thinking(mode, budget)
+    named = ["thinking_budget"] if budget is not None and mode != "disabled" else []
+    assert not_enforced(conversation(thinking=thinking), features, "hermes") == named
+    strict = [] if GRAMMAR in features else ["strict"]
+    assert not_enforced(conversation(STRICT, thinking=thinking), features, "hermes") == [*strict, *named]
+    assert not_enforced(conversation(prompt=RawPrompt(text="x"), thinking=thinking), features, "hermes") == []
+    assert promises(conversation(STRICT, thinking=thinking)) == {"strict"}
 
 
 def test_a_tool_is_named_with_its_namespace_or_without() -> None:

@@ -267,3 +267,13 @@ def test_a_stop_token_may_end_the_turn() -> None:
     assert matcher.try_consume_tokens([*tokenizer.encode("Hello."), stop]) == 7
     assert matcher.is_accepting()
     assert matcher.try_consume_tokens(tokenizer.encode("x")) == 0
+
+
+def test_tool_with_more_parameters_than_a_grammar_holds_is_not_strict() -> None:
+    """With tags, the rule of each parameter has all definitions of the schema."""
+    for count, definitions in ((2000, 0), (200, 1000)):
+        properties = {f"p{i}": {"$ref": "#/$defs/d0"} for i in range(count)}
+        schema = {"type": "object", "properties": properties, "$defs": {f"d{i}": {} for i in range(definitions)}}
+        tool = ToolSpec("large", schema=schema, strict=True)
+        assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder")).lost == ("strict large",)
+        assert turn_grammar(TurnForm(tools=[tool]), family("hermes")).lost == ()

@@ -23,12 +23,14 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
+from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import FinishReason
 from schemas.frames import ParseContext, TokenFinish, pack_ids
 from schemas.ledger import LedgerEntry
+from services.ledger.evidence import call_id
 from services.ledger.recall import Ledger
 from services.ledger.signer import EntrySigner
-from services.parser.ledger_entry import entry_of
+from services.parser.ledger_entry import entries_of
 from services.parser.turn_parse import TurnParse
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
@@ -75,15 +77,8 @@ class Session:
             text = text[len(piece) :]
         return ids
 
-    def decode(
-        self,
-        prompt: Prompt,
-        text: str,
-        reason: FinishReason = FinishReason.STOP,
-        *,
-        turn: str = "t1",
-        **more: Any,
-    ) -> tuple[TurnParse, LedgerEntry | None]:
+    def parse(self, prompt: Prompt, text: str, *, turn: str = "t1", **more: Any) -> TurnParse:
+        """The parse of a turn that has not ended."""
         assert prompt.found is not None
         context = ParseContext(
             model="m",
@@ -99,10 +94,23 @@ class Session:
         parse = TurnParse(turn, 1, context, "w")
         parse.start(self.ledger.model.vocabulary, SEALER)
         parse.feed(self.ids(text))
+        return parse
+
+    def entries(self, parse: TurnParse) -> list[LedgerEntry]:
+        return entries_of(parse, self.ledger.model.vocabulary.open(frozenset()))
+
+    def commit(self, parse: TurnParse) -> None:
+        for entry in map(SIGNER.sign, self.entries(parse)):
+            self.ledger.add(entry)
+
+    def decode(
+        self, prompt: Prompt, text: str, reason: FinishReason = FinishReason.STOP, **more: Any
+    ) -> tuple[TurnParse, LedgerEntry | None]:
+        parse = self.parse(prompt, text, **more)
         if not parse.ended:
             parse.finish(TokenFinish(reason, self.setup.stop_ids[0] if reason is FinishReason.STOP else None))
-        entry = entry_of(parse, self.ledger.model.vocabulary.open(frozenset()))
-        return parse, entry
+        entries = self.entries(parse)
+        return parse, entries[0] if entries else None
 
     def learn(self, prompt: Prompt, text: str, *args: Any, **more: Any) -> list[int]:
         """Decodes and commits a turn; returns the ids that the engine then has."""
@@ -141,13 +149,20 @@ class TestEnds:
             "<|im_end|>\n<|im_start|>user\ngo on"
         )
 
-    def test_reasoning_cut_at_the_limit_has_no_entry(self, session: Session) -> None:
-        _, entry = session.decode(session.prompt(), "half a tho", FinishReason.LENGTH)
-        assert entry is None
+    def test_reasoning_cut_at_the_limit_keeps_its_tokens(self, session: Session) -> None:
+        engine_ids = session.learn(session.prompt(), "half a tho", FinishReason.LENGTH)
+        prompt = session.prompt(assistant(Reasoning("half a tho")), MORE)
+        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
+        assert session.setup.tokenizer.decode(prompt.ids[len(engine_ids) :]).startswith("\n</think>\n\n<|im_end|>")
 
-    def test_call_cut_at_the_limit_has_no_entry(self, session: Session) -> None:
-        _, entry = session.decode(session.prompt(), "so\n</think>\n\n" + CALLED[:40], FinishReason.LENGTH)
-        assert entry is None
+    def test_turn_cut_in_a_call_keeps_its_tokens_up_to_the_call(self, session: Session) -> None:
+        before = "so\n</think>\n\nI look.\n"
+        first = session.prompt()
+        engine_ids = session.learn(first, before + CALLED[:40], FinishReason.LENGTH)
+        prompt = session.prompt(assistant(Reasoning("so"), Text("I look.")), MORE)
+        kept = len(first.ids) + len(session.ids(before))
+        assert [*prompt.ids[:kept]] == engine_ids[:kept]
+        assert session.setup.tokenizer.decode(prompt.ids[kept:]).startswith("<|im_end|>\n<|im_start|>user\ngo on")
 
     def test_turn_cut_after_its_only_call_keeps_its_tokens(self, session: Session) -> None:
         first = session.prompt(tool_choice=ToolChoice("auto", parallel=False))
@@ -173,9 +188,32 @@ class TestEnds:
         text = session.setup.tokenizer.decode(prompt.ids[len(first.ids) :])
         assert text.startswith("so\n</think>\n\nAll well" + ("END" if include else "") + "<|im_end|>")
 
-    def test_failed_turn_has_no_entry(self, session: Session) -> None:
+    def test_interrupted_turn_has_no_entry(self, session: Session) -> None:
+        """Another attempt continues it."""
         _, entry = session.decode(session.prompt(), "so\n</think>\n\nhm", FinishReason.ERROR)
         assert entry is None
+
+    @pytest.mark.parametrize("ends", ["by an error", "by a hang-up"])
+    @pytest.mark.parametrize("sent", ["all", "complete blocks"])
+    def test_turn_that_is_broken_off_keeps_its_tokens(self, session: Session, ends: str, sent: str) -> None:
+        first = session.prompt()
+        parse = session.parse(first, "so\n</think>\n\n" + CALLED + "\nHalf an answ")
+        if ends == "by an error":
+            parse.fail(ErrorInfo(ErrorKind.ENGINE, "out of memory"))
+        session.commit(parse)
+        own = call_id("t1", 1)
+        blocks: list[Part] = [Reasoning("so", SEALER.of(None).seal("so", "t1")), called(call_id=own)]
+        prompt = session.prompt(assistant(*blocks, *([Text("Half an answ")] if sent == "all" else [])), results(own))
+        complete = session.ids("so\n</think>\n\n" + CALLED.removesuffix("\n</tool_call>"))
+        kept = len(first.ids) + len(parse.ids if sent == "all" else complete)
+        assert [*prompt.ids[:kept]] == [*first.ids, *parse.ids][:kept]
+
+    def test_turn_that_is_broken_off_is_not_taken_for_another(self, session: Session) -> None:
+        """A client hangs up, and the answer to its second request is the same text after other thoughts."""
+        session.commit(session.parse(session.prompt(), "first\n</think>\n\nYes."))
+        engine_ids = session.learn(session.prompt(), "second\n</think>\n\nYes.", turn="t2")
+        prompt = session.prompt(assistant(Text("Yes.")), MORE)
+        assert [*prompt.ids[: len(engine_ids)]] == engine_ids
 
 
 class TestBeginnings:

@@ -32,6 +32,7 @@ from schemas.events import (
 from schemas.frames import GenerateRequest, TokenFrame, decode_generate, encode_generate
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.gateway import BusGateway
+from services.frontend.turns.pipeline import BusPipeline
 from services.frontend.turns.turn_state import BusTurn
 from services.parser.service import Parser
 from services.parser.shard import Shard
@@ -106,9 +107,9 @@ class Sink:
 class Frontend(StageService):
     """A frontend without HTTP."""
 
-    def __init__(self, gateway: BusGateway) -> None:
-        self.drain = gateway.drain  # type: ignore[method-assign]
-        self._gateway = gateway
+    def __init__(self, pipeline: BusPipeline) -> None:
+        self._gateway = pipeline.gateway
+        self.drain = self._gateway.drain  # type: ignore[method-assign]
 
     def load(self) -> Load:
         return Load(running=self._gateway.running)
@@ -246,7 +247,7 @@ class Local:
         if stage == "frontend":
             frontend = FrontendConfig(**common)
             process = Process(stage, frontend, self.log)
-            core: Any = BusGateway(process, frontend)
+            core: Any = BusPipeline(process, frontend)
         else:
             process = Process(stage, ServiceConfig(**common), self.log)
             if stage == "preprocessor":
@@ -261,7 +262,7 @@ class Local:
         if stage == "worker":
             service.watching.append(self._note_parser)
         await process.connect()
-        await core.start()
+        await (core.gateway if stage == "frontend" else core).start()
         process.serve(service.reported)
         service.running = asyncio.create_task(process.run())
         self.services.append(service)
@@ -299,14 +300,18 @@ class Local:
         return [s for s in self.services if s.stage == stage and not s.cut]
 
     @property
+    def frontend(self) -> BusPipeline:
+        pipeline = self.of("frontend")[-1].core
+        assert isinstance(pipeline, BusPipeline)
+        return pipeline
+
+    @property
     def gateway(self) -> BusGateway:
-        gateway = self.of("frontend")[-1].core
-        assert isinstance(gateway, BusGateway)
-        return gateway
+        return self.frontend.gateway
 
     @property
     def admission(self) -> Admission:
-        return admission(self.gateway)
+        return admission(self.frontend)
 
     def turn(self, plan: Plan | None = None, *, model: str = "", **sampling: Any) -> "Running":
         """Opens a turn in the background."""
@@ -318,7 +323,7 @@ class Local:
             messages=[Message("user", [Text(f"Say {self._turns}.")])],
             sampling=Sampling(**{"max_tokens": 100_000, **sampling}),
         )
-        return Running(self, self.gateway, turn_id, conversation)
+        return Running(self, self.frontend, turn_id, conversation)
 
     async def begun(self, turn: "Running") -> Service:
         """The worker that has a turn, as soon as its engine does."""
@@ -352,16 +357,16 @@ class Local:
 class Running:
     """One turn of a client."""
 
-    def __init__(self, local: Local, gateway: BusGateway, turn_id: str, conversation: Conversation) -> None:
+    def __init__(self, local: Local, pipeline: BusPipeline, turn_id: str, conversation: Conversation) -> None:
         self.local = local
         self.id = turn_id
         self.conversation = conversation
         self.sink = Sink()
-        self.task = asyncio.create_task(self._open(gateway))
+        self.task = asyncio.create_task(self._open(pipeline))
 
-    async def _open(self, gateway: BusGateway) -> BusTurn:
-        admitted = await admission(gateway).admit(self.conversation, None)
-        return await gateway.open(admitted, self.sink, turn_id=self.id)
+    async def _open(self, pipeline: BusPipeline) -> BusTurn:
+        admitted = await admission(pipeline).admit(self.conversation, None)
+        return await pipeline.gateway.open(admitted, self.sink, turn_id=self.id)
 
     async def finished(self, timeout_s: float = LIMIT_S) -> Finish | Failed:
         """The turn's end."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import NatsServer
-from tests.pipeline.client import Answer, Client, body, call, say
+from tests.conftest import NatsServer, until
+from tests.pipeline.client import Answer, Client, Event, body, call, events, say
 from tests.pipeline.stack import Stack
 
 COUNTS = {"worker": 1, "parser": 2, "preprocessor": 2}
@@ -53,12 +53,14 @@ def prompt_of(usage: dict[str, Any]) -> int:
 class Agent:
     """A Messages client with its history and token counts."""
 
-    def __init__(self, client: Client, *outputs: str, thinking: bool = True) -> None:
+    def __init__(self, client: Client, *outputs: str, thinking: bool = True, pairs: bool = False) -> None:
         self.client = client
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": say(*outputs)}]
         self.known = 0
         self.thinking = thinking
         """Whether it sends reasoning back."""
+        self.pairs = pairs
+        """Whether it sends each call back with its result."""
 
     async def turn(self) -> Answer:
         request = body("", messages=self.messages)
@@ -85,6 +87,11 @@ class Agent:
             for block in content
             if block["type"] == "tool_use"
         ]
+        while self.pairs and len(results) > 1:
+            end = next(at for at, block in enumerate(content, 1) if block["type"] == "tool_use")
+            self.messages.append({"role": "assistant", "content": content[:end]})
+            self.messages.append({"role": "user", "content": [results.pop(0)]})
+            content = content[end:]
         self.messages += [{"role": "assistant", "content": content}]
         self.messages += [{"role": "user", "content": results or "And then?"}]
 
@@ -98,6 +105,50 @@ async def test_a_turn_comes_back_as_its_own_tokens(client: Client, thinking: boo
     last = await agent.turn()
     assert agent.known > 300
     assert last.usage["cache_read_input_tokens"] > 250
+
+
+async def test_a_turn_comes_back_in_pairs_as_its_own_tokens(client: Client) -> None:
+    agent = Agent(client, "\n \n" + NONCANONICAL, *REST, pairs=True)
+    first = await agent.turn()
+    assert first.kinds == ["thinking", "text", "tool_use", "tool_use"]
+    await agent.turn()
+    last = await agent.turn()
+    assert last.usage["cache_read_input_tokens"] > 250
+
+
+async def test_a_turn_keeps_its_tokens_up_to_its_last_whole_call_after_a_hang_up(client: Client) -> None:
+    output = " I look. \n</think>\n\n" + call("ls  -l", timeout_s="2.50") + "\n\n\n" + "so " * 50_000
+    request = body(say("\t" + output, "Well.\n</think>\n\nDone."))
+    received: list[Event] = []
+    async with client.http.post(f"{client.url}/v1/messages", json=request) as response:
+        async for event in events(response):
+            received.append(event)
+            if event.name == "content_block_stop" and event.data["index"] == 1:
+                break
+        response.close()
+    ends = [
+        Event(
+            "message_delta",
+            {"type": "message_delta", "delta": {"stop_reason": None, "stop_sequence": None}, "usage": {}},
+            0,
+        )
+    ]
+    answer = Answer([*received, *ends, Event("message_stop", {"type": "message_stop"}, 0)])
+    assert answer.kinds == ["thinking", "tool_use"]
+
+    thought, called = answer.message["content"]
+
+    async def count(signature: str, call_id: str) -> int:
+        turn = {"role": "assistant", "content": [{**thought, "signature": signature}, {**called, "id": call_id}]}
+        result = {"type": "tool_result", "tool_use_id": call_id, "content": "Stopped."}
+        messages = [*request["messages"], turn, {"role": "user", "content": [result]}]
+        counted = {"model": request["model"], "tools": request["tools"], "messages": messages}
+        return int((await client.post("/v1/messages/count_tokens", counted))[1]["input_tokens"])
+
+    async def keeps_its_tokens() -> bool:
+        return await count(thought["signature"], called["id"]) != await count("foreign", "foreign")
+
+    await until(keeps_its_tokens)
 
 
 async def test_a_session_survives_the_replacement_of_every_process(two_of_each: Stack, client: Client) -> None:

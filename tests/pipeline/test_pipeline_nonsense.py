@@ -1,7 +1,11 @@
-"""Malformed messages on every subject, derived from real ones: no process fails, none keeps state, turns go on."""
+"""Malformed messages on every subject, derived from real ones: no process fails, none keeps state, turns go on, and the
+log gets few lines."""
 
 import asyncio
+import io
 import json
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -9,8 +13,11 @@ import nats as nats_library
 import pytest
 
 from schemas import subjects
+from services.runtime.bus import Bus, Handler, Subscription
+from services.runtime.config import ServiceConfig
+from services.runtime.observability.telemetry import open_log
 from tests.conftest import NatsServer, eventually
-from tests.pipeline.counting import Plan
+from tests.pipeline.counting import Model, Plan
 from tests.pipeline.local import Local
 
 MALFORMED: list[Any] = [None, -1, 0, 2**31, 2**63 + 1, 1e300, True, "", "x", "\ud800", [], [[]], {}, {"a": 1}]
@@ -114,3 +121,55 @@ async def test_malformed_messages_on_every_subject_harm_no_turn(local: Local, re
     await local.idle()
     for service in local.services:
         assert service.alive
+
+
+ACK = b'{"stream":"KV_tw_responses","seq":7}'
+"""JetStream's answer to a writer, which it sends to any subject that the writer names."""
+GARBAGE = [b"", b"{", b"{}", b"[]", b"null", ACK, b"\xff", b'{"a":' + b"[" * 100_000, b"\0" * 400, b"x" * 1_000_000]
+HEADERS: list[dict[str, str] | None] = [None, {"Status": "503"}, {"Status": "404"}, {"Nats-Stream": "KV_tw_ledger"}]
+
+
+async def test_flood_of_garbage_on_every_subject_is_one_line_a_second(
+    local_nats: NatsServer, counting_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every subject that the services subscribe to, and the inboxes of their requests."""
+    listened: list[str] = []
+    subscribe = Bus.subscribe
+
+    async def noted(self: Bus, subject: str, handler: Handler) -> Subscription:
+        listened.append(subject)
+        return await subscribe(self, subject, handler)
+
+    monkeypatch.setattr(Bus, "subscribe", noted)
+    stream = io.StringIO()
+    local = Local(local_nats, counting_model, open_log(ServiceConfig(log_format="json", log_level="warning"), stream))
+    publisher = await nats_library.connect(local_nats.url)
+    try:
+        await local.start()
+        listened += [f"{service.process.bus.inbox}{number}" for service in local.services for number in range(1, 20)]
+        assert len(listened) > 20
+        held = local.turn(Plan(length=200, hold_at=20, go=asyncio.Event()))
+        await held.sink.words_at_least(10)
+        began = time.monotonic()
+        for _ in range(3):
+            for pattern in listened:
+                subject = pattern.replace("*", "stranger")
+                for data in GARBAGE:
+                    for headers in HEADERS:
+                        await publisher.publish(subject, data, reply=subject, headers=headers)
+                await publisher.flush()
+            await local.turn(Plan(length=10)).whole(10)
+        held_plan = local.plans[held.id].go
+        assert held_plan is not None
+        held_plan.set()
+        await held.whole(200)
+        seconds = time.monotonic() - began
+        await local.idle()
+        lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+        for (process, event), count in Counter((line["process"], line["event"]) for line in lines).items():
+            assert count <= seconds + 2, (process, event, count)
+        assert not [line for line in lines if line["event"] == "bus.handler_failed"], "garbage is not a defect"
+        assert all(service.alive for service in local.services)
+    finally:
+        await local.stop()
+        await publisher.close()

@@ -352,7 +352,7 @@ async def test_two_models_share_a_bus_with_any_name(local: Local, demo_model: Pa
     for stage in INNER_STAGES:
         await local.add(stage, model=odd)
     await local.completed()
-    assert [card.name for card in local.gateway.models()] == sorted([odd.name, local.model.name])
+    assert [card.name for card in local.frontend.catalog.models()] == sorted([odd.name, local.model.name])
     plan = held(20)
     turns = [local.turn(plan, model=odd.name), local.turn(Plan(length=40))]
     await turns[0].sink.words_at_least(10)

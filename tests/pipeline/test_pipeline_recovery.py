@@ -164,7 +164,7 @@ async def test_a_new_turn_waits_for_a_stage_that_was_there(local: Local, stage: 
     turn = local.turn(Plan(length=10))
     await asyncio.sleep(2 * local.bus.dead_after_s)
     assert not turn.task.done()
-    assert [card.name for card in local.gateway.models()] == [local.model.name]
+    assert [card.name for card in local.frontend.catalog.models()] == [local.model.name]
     await local.add(stage)
     await turn.whole(10)
 
@@ -225,7 +225,7 @@ async def test_a_model_is_forgotten_when_no_successor_is_expected_any_more(local
     local.bus = replace(local.bus, recovery_s=0.5)
     await started(local, *INNER_STAGES, wait_s=600.0)
     await lost(local, "worker")
-    await eventually(lambda: not local.gateway.models())
+    await eventually(lambda: not local.frontend.catalog.models())
     with pytest.raises(TurnwireError):
         await asyncio.wait_for(local.turn().task, 60)
 

@@ -20,7 +20,7 @@ from services.runtime.config import PreprocessorConfig
 from services.templates.messages import adapt
 from services.templates.thinking import template_variables
 from services.templates.tools import list_tools
-from tests.conftest import examples
+from tests.conftest import SLOW_MACHINE, examples
 from tests.preprocessor.injection import conversation, setup_for
 from tests.templates.real_templates import REAL_TEMPLATES
 from tests.tokenization.tokenizer_zoo import KINDS
@@ -126,7 +126,7 @@ def test_ids_are_those_of_transformers_for_every_template(setup: ModelSetup, nam
 PIECES = ("<|", "|>", "<|im_", "end|>", "<", ">", "user", "im_end", "<|im_end", "\n", " ", "x", "</thi", "nk>")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, *SLOW_MACHINE], max_examples=examples(40))
 @given(pieces=st.lists(st.lists(st.sampled_from(PIECES), max_size=3).map("".join), min_size=6, max_size=6))
 def test_pieces_never_join_to_a_control_token(setup: ModelSetup, pieces: list[str]) -> None:
     """Names, keys, values and texts that stand next to each other and next to the template's own text."""

@@ -45,9 +45,9 @@ async def test_requests_end_with_an_answer_or_an_error(nats: NatsServer, quiet_l
     await bus.connect()
     await bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data * 2))
     await bus.subscribe("t.mute", lambda _delivery: None)
-    assert await bus.request("t.echo", b"ab", 5) == b"abab"
+    assert await bus.request("t.echo", b"ab", LIMIT_S) == b"abab"
     with pytest.raises(Unavailable, match=r"t\.nobody"):
-        await bus.request("t.nobody", b"", 5)
+        await bus.request("t.nobody", b"", LIMIT_S)
     with pytest.raises(TimedOut):
         await bus.request("t.mute", b"", 0.05)
     left = asyncio.create_task(bus.request("t.mute", b"", 60))
@@ -76,7 +76,7 @@ async def test_a_request_without_a_task_is_sent_at_once_and_ends_with_one_call(
     await eventually(lambda: isinstance(answers[-1], TimedOut))
     forget = bus.ask("t.echo", b"", 5, answers.append)
     forget()
-    await bus.request("t.echo", b"", 5)
+    await bus.request("t.echo", b"", LIMIT_S)
     bus.ask("t.mute", b"", 60, answers.append)
     await bus.close()
     await eventually(lambda: len(answers) == 4)
@@ -114,7 +114,7 @@ async def test_nothing_is_published_while_disconnected(own_nats: NatsServer, qui
     await eventually(lambda: not bus.connected and not other.connected)
     assert not bus.publish("t.x", b"stale")
     with pytest.raises(Unavailable):
-        await bus.request("t.x", b"stale", 5)
+        await bus.request("t.x", b"stale", LIMIT_S)
     own_nats.start()
     await eventually(lambda: bus.connected and other.connected and bool(back))
     await other.flush()
@@ -175,6 +175,6 @@ async def test_a_subject_that_is_not_one_word_is_not_sent(
     await bus.connect()
     assert not bus.publish(subject, b"x")
     with pytest.raises(Unavailable):
-        await bus.request(subject, b"x", 5)
+        await bus.request(subject, b"x", LIMIT_S)
     assert not bus.waiting
     await bus.close()

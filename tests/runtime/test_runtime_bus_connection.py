@@ -239,3 +239,19 @@ async def test_the_end_of_a_server_is_not_an_error_of_its_clients(nats_binary: s
         await eventually(lambda visit=visit: len(client.reasons("bus.disconnected")) == visit + 1, LONG_S)  # type: ignore[misc]
     assert not client.fatal
     await client.bus.close()
+
+
+async def test_server_that_hangs_is_left_if_there_is_another(nats: NatsServer, own_nats: NatsServer) -> None:
+    async with connected(own_nats.url) as alone:
+        own_nats.pause()
+        alone.bus.leave_server()
+        assert alone.bus.connected, "a single server is waited for"
+        own_nats.resume()
+        await alone.works()
+    async with connected(own_nats.url, nats.url) as client:  # to either; only one goes on
+        own_nats.pause()
+        client.bus.leave_server()
+        await eventually(lambda: client.reconnects == 1, LONG_S)
+        await client.works()
+        assert not client.fatal
+    own_nats.resume()

@@ -12,7 +12,7 @@ from schemas.errors import EngineFailed, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import BusConfig
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket, digest_key
-from tests.conftest import NatsServer, eventually, make_bucket
+from tests.conftest import NatsServer, eventually, make_bucket, until
 
 MakeBus = Callable[[str], Awaitable[Bus]]
 
@@ -258,8 +258,8 @@ async def test_an_answer_of_jetstream_on_a_foreign_subject_reaches_no_handler(
     nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
 ) -> None:
     bus = await make_bus(nats.url)
-    bucket = await opened(bus, "answers", quiet_log)
-    await bucket.put("k", b"forged")
+    await create_bucket(bus, config("answers"))
+    await bus.jetstream(lambda js: js.publish("$KV.answers.k", b"forged"), 60)
     client = await nats_py.connect(nats.url)
     arrived = await client.subscribe("t.foreign")
     await client.flush()
@@ -273,9 +273,89 @@ async def test_an_answer_of_jetstream_on_a_foreign_subject_reaches_no_handler(
     await client.close()
 
 
+KINDS: list[Callable[[bytes], bytes]] = [
+    lambda _: b"forged",
+    lambda s: s[:-1],
+    lambda s: s[:12],
+    lambda s: s[:3] + s[4:],
+]
+
+
+async def stored_under(bus: Bus, bucket: str, subject: str) -> tuple[str, bytes]:
+    """The last value of the keys that a subject with wildcards matches, as NATS has it, and its own subject."""
+    message = await bus.jetstream(lambda js: js.get_last_msg(f"KV_{bucket}", subject, direct=True), 60)
+    assert message.subject is not None
+    assert message.data is not None
+    return message.subject, message.data
+
+
+@pytest.mark.parametrize("damage", KINDS)
+async def test_value_that_was_not_made_with_its_key_is_missing(
+    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger, damage: Callable[[bytes], bytes]
+) -> None:
+    bus = await make_bus(nats.url)
+    name = f"damaged{KINDS.index(damage)}"
+    bucket = await opened(bus, name, quiet_log)
+    await bucket.put("k", b"a secret")
+    bucket.offer("m", b"a secret", "one")
+    await until(lambda: bucket.members("m"))
+    for subject in (f"$KV.{name}.*", f"$KV.{name}.*.*"):
+        place, data = await stored_under(bus, name, subject)
+        assert b"secret" not in data
+        assert bus.publish(place, damage(data))
+    await bus.flush()
+
+    async def missing() -> bool:
+        return await bucket.get("k") is None and await bucket.members("m") == []
+
+    await until(missing)
+    await bucket.put("k", b"again")
+    assert await bucket.get("k") == b"again"
+
+
+async def test_values_of_two_keys_and_of_two_writes_differ(
+    nats: NatsServer, make_bus: MakeBus, quiet_log: FilteringBoundLogger
+) -> None:
+    bus = await make_bus(nats.url)
+    bucket = await opened(bus, "differ", quiet_log)
+    seen: set[bytes] = set()
+    for key in ("a", "b", "a"):
+        await bucket.put(key, b"equal")
+        seen.add((await stored_under(bus, "differ", "$KV.differ.*"))[1])
+    assert len(seen) == 3
+
+
 def test_digest_keys_differ_for_different_lists() -> None:
     lists = [("a", "b"), ("ab",), ("a", None), ("a", ""), ("a",), ("b", "a")]
     keys = {digest_key(*parts) for parts in lists}
     assert len(keys) == len(lists)
     assert all(len(key) == 40 for key in keys)
     assert digest_key("a", "b") == digest_key("a", "b")
+
+
+async def test_lost_bucket_is_an_error_for_a_while_then_missing_and_used_when_it_is_made_again(
+    own_nats: NatsServer, make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.runtime.storage.kv.RETRY_S", 0.0)
+    bus = await make_bus(own_nats.url)
+    log, capture = logging()
+    bucket = await make_bucket(bus, config("lost"), log)
+    await bucket.put("k", b"v")
+    await delete_bucket(own_nats.url, "lost")
+    with pytest.raises(Unavailable):
+        await bucket.get("k")
+    assert capture.entries == []
+    monkeypatch.setattr("services.runtime.storage.kv.LOST_S", 0.0)
+    assert await bucket.get("k") is None
+    await bucket.put("k", b"w")
+    assert [entry["event"] for entry in capture.entries] == ["kv.missing"]
+    await create_bucket(bus, config("lost"))
+    await bucket.put("k", b"w")
+    assert await bucket.get("k") == b"w"
+    assert [entry["event"] for entry in capture.entries] == ["kv.missing", "kv.found"]
+
+
+async def delete_bucket(url: str, name: str) -> None:
+    client = await nats_py.connect(url)
+    await client.jetstream().delete_stream(f"KV_{name}")
+    await client.close()

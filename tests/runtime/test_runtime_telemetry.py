@@ -48,6 +48,24 @@ def test_half_a_surrogate_pair_is_no_reason_to_lose_a_line() -> None:
     assert (line["event"], line["by"], line["what"]) == ("asked", "a? é", str(object))
 
 
+def test_traceback_of_one_event_is_written_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("services.runtime.observability.log_lines.time.monotonic", lambda: now[0])
+    stream = io.StringIO()
+    log = open_log(FrontendConfig(), stream).bind(id="f1")
+    for step in range(40):
+        now[0] = 100 + step * 0.1
+        for event in ("turn.failed", "task.failed"):
+            log.error(event, exc_info=ValueError(step))
+        log.error("said", turn=step)
+        log.error(f"a library's text {step}", logger="asyncio", exc_info=ValueError(step))
+    written = lines(stream)
+    assert sum(line["event"] == "said" for line in written) == 40
+    for event in ("turn.failed", "task.failed"):
+        assert [line.get("left_out") for line in written if line["event"] == event] == [None, 9, 9, 9]
+    assert sum("logger" in line for line in written) == 4
+
+
 def test_log_lines_are_json_with_what_was_bound() -> None:
     stream = io.StringIO()
     log = open_log(FrontendConfig(), stream, stage="frontend", id="f1")

@@ -110,6 +110,12 @@ HABITS: list[tuple[str, str, dict[str, Any]]] = [
         {"reasoning": "reasoning_content", "interleaved": "split"},
     ),
     ("{%- for c in m.tool_calls or []", "{%- for c in []", {"arguments": None, "parallel": False}),
+    ("{%- for m in messages -%}", "{{ tools | tojson }}{%- for m in messages -%}", {"tools": True}),
+    (
+        "{%- for m in messages -%}",
+        "{{ tools | tojson if messages[-1].role == 'user' }}{%- for m in messages -%}",
+        {"tools": False},
+    ),
     ("{{ m.content }}\n{%- endif -%}\n<end>", "{{ m.content[0].text }}\n{%- endif -%}\n<end>", {"content": "parts"}),
 ]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import LIMIT_S
 from turnwire_tools.script import ticker
 from turnwire_tools.script.ticker import NOW, Ticker, aligned
 
@@ -58,5 +59,5 @@ async def test_an_earlier_time_moves_the_timer_forward() -> None:
     clock: Ticker[str] = Ticker(lambda item, now: done.set())
     clock.add("in an hour", ticker.now_us() + 3_600_000_000)
     clock.add("now", ticker.now_us() + 1_000)
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), LIMIT_S)
     clock.stop()

@@ -158,6 +158,37 @@ class Conformance:
         assert len(output(deltas)) == 1
         assert deltas[-1].finish is FinishReason.LENGTH
 
+    @pytest.mark.parametrize("ending", ["no token", "one token", "stop at the first token"])
+    async def test_short_turn_leaves_its_whole_prompt_in_the_cache(self, bench: Bench, ending: str) -> None:
+        block, vocabulary = bench.info.block_tokens, bench.info.vocab_size
+        if block is None:
+            pytest.skip("no prefix sharing")
+        assert vocabulary is not None
+        endings: dict[str, dict[str, Any]] = {
+            "no token": {"max_tokens": 0},
+            "one token": {"max_tokens": 1},
+            "stop at the first token": {"max_tokens": 9, "stop_ids": range(vocabulary)},
+        }
+        room = min(bench.info.max_model_len, bench.info.kv_tokens or bench.info.max_model_len)
+        text = bench.endless * (2000 // len(bench.endless) + 1)
+        for length in (block - 1, block, block + 1, 5 * block, 520, 1100, 1535, 1537):
+            if length < room:
+                deltas = await bench.run(bench.request(text[:length], **endings[ending]))
+                assert len(output(deltas)) == (ending == "one token")
+                again = await bench.run(bench.request(text[:length], max_tokens=2))
+                found = cached(again)
+                assert found is not None
+                assert (length - 1) // block * block <= found <= length, length
+
+    async def test_prompt_that_fills_the_window_can_be_prefilled(self, bench: Bench) -> None:
+        room = min(bench.info.max_model_len, bench.info.kv_tokens or bench.info.max_model_len)
+        prompt = (bench.endless * (room // len(bench.endless) + 1))[:room]
+        deltas = await bench.run(bench.request(prompt, max_tokens=0))
+        assert (output(deltas), deltas[-1].finish) == ([], FinishReason.LENGTH)
+        if (block := bench.info.block_tokens) is not None:
+            again = await bench.run(bench.request(prompt[:-8], max_tokens=8))
+            assert cached(again) == (room - 9) // block * block
+
     async def test_a_turn_may_fill_the_window(self, bench: Bench) -> None:
         room = min(bench.info.max_model_len, bench.info.kv_tokens or bench.info.max_model_len)
         prompt = (bench.endless * (room // len(bench.endless) + 1))[: room - 8]

@@ -113,6 +113,9 @@ class TestTransformersCore(TransformersBench):
     test_a_stop_id_ends_the_turn = Conformance.test_a_stop_id_ends_the_turn_and_is_not_among_the_ids
     test_closing_while_it_decodes_stops_the_decoding = Conformance.test_closing_while_it_decodes_stops_the_decoding
     test_every_declared_feature_is_taken = Conformance.test_every_declared_feature_is_taken
+    test_short_turn_leaves_its_whole_prompt_in_the_cache = (
+        Conformance.test_short_turn_leaves_its_whole_prompt_in_the_cache
+    )
     test_death_ends_every_open_turn_and_is_permanent = Conformance.test_death_ends_every_open_turn_and_is_permanent
 
 

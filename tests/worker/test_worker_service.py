@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
+import structlog
 
 from schemas import subjects
 from schemas.control import Load
@@ -121,3 +122,19 @@ async def test_a_turn_that_waits_is_dropped_at_its_deadline_and_one_that_decodes
     last = await trial.end_of("decodes")
     assert last.finish is not None
     assert last.finish.reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(("full", "warned"), [(None, False), (1000, False), (8192, True)])
+async def test_window_that_the_cache_reduces_is_logged_with_both_figures(
+    make_process: MakeProcess, request: pytest.FixtureRequest, full: int | None, warned: bool
+) -> None:
+    process = await make_process("worker", request.node.name)
+    capture = structlog.testing.LogCapture()
+    process.log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
+    engine = HeldEngine()
+    info = msgspec.structs.replace(await engine.start(), full_len=full, kv_tokens=1000)
+    await Worker(process, engine, info, "m", 9).start()
+    lines = [entry for entry in capture.entries if entry["event"] == "worker.window_reduced"]
+    assert [(line["log_level"], line["max_model_len"], line["full_len"]) for line in lines] == (
+        [("warning", 1000, 8192)] if warned else []
+    )

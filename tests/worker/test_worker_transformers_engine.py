@@ -228,6 +228,21 @@ async def test_the_largest_request_that_is_admitted_fits(tiny_model: Path) -> No
         await engine.stop(5.0)
 
 
+async def test_window_is_the_models_where_memory_is_in_the_page_cache(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Free memory says nothing: after some reading of files little is free, and nearly all of it available."""
+    from services.worker.engines.transformers import loader
+
+    monkeypatch.setattr("os.sysconf", lambda _name: 1)
+    for available, expected in ((2**33, 4096), (2**22, 1024)):
+        monkeypatch.setattr(loader, "available_bytes", lambda available=available: available)
+        engine = TransformersEngine(config(tiny_model, kv_tokens=None))
+        info = await engine.start()
+        await engine.stop(5.0)
+        assert (info.max_model_len, info.full_len) == (expected, 4096)
+
+
 async def _drain(deltas: Any) -> None:
     async for _ in deltas:
         pass

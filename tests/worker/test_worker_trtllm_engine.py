@@ -87,6 +87,77 @@ async def test_every_request_has_sampling_parameters_of_its_own(engine: TrtllmEn
     assert len({id(sampling) for sampling in used}) == 6
 
 
+AGENT_LIMITS = [32_000, 64_000, 128_000]
+
+
+async def open_agents(engine: TrtllmEngine, count: int) -> list[Any]:
+    """Turns with the limits that agents send, cut to the window as the preprocessor does."""
+    limits = [min(AGENT_LIMITS[i % len(AGENT_LIMITS)], 16_384 - len(PROMPT)) for i in range(count)]
+    return [listen(engine, request(f"t{i}", max_tokens=limit)) for i, limit in enumerate(limits)]
+
+
+@NEW
+async def test_agents_with_large_limits_decode_at_once(model: Path, fake_trtllm: Any) -> None:
+    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=16, max_model_len=16_384, kv_tokens=16_384))
+    await engine.start()
+    open_turns = await open_agents(engine, 16)
+    async with asyncio.timeout(WAIT_S):
+        first = await asyncio.gather(*(anext(deltas) for deltas in open_turns))
+    assert all(delta.finish is None for delta in first)
+    for deltas in open_turns:
+        await deltas.aclose()
+    await engine.stop(5.0)
+
+
+@OLD
+async def test_older_releases_reserve_the_whole_limit(model: Path, fake_trtllm: Any) -> None:
+    """They would lose more by pausing: `--max-output-tokens` bounds what is reserved."""
+    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=16, max_model_len=16_384, kv_tokens=16_384))
+    await engine.start()
+    runtime = fake_trtllm.LLM.last.runtime
+    open_turns = await open_agents(engine, 3)
+    async with asyncio.timeout(WAIT_S):
+        await anext(open_turns[0])
+        waiting = [asyncio.create_task(anext(deltas)) for deltas in open_turns[1:]]
+        await eventually(lambda: len(runtime.waiting) == 2)
+        assert len(runtime.running) == 1
+        await open_turns[0].aclose()
+        await waiting[0]
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    for deltas in open_turns:
+        await deltas.aclose()
+    await engine.stop(5.0)
+
+
+@NEW
+async def test_paused_turns_lose_and_repeat_no_token(model: Path, fake_trtllm: Any) -> None:
+    config = WorkerConfig(model=str(model), slots=16, max_model_len=1024, kv_tokens=1024)
+    engine = TrtllmEngine(config)
+    await engine.start()
+    alone = [token for delta in await run(engine, request("alone", max_tokens=700)) for token in delta.ids]
+    together = await asyncio.gather(*(run(engine, request(f"t{i}", max_tokens=700)) for i in range(4)))
+    assert fake_trtllm.LLM.last.runtime.pause_count > 0
+    assert [[token for delta in deltas for token in delta.ids] for deltas in together] == [alone] * 4
+    await engine.stop(5.0)
+
+
+@BOTH
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("own", [None, "GUARANTEED_NO_EVICT"])
+async def test_requests_are_paused_only_where_that_frees_their_blocks(
+    model: Path, fake_trtllm: Any, parallel: int, own: str | None
+) -> None:
+    args: dict[str, Any] = {"pipeline_parallel_size": parallel}
+    args |= {"scheduler_config": {"capacity_scheduler_policy": own}} if own else {}
+    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=4096, engine_args=args))
+    await engine.start()
+    await engine.stop(5.0)
+    pauses = fake_trtllm.__version__ in VERSIONS[3:] and parallel == 1 and own is None
+    assert fake_trtllm.LLM.last.runtime.pauses == pauses
+
+
 @BOTH
 async def test_leaving_early_aborts_and_ending_does_not(engine: TrtllmEngine, fake_trtllm: Any) -> None:
     runtime = fake_trtllm.LLM.last.runtime

@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
-from services.worker.engines.trtllm.events import KvTranslator, kv_used
+from services.worker.engines.trtllm.events import KvTranslator, KvUse
 
 
 def block(block_hash: int, tokens: list[Any], **more: Any) -> dict[str, Any]:
@@ -73,7 +73,26 @@ def test_unknown_events_are_skipped() -> None:
     assert kv.translate([updated, event(1, {"type": "new"}), {"event_id": 2}]) == []
 
 
-def test_the_use_of_the_cache_is_a_share() -> None:
-    assert kv_used({"iter": 3, "kvCacheStats": {"usedNumBlocks": 25, "maxNumBlocks": 100}}) == 0.25
-    assert kv_used({"kvCacheStats": {"usedNumBlocks": 25, "maxNumBlocks": 0}}) is None
-    assert kv_used({}) is None
+def share(*iterations: dict[str, Any]) -> float | None:
+    use = KvUse()
+    for stats in iterations:
+        use.take(stats)
+    return use.share
+
+
+def blocks(used: Any, most: Any, **more: Any) -> dict[str, Any]:
+    return {"iter": 3, "kvCacheStats": {"usedNumBlocks": used, "maxNumBlocks": most}, **more}
+
+
+def test_use_of_the_cache_is_a_share() -> None:
+    assert share(blocks(25, 100)) == 0.25
+    assert share(blocks(25, 100), blocks(50, 100)) == 0.5
+    assert share(blocks(25, 0)) is None
+    assert share({}) is None
+    assert share(blocks(25, 100), {}, blocks(None, 100)) == 0.25
+
+
+def test_use_of_the_cache_is_that_of_all_ranks() -> None:
+    rows = [blocks(90, 100, attentionDpRank=0), blocks(10, 100, attentionDpRank=1), blocks(0, 200, attentionDpRank=2)]
+    assert share(*rows) == share(*reversed(rows)) == 0.25
+    assert share(*rows, blocks(10, 100, attentionDpRank=0)) == 0.05

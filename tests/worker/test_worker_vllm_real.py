@@ -172,13 +172,6 @@ async def test_a_sooner_request_overtakes_those_that_wait(bench: Bench) -> None:
     assert order.index(19) < 2 * SLOTS
 
 
-async def test_a_prompt_as_long_as_the_window_can_be_prefilled(bench: Bench) -> None:
-    prompt = (bench.endless * 41)[: bench.info.max_model_len]
-    await bench.run(bench.request(prompt, max_tokens=0))
-    again = await bench.run(bench.request(prompt[:-8], max_tokens=8))
-    assert cached(again) == (len(prompt) - 9) // BLOCK * BLOCK
-
-
 async def test_a_request_that_vllm_refuses_fails_alone(bench: Bench) -> None:
     with pytest.raises(Invalid, match="temperature must be in"):
         await bench.run(bench.request(temperature=3.0))

@@ -15,7 +15,6 @@ from services.worker.engines.vllm.requests import (
     Progress,
     engine_arguments,
     lacking,
-    prompt_ids,
     publishes_events,
     sampling_arguments,
 )
@@ -117,11 +116,6 @@ def test_a_prefill_decodes_one_token_and_drops_it() -> None:
     for reason in ("length", "stop"):
         delta = Progress(prefill).take(output(9, finish=reason, cached=2))
         assert (delta.ids, delta.cached, delta.finish, delta.stop_id) == ([], 2, FinishReason.LENGTH, None)
-
-
-def test_a_prompt_that_fills_the_window_is_prefilled_but_for_its_last_token() -> None:
-    assert prompt_ids(request(), 3) == [1, 2]
-    assert prompt_ids(request(), 4) == [1, 2, 3]
 
 
 def test_guided_output_ends_with_the_tokenizers_end_token() -> None:

@@ -25,7 +25,8 @@ from services.cli.signals import run, status_of
 from services.runtime.allowed_hosts import AllowedHosts, is_loopback
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Count, Port
-from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.config.loader import Sources, mask_servers
+from services.runtime.valid_headers import replace_invalid_bytes
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.inspector import recording
@@ -82,12 +83,13 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
     for path in files:
         for at, receiver, message in recording.read(str(path), read_text(path)):
             fold.take(message, at, receiver)
-    source = ", ".join(path.name for path in files) or mask_passwords(config.nats_url)
+    source = ", ".join(path.name for path in files) or mask_servers(config.nats_url)
     key = required_key(flags)
     hosts = AllowedHosts.of(flags.allowed_hosts, flags.host, guarded=key is not None)
     server = InspectorServer(fold, source, hosts, key=key, vocabulary=vocabulary)
     runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
+    replace_invalid_bytes(runner.server)
     try:
         site = web.TCPSite(runner, flags.host, *reserve_ports(flags.host, flags.port, 1))
         await site.start()

@@ -84,12 +84,12 @@ class InspectorServer:
     def _admits(self, request: web.Request) -> bool:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         presented = bearer if scheme.lower() == "bearer" else request.cookies.get(_cookie(request), "")
-        return self._key is None or hmac.compare_digest(presented.encode(), self._key.encode())
+        return self._key is None or _equal(presented, self._key)
 
     def _refusal(self, request: web.Request) -> web.Response:
         """Exchanges the key in the address, which `turnwire inspect` prints, for a cookie."""
         presented = request.query.get("key", "")
-        if request.path != "/" or not hmac.compare_digest(presented.encode(), (self._key or "").encode()):
+        if request.path != "/" or not _equal(presented, self._key or ""):
             return _problem(401, "open the address that turnwire inspect printed, with its key")
         response = web.Response(status=303, headers={"Location": "/"})
         response.set_cookie(_cookie(request), presented, httponly=True, samesite="Strict", secure=request.secure)
@@ -141,9 +141,14 @@ class InspectorServer:
         return response
 
 
+def _equal(presented: str, key: str) -> bool:
+    """Compares in constant time. Bytes of a request that are not UTF-8 are surrogates."""
+    return hmac.compare_digest(presented.encode(errors="backslashreplace"), key.encode())
+
+
 def _cookie(request: web.Request) -> str:
-    """Browsers share cookies among the ports of a host."""
-    return f"turnwire_inspect_{request.url.port}"
+    """Browsers share cookies among the ports of a host. The port in the `Host` header may be anything."""
+    return f"turnwire_inspect_{request.get_extra_info('sockname')[1]}"
 
 
 def _json(value: object) -> web.Response:

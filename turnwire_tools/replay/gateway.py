@@ -22,7 +22,7 @@ from schemas.errors import EngineFailed, NotFound, Unavailable, raised
 from schemas.events import Failed, Finish, FinishReason, Prepared, TurnEvent
 from schemas.frames import ParseContext, TextReply, TokenFinish
 from services.frontend.app import make_app, make_runner
-from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
 from services.parser.turn_parse import TurnParse
 from services.runtime.config import FrontendConfig
 from services.runtime.storage.seal import Sealer
@@ -104,6 +104,8 @@ class ReplayGateway:
     """
 
     def __init__(self, replay: Replay, *, vocabulary: Vocabulary | None = None, speed: float | None = None) -> None:
+        self.catalog = self.gateway = self.texts = self
+        """It is all parts of a `Pipeline`."""
         self.conversations: list[Conversation] = []
         """The frontend's conversation for each request."""
         self._replay = replay
@@ -263,11 +265,11 @@ def vocabulary_of(pieces: Sequence[str]) -> tuple[Vocabulary, dict[str, int]]:
 
 
 @asynccontextmanager
-async def serving(gateway: TurnGateway) -> AsyncIterator[str]:
+async def serving(pipeline: Pipeline) -> AsyncIterator[str]:
     """Serves the whole HTTP stack on a free loopback port; yields its URL."""
     log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])  # writes nothing
     config = FrontendConfig()
-    app = make_app(config, gateway, CollectorRegistry(), log)
+    app = make_app(config, pipeline, CollectorRegistry(), log)
     runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()
     try:

@@ -10,7 +10,7 @@ from services.cli.observer import observing
 from services.cli.signals import status_of
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig
-from services.runtime.config.loader import mask_passwords
+from services.runtime.config.loader import mask_servers
 
 PATTERN = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 """A subject of NATS with wildcards: `tw.v2.*.worker`, `tw.v2.>`."""
@@ -34,10 +34,10 @@ async def follow(config: BusConfig, name: str, patterns: Sequence[str], take: Ca
             end(0)
 
     if wrong := [pattern for pattern in patterns if not PATTERN.fullmatch(pattern)]:
-        raise UsageError(f"not a subject of NATS: {wrong[0]!r}")
+        raise UsageError(f"not a subject of NATS: {mask_servers(wrong[0])!r}")
     async with observing(config, name, on_fatal=lambda _reason: end(1)) as bus:
         for subject in patterns:
             await bus.subscribe(subject, received)
         await bus.flush()  # from now on every message arrives
-        print(f"listening on {', '.join(patterns)} at {mask_passwords(config.nats_url)}", file=sys.stderr)
+        print(f"listening on {', '.join(patterns)} at {mask_servers(config.nats_url)}", file=sys.stderr)
         return await status_of(ended)

@@ -114,10 +114,7 @@ async def _follow(config: BusConfig, writer: Writer) -> int:
         if messages.kind_of(delivery.subject) not in messages.TURN_KINDS:
             writer.flush(now)  # there is a heartbeat every second
             return
-        try:
-            writer.take(messages.decode(delivery.subject, delivery.data), now)
-        except (msgspec.MsgspecError, ValueError) as error:
-            print(f"turnwire trajectories: {delivery.subject} cannot be read: {error}", file=sys.stderr)
+        writer.take(messages.decode(delivery.subject, delivery.data), now)
 
     try:
         # One subscription, which keeps the order of all messages.

@@ -1,8 +1,14 @@
-"""`turnwire buckets`: creates the buckets that services share, because services may not create them."""
+"""`turnwire buckets`: creates the buckets that services share, because services may not create them.
+
+With `--every-s` it creates them again when the server has lost them.
+"""
 
 import asyncio
+from contextlib import suppress
 
-from schemas.errors import TimedOut, Unavailable
+from msgspec.structs import replace
+
+from schemas.errors import TimedOut, TurnwireError, Unavailable
 from services.cli.observer import observing
 from services.cli.registry import Command
 from services.cli.signals import run
@@ -22,7 +28,9 @@ def make(sources: Sources, /) -> int:
     `connect_timeout_s` for the server.
     """
     config = sources.load(BucketsConfig).config
-    print(*run(make_buckets(config)), sep="\n")
+    print(*run(make_buckets(config)), sep="\n", flush=True)
+    if config.every_s is not None:
+        run(keep_buckets(config, config.every_s))
     return 0
 
 
@@ -31,13 +39,29 @@ COMMAND = Command(make, (BusConfig, BucketsConfig))
 
 async def make_buckets(config: BucketsConfig) -> list[str]:
     """Makes all buckets; returns a description of each. Raises TurnwireError for the first that cannot be made."""
-    buckets = [bucket_config(config)]
-    if config.ledger_store_mb:
-        buckets.insert(0, ledger_bucket(config))
+    buckets = _buckets(config)
     async with observing(config.bus, "buckets", user="setup", log_level="error") as bus:
         for bucket in buckets:
             await _make(bus, bucket, config.bus.connect_timeout_s)
     return [f"{b.name}: {b.max_bytes:,} bytes, entries expire after {b.ttl_s:g} s" for b in buckets]
+
+
+async def keep_buckets(config: BucketsConfig, every_s: float) -> None:
+    """Makes the buckets that do not exist, every `every_s`, until it is cancelled. Raises Unavailable if there is no
+    server at the start."""
+    async with observing(config.bus, "buckets", user="setup", log_level="error") as bus:
+        while True:
+            await asyncio.sleep(every_s)
+            for bucket in _buckets(config):
+                with suppress(TurnwireError):  # the server is away, or has a reason that the first attempt reported
+                    await create_bucket(bus, bucket)
+
+
+def _buckets(config: BucketsConfig) -> list[BucketConfig]:
+    buckets = [bucket_config(config)]
+    if config.ledger_store_mb:
+        buckets.insert(0, ledger_bucket(config))
+    return [replace(bucket, replicas=config.bucket_replicas) for bucket in buckets]
 
 
 async def _make(bus: Bus, bucket: BucketConfig, patience_s: float) -> None:

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.cli.common import replace_file
+from services.cli.common import make_private, replace_file
 from services.cli.registry import Command
 from services.runtime.config import STAGES
 
@@ -22,7 +22,7 @@ def make(directory: Path, /) -> int:
       in `frontend`, where it seals the summaries of compaction.
     - `nats/passwords.conf`: included by `deploy/nats/nats.conf`.
 
-    Existing files stay as they are, so that the command can run before every start.
+    The contents of existing files stay, so that the command can run before every start.
 
     Args:
         directory: Where to write the files.
@@ -54,7 +54,8 @@ def _share(directory: Path, name: str, users: Sequence[str]) -> None:
 
 
 def keep_or_make(path: Path, secret: str) -> str:
-    """Returns the text of the file. If there is none, makes it with `secret`."""
+    """Returns the text of the file. If there is none, makes it with `secret`. Only its owner can read it afterwards."""
     if not path.exists():
         replace_file(path, secret.encode() + b"\n")
+    make_private(path)
     return path.read_text()

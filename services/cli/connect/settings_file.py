@@ -1,8 +1,11 @@
-"""Merges settings into a client's JSON or TOML file, after copying it. Does not change a file that it cannot parse."""
+"""Merges settings into a client's JSON or TOML file, after copying it. Does not change a file that it cannot parse.
+
+The settings may contain a key, so only the owner can read the file and its copy afterwards."""
 
 import contextlib
 import itertools
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from services.cli.common import CommandError, create_file, replace_file
+from services.cli.common import CommandError, create_file, make_private, read_text, replace_file
 from services.cli.connect.client import Settings
 
 
@@ -26,21 +29,33 @@ def text_of(settings: Settings) -> str:
 
 def write(settings: Settings) -> list[str]:
     """Merges settings into their file. Returns lines that describe the changes. Raises OSError or UnreadableFile."""
-    path = Path(settings.path).expanduser()
-    if path.is_symlink():  # keep the link: it may point into a repository of dotfiles
-        path = path.resolve()
-    before = path.read_text(encoding="utf-8") if path.exists() else None
+    path = _follow_links(Path(settings.path).expanduser())
+    before = read_text(path) if path.exists() else None
     document = _parse(settings, before or "", path)
     changed = sorted(_changes(document, settings.values))
     after = _render(settings, document)
     if after == before:
+        make_private(path)  # it may contain a key
         return [f"{path}: unchanged"]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A new file may contain a key, so only its owner may read it.
-    mode = 0o600 if before is None else path.stat().st_mode & 0o777
-    backup = "" if before is None else f"; the copy of the old file is {_back_up(path, mode)}"
-    replace_file(path, after.encode(), mode)
+    backup = "" if before is None else f"; the copy of the old file is {_back_up(path)}"
+    replace_file(path, after.encode())
     return [f"{path}: written{backup}", *(f"  {change}" for change in changed)]
+
+
+def _follow_links(path: Path) -> Path:
+    """Returns the file that links lead to, so that they stay: they may lead into a repository of dotfiles.
+
+    Raises OSError for a loop, and CommandError where they lead into a folder of another user, who would get the key.
+    """
+    try:
+        real = Path(os.path.realpath(path, strict=True))
+    except FileNotFoundError:
+        real = Path(os.path.realpath(path))
+    folder = next(folder for folder in real.parents if folder.exists())
+    if real != Path(os.path.abspath(path)) and folder.stat().st_uid != os.getuid():
+        raise CommandError(f"{path} is a link to {real}, in a folder of another user; it is unchanged")
+    return real
 
 
 def _parse(settings: Settings, text: str, path: Path) -> Any:
@@ -99,12 +114,12 @@ def _changes(document: Mapping[str, Any], values: Mapping[str, Any], above: str 
     return changes
 
 
-def _back_up(path: Path, mode: int) -> Path:
+def _back_up(path: Path) -> Path:
     """Copies the file to a name that does not exist yet."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for number in itertools.count():
         backup = path.with_name(f"{path.name}.{stamp}{f'-{number}' if number else ''}.bak")
         with contextlib.suppress(FileExistsError):
-            create_file(backup, path.read_bytes(), mode)
+            create_file(backup, path.read_bytes())
             break
     return backup

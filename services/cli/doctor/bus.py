@@ -12,7 +12,7 @@ from services.cli.doctor.finding import Finding
 from services.cli.observer import observing
 from services.runtime.bus import Bus, Delivery
 from services.runtime.config import STAGES, BusConfig
-from services.runtime.config.loader import mask_passwords
+from services.runtime.config.loader import mask_passwords, mask_servers
 
 NEEDED_PAYLOAD = 8_000_000
 """A token id takes 5.3 bytes as base64: nats-server's default of 1 MiB is enough for 196,000 of them."""
@@ -33,7 +33,7 @@ async def _server(config: BusConfig, bus: Bus) -> Finding:
     started = time.perf_counter()
     await bus.flush()
     ms = (time.perf_counter() - started) * 1e3
-    text = f"{mask_passwords(config.nats_url)}, {bus.max_payload:,} bytes a message, {ms:.1f} ms"
+    text = f"{mask_servers(config.nats_url)}, {bus.max_payload:,} bytes a message, {ms:.1f} ms"
     if bus.max_payload >= NEEDED_PAYLOAD:
         return Finding("ok", "bus", text)
     remedy = "long prompts do not fit; set max_payload: 8MB in the server's configuration"

@@ -7,13 +7,12 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from schemas.errors import TurnwireError
-from services.cli.common import replace_file, reserve_ports
-from services.cli.instances import CONNECT_S, Instance, announce, program
+from services.cli.common import reserve_ports
+from services.cli.instances import CONNECT_S, Instance, announce, program, write_ready_file
 from services.cli.registry import Command
 from services.cli.up.check import require_hub_model
 from services.cli.up.embedded_nats import NAME as NATS
@@ -27,6 +26,8 @@ from services.runtime.config.loader import Sources, mask_passwords
 
 POLL_S = 0.05
 NATS_START_S = 15.0
+BUCKETS_S = 5.0
+"""Interval at which lost buckets are made again."""
 STOP_ORDER = ("frontend", "preprocessor", "worker", "parser", NATS)
 """Upstream stages first: turns in progress still need the later ones."""
 
@@ -81,7 +82,7 @@ class _Up:
         with tempfile.TemporaryDirectory(prefix="turnwire-") as directory:
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._serve(Path(directory)))
+                    tasks.create_task(self._serve(Path(directory), tasks))
                     tasks.create_task(self._supervisor.failed())
                     tasks.create_task(self._interrupted())
             except* Interrupted:
@@ -100,7 +101,7 @@ class _Up:
         await self._stop.wait()
         raise Interrupted
 
-    async def _serve(self, directory: Path) -> None:
+    async def _serve(self, directory: Path, tasks: asyncio.TaskGroup) -> None:
         plan, ports = self._plan, self._ports
         nats_url = None
         if plan.embedded_nats:
@@ -113,29 +114,34 @@ class _Up:
         for spec in make_specs(plan, nats_url, ports, os.environ):
             await self._supervisor.start(spec)
         if nats_url is not None:
-            await self._make_buckets(nats_url)  # the stages, which are starting, need none before the first turn
+            made = asyncio.Event()
+            tasks.create_task(self._keep_buckets(nats_url, made))
+            await made.wait()  # the stages, which are starting, need none before the first turn
         urls = [plan.url(port) for port in ports]
         bus_url = nats_url or plan.frontend.bus.nats_url
         window = await self._wait_until_ready(urls)
         self._supervisor.ready = True
         instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url, plan.worker.model)
         if plan.up.ready_file:
-            path = Path(plan.up.ready_file)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, msgspec.json.encode(instance) + b"\n", mode=0o666)
+            write_ready_file(Path(plan.up.ready_file), instance)
         with announce(instance, os.environ):
             print(instructions(plan, urls, window, time.monotonic() - self._started, program()), flush=True)
             await asyncio.Event().wait()
 
-    async def _make_buckets(self, nats_url: str) -> None:
-        from services.cli.commands.make_buckets import make_buckets  # takes 0.1 s, while the stages start
+    async def _keep_buckets(self, nats_url: str, made: asyncio.Event) -> None:
+        """Makes the buckets, sets `made`, and makes them again when the server has lost them."""
+        from services.cli.commands.make_buckets import keep_buckets, make_buckets  # takes 0.1 s, while the stages start
 
         buckets = self._plan.buckets
         bus = dataclasses.replace(buckets.bus, nats_url=nats_url, connect_timeout_s=NATS_START_S)
+        config = dataclasses.replace(buckets, bus=bus)
         try:
-            await make_buckets(dataclasses.replace(buckets, bus=bus))
+            await make_buckets(config)
         except TurnwireError as error:
             self._screen.report(f"turns are kept in memory only: {error.info.message}")
+        made.set()
+        with suppress(TurnwireError):  # without a server nothing runs, and its supervisor reports that
+            await keep_buckets(config, BUCKETS_S)
 
     async def _require_bus(self) -> None:
         """Raises ChildFailed if the bus cannot be reached: one error instead of one from each process."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from services.cli.common import create_file, reachable_host
+from services.cli.common import create_file, make_private, reachable_host
 from services.cli.instances import default_state_dir
 from services.cli.up.check import PACKAGES, engine_problem, model_problem
 from services.cli.up.supervisor import Spec, quiet_variables
@@ -103,6 +103,7 @@ def prepare_state(plan: Plan) -> None:
     plan.state_dir.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         create_file(plan.state_dir / "seal.key", secrets.token_hex(32).encode() + b"\n")
+    make_private(plan.state_dir / "seal.key")
     if plan.demo:
         _make_demo_model(plan.state_dir / "demo-model")
 

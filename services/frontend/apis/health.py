@@ -45,23 +45,23 @@ class HealthRoutes:
     """Handlers of the paths for operators. Only /version needs a key."""
 
     def __init__(self, mount: Mount) -> None:
-        self._gateway = mount.gateway
+        self._pipeline = mount.pipeline
         self._registry = LabelledRegistry(mount.registry, process_labels("frontend"))
         self._document = cache(lambda: msgspec.json.encode(document(__version__, mount.apis)))
 
     async def live(self, _request: web.Request) -> web.Response:
         """Answers 503 when the process should be restarted."""
-        live = self._gateway.live()
+        live = self._pipeline.live()
         return _status(Probe("live" if live else "failed"), live)
 
     async def ready(self, _request: web.Request) -> web.Response:
         """Answers 503 while no turn can be served."""
-        ready = bool(self._gateway.readiness().get("ready"))
+        ready = bool(self._pipeline.readiness().get("ready"))
         return _status(Probe("ready" if ready else "not ready"), ready)
 
     async def health(self, _request: web.Request) -> web.Response:
         """Answers with every process and its load, with the status of /ready."""
-        detail: dict[str, Any] = self._gateway.readiness()
+        detail: dict[str, Any] = self._pipeline.readiness()
         return _status(detail, bool(detail.get("ready")))
 
     async def metrics(self, request: web.Request) -> web.Response:

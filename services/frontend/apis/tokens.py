@@ -5,12 +5,14 @@ POST /v1/tokenize     {"model", "prompt"}, or a request with `messages` of Chat 
 POST /v1/detokenize   {"model", "tokens"} → {"prompt"}
 """
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
+from schemas.conversation import Conversation
 from schemas.errors import Invalid, raised
 from schemas.frames import TextReply, unpack_ids
 from services.frontend.apis.chat import wire as chat
@@ -18,11 +20,11 @@ from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.request import Messages
+from services.frontend.apis.messages.request import FOREIGN, Messages, apply_context_edits
 from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
 from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
-from services.frontend.http.bodies import read_body
+from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
 
 _MAX_ID = 2**32 - 1
@@ -71,7 +73,8 @@ class TokenRoutes:
 
     def __init__(self, mount: Mount) -> None:
         self._max_body_bytes = mount.config.max_body_bytes
-        self._admission = mount.server.admission
+        self._runner = mount.runner
+        self._admission = mount.runner.admission
         served = mount.config.served_tools
         self._messages = Messages(served)
         self._chat = Chat(Settings(served=frozenset(served)))
@@ -79,7 +82,8 @@ class TokenRoutes:
     async def tokenize(self, request: web.Request) -> web.Response:
         """Answers with the ids of a text, or of a conversation's prompt."""
         body = await read_body(request, self._max_body_bytes)
-        fields: Any = decode_body(_text.decode, body, explain)
+        large = is_large(body)
+        fields: Any = await run_in_thread_if(large, lambda: decode_body(_text.decode, body, explain))
         text = fields.prompt if fields.prompt is not None else fields.text
         caller, special = request[REQUEST_CONTEXT].caller, fields.add_special_tokens
         if text is not None:
@@ -87,24 +91,39 @@ class TokenRoutes:
         else:
             if not is_set(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
-            parse = self._chat.parse_prompt if _is_chat_body(body) else self._messages.parse_count
-            conversation = parse(body, request.headers).conversation
+            conversation = await self._conversation(body, request, large)
             reply = _raise_for_error(await self._admission.tokenize(conversation, caller, special))
         ids = unpack_ids(reply.token_ids)
         answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
         return json_response(_encode(answer))
 
+    async def _conversation(self, body: bytes, request: web.Request, large: bool) -> Conversation:
+        """The conversation of a body as its turn would have it, with its context edits applied."""
+        if await run_in_thread_if(large, lambda: _is_chat_body(body)):
+            ask = await run_in_thread_if(large, lambda: self._chat.parse_prompt(body, request.headers))
+            return ask.conversation
+        count = partial(self._runner.count, context=request[REQUEST_CONTEXT])
+        parsed = await run_in_thread_if(large, lambda: self._messages.parse_count(body, request.headers))
+        return (await apply_context_edits(parsed, count)).conversation
+
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
-        fields = decode_body(_ids.decode, await read_body(request, self._max_body_bytes), explain)
-        if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
-            raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
+        body = await read_body(request, self._max_body_bytes)
+        fields = await run_in_thread_if(is_large(body), lambda: _read_ids(body))
         caller = request[REQUEST_CONTEXT].caller
         reply = _raise_for_error(await self._admission.detokenize(fields.model, fields.tokens, caller))
         return json_response(_encode(PlainPrompt(reply.text or "")))
 
 
-_FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - {*messages.Body.__struct_fields__, "service_tier"}
+def _read_ids(body: bytes) -> Ids:
+    fields = decode_body(_ids.decode, body, explain)
+    if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
+        raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
+    return fields
+
+
+_MESSAGES = {*messages.Body.__struct_fields__, "service_tier"} - {*FOREIGN}
+_FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - _MESSAGES
 _MEMBERS = {*chat.Message.__struct_fields__} - {*messages.Message.__struct_fields__}
 _ROLES = ("developer", "tool", "function")
 _PARTS = {*tags_of(chat.Part)} - {*tags_of(messages.Block)}

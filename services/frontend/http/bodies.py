@@ -7,20 +7,26 @@ encodings are handled and limited in one place.
 import asyncio
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 import brotli
 import zstandard
 from aiohttp import web
+from msgspec import Raw
 
 from schemas.errors import Invalid, TooLarge
 from services.frontend.http.middleware import REQUEST_CONTEXT
+from services.runtime.long_work import LongWork, on_loop
 
 THREAD_FROM_BYTES = 32 * 1024
 """Compressed bodies of this size or more are decoded in a thread."""
+DECODED_ON_LOOP_BYTES = 1024 * 1024
+"""Smaller bodies that are larger than this after decoding are decoded in a thread, too."""
 PARSE_IN_THREAD_FROM_BYTES = 512 * 1024
-"""Bodies of this size or more are parsed in a thread: 100,000 messages take 2 s, which would stop all streams. A prompt
-of 100,000 tokens is smaller, and takes less time than the thread would."""
+PARSE_IN_THREAD_FROM_OBJECTS = 2048
+"""JSON with this size, or this number of objects and lists, is parsed in a thread: 10,000 messages take 100 ms, which
+would stop all streams. A prompt of 100,000 tokens is smaller, and takes less time than the thread would."""
 _PIECE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 4096
 """Limit of a gzip body's members. Parallel compressors write one for each 64 KiB or more."""
@@ -56,13 +62,25 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     if encoding in ("", "identity"):
         return body
     if len(body) < THREAD_FROM_BYTES:
-        return decode(body, encoding, limit)
+        with suppress(TooLarge):
+            return decode(body, encoding, min(limit, DECODED_ON_LOOP_BYTES))
     return await asyncio.to_thread(decode, body, encoding, limit)
 
 
-async def run_in_thread_if_large(size_bytes: int, work: Callable[[], T]) -> T:
-    """Runs `work`, for a large request in a thread. Returns its result or raises its error."""
-    return work() if size_bytes < PARSE_IN_THREAD_FROM_BYTES else await asyncio.to_thread(work)
+def is_large(*pieces: bytes | Raw) -> bool:
+    """Whether this JSON takes too long to parse on the event loop. Brackets in texts count, too."""
+    if sum(len(memoryview(piece)) for piece in pieces) >= PARSE_IN_THREAD_FROM_BYTES:
+        return True
+    texts = map(bytes, pieces)
+    return sum(text.count(b"{") + text.count(b"[") for text in texts) >= PARSE_IN_THREAD_FROM_OBJECTS
+
+
+async def run_in_thread_if(large: bool, work: Callable[[], T]) -> T:
+    """Runs `work`, in a thread if it is `large` or calls `long_work`. Returns its result or raises its error."""
+    if not large:
+        with suppress(LongWork), on_loop():
+            return work()
+    return await asyncio.to_thread(work)
 
 
 def decode(body: bytes, encoding: str, limit: int) -> bytes:
@@ -85,12 +103,12 @@ def decode(body: bytes, encoding: str, limit: int) -> bytes:
 
 def _gzip(body: bytes, limit: int) -> bytes:
     # A body may consist of several members (RFC 1952, 2.2).
-    plain, at = b"", 0
+    plain, at = bytearray(), 0
     for _ in range(_MAX_MEMBERS):
         member, at = _inflate(body, at, limit - len(plain), 16 + zlib.MAX_WBITS)
         plain += member
         if at == len(body) or len(plain) == limit:
-            return plain
+            return bytes(plain)
     raise EOFError(f"more than {_MAX_MEMBERS} members")
 
 

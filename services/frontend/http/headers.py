@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from aiohttp import web
-
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
@@ -19,11 +17,3 @@ def first_header(headers: Mapping[str, str], names: Sequence[str]) -> str | None
 def header_flag(headers: Mapping[str, str], name: str, default: bool) -> bool:
     """Returns the boolean in a header."""
     return default if name not in headers else headers[name].lower() in ("1", "true")
-
-
-def with_valid_headers(request: web.Request) -> web.Request:
-    """Replaces header bytes that are not UTF-8. aiohttp reads them as surrogates, which JSON cannot encode."""
-    if all(map(str.isascii, request.headers.values())):
-        return request
-    headers = [(name, value.encode(errors="replace").decode()) for name, value in request.headers.items()]
-    return request.clone(headers=headers)

@@ -27,7 +27,7 @@ from schemas.errors import (
 from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
 from services.frontend.http.cors import Cors
 from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape
-from services.frontend.http.headers import SECURITY_HEADERS, with_valid_headers
+from services.frontend.http.headers import SECURITY_HEADERS
 from services.frontend.http.rate_limits import rate_headers
 from services.runtime.allowed_hosts import AllowedHosts
 from services.runtime.config import FrontendConfig
@@ -137,7 +137,6 @@ class RequestMiddleware:
         )
         context.trace_id = request.get(TRACE_ID)
         request[REQUEST_CONTEXT] = context
-        request = with_valid_headers(request)
         format = self._format_of(request.path)
         context.api, shape = format.name, format.reply
         context.cors = self._cors.headers(request.headers)

@@ -21,6 +21,7 @@ from services.frontend.http.masks import MaskedFrames
 from services.frontend.http.middleware import OVER_LIMIT, refuse_malformed
 from services.frontend.http.sse import keep_buffers_small
 from services.runtime.config import FrontendConfig
+from services.runtime.valid_headers import replace_invalid_bytes
 
 MAX_URL_BYTES = 32 * 1024
 """Must differ from `MAX_HEADER_BYTES`: aiohttp reports only the limit that a line exceeds."""
@@ -144,6 +145,7 @@ class HttpRunner(web.AppRunner):
         await super().setup()
         server = super().server
         assert server is not None
+        replace_invalid_bytes(server)
         make_request = server.request_factory
 
         def begin(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -162,14 +164,16 @@ class HttpRunner(web.AppRunner):
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger for `HttpRunner`. Anyone can send malformed HTTP, so that is one line of level `info`, not an error."""
+    """A logger for `HttpRunner`. Anyone can hang up or send malformed HTTP, and neither is an error."""
 
     def __init__(self) -> None:
         super().__init__(logging.getLogger("aiohttp.server"))
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **options: Any) -> None:
-        """Logs an error; for malformed HTTP of a client, one line of level `info`."""
-        if isinstance(exc_info, HttpProcessingError):
+        """Logs an error; for malformed HTTP of a client, one line of level `info`. The access log has hang-ups."""
+        if isinstance(exc_info, ConnectionError):
+            self.debug("%s hung up", args[0] if args else "a client")
+        elif isinstance(exc_info, HttpProcessingError):
             self.info("malformed HTTP from %s: %s", args[0] if args else "?", _reason(exc_info.message))
         else:
             super().exception(msg, *args, exc_info=exc_info, **options)

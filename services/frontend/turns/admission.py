@@ -13,9 +13,10 @@ from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid, NotFound, TooLarge
 from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
+from services.frontend.http.bodies import run_in_thread_if
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedTools
-from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, TurnGateway, TurnSink
+from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, Pipeline, TurnSink
 from services.frontend.turns.media.notice import NoticeSink, media_of, notice, wants_notice, without_notices
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
@@ -24,11 +25,11 @@ T = TypeVar("T")
 
 
 class Admission:
-    """Admits requests, and passes them to the gateway. A caller of None has all rights and no limits."""
+    """Admits requests, and passes them to the pipeline. A caller of None has all rights and no limits."""
 
     def __init__(
         self,
-        gateway: TurnGateway,
+        pipeline: Pipeline,
         limits: ConversationLimits,
         pdfs: PdfReader,
         *,
@@ -36,23 +37,24 @@ class Admission:
         hosted: HostedTools | None = None,
     ) -> None:
         """`notices`: add a note to the answer about media that the model does not receive, once in a session."""
-        self._gateway = gateway
+        self._catalog = pipeline.catalog
+        self._texts = pipeline.texts
+        self._opener = pipeline.gateway if hosted is None else hosted
         self._limits = limits
         self._pdfs = pdfs
         self._notices = notices
-        self._hosted = hosted
 
     def models(self, caller: Caller | None) -> list[ModelCard]:
         """Returns the served models that the caller may use."""
-        return [card for card in self._gateway.models() if caller is None or caller.sees(card)]
+        return [card for card in self._catalog.models() if caller is None or caller.sees(card)]
 
     def resolve(self, model: str, caller: Caller | None, conversation: Conversation | None = None) -> ModelCard:
-        """Returns the model with this name, as `TurnGateway.resolve`.
+        """Returns the model with this name, as `Catalog.resolve`.
 
         Raises NotFound, Forbidden, and Invalid for an empty name.
         """
         try:
-            card = self._gateway.resolve(model, conversation)
+            card = self._catalog.resolve(model, conversation)
         except NotFound:
             if model:
                 raise
@@ -70,53 +72,61 @@ class Admission:
             card: the model, if this request has already looked it up.
             charge: count the request against the caller's rate. Turns are counted by `RequestContext.open_request`.
 
-        Raises as `resolve`; Invalid for a conversation over a limit, and RateLimited.
+        Raises as `resolve`; Invalid for a conversation over a limit, and for tools that the model's template would
+        drop; RateLimited.
         """
         if card is None:
             card = self.resolve(conversation.model, caller, conversation)
         elif caller is not None:
             caller.permit(card, conversation.model)
-        media = self._limits.check(conversation)
+        if conversation.tools and not card.tools:
+            raise Invalid(
+                f"{card.name} does not support tools: its chat template does not list them, so the model would never "
+                "see them. Send the request without tools, or serve the model with a template that lists them "
+                "(--chat-template).",
+                param="tools",
+            )
+        media = await run_in_thread_if(False, lambda: self._limits.check(conversation))
         if charge:
             _charge(caller)
-        return await self._read(_with_names(conversation, caller, card), card, media)
+        conversation, text = await self._read(conversation, media)
+        return Admitted(ADMISSION, card, _with_names(conversation, caller, card), text)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""
         if admitted.notice:
             sink = NoticeSink(sink, admitted.notice)
-        gateway = self._gateway if self._hosted is None else self._hosted
-        return await _describe_sizes(gateway.open(admitted, sink, turn_id=turn_id))
+        return await _describe_sizes(self._opener.open(admitted, sink, turn_id=turn_id))
 
     async def count(self, conversation: Conversation, caller: Caller | None, card: ModelCard | None = None) -> int:
         """Returns the exact number of a conversation's prompt tokens. `card`: see `admit`.
 
         Raises as `admit`, and TurnwireError.
         """
-        return await _describe_sizes(self._gateway.count(await self.admit(conversation, caller, card, charge=True)))
+        return await _describe_sizes(self._texts.count(await self.admit(conversation, caller, card, charge=True)))
 
     async def tokenize(self, conversation: Conversation, caller: Caller | None, add_special_tokens: bool) -> TextReply:
         """Returns the token ids of a conversation's prompt. Raises as `count`."""
         admitted = await self.admit(conversation, caller, charge=True)
-        return await _describe_sizes(self._gateway.tokenize(admitted, None, add_special_tokens))
+        return await _describe_sizes(self._texts.tokenize(admitted, None, add_special_tokens))
 
     async def tokenize_text(self, model: str, text: str, caller: Caller | None, add_special_tokens: bool) -> TextReply:
         """Returns the token ids of a text. Raises as `resolve`, RateLimited and TurnwireError."""
-        return await _describe_sizes(
-            self._gateway.tokenize(self._without_conversation(model, caller), text, add_special_tokens)
-        )
+        admitted = self._without_conversation(model, caller)
+        return await _describe_sizes(self._texts.tokenize(admitted, text, add_special_tokens))
 
     async def detokenize(self, model: str, token_ids: list[int], caller: Caller | None) -> TextReply:
         """Returns the text of token ids. Raises as `tokenize_text`."""
-        return await _describe_sizes(self._gateway.detokenize(self._without_conversation(model, caller), token_ids))
+        return await _describe_sizes(self._texts.detokenize(self._without_conversation(model, caller), token_ids))
 
     def _without_conversation(self, model: str, caller: Caller | None) -> Admitted:
         card = self.resolve(model, caller)
         _charge(caller)
         return Admitted(ADMISSION, card, Conversation(card.name, []))
 
-    async def _read(self, conversation: Conversation, card: ModelCard, media: Sequence[Media]) -> Admitted:
-        """Replaces PDFs by their text, and removes this server's notes from earlier answers."""
+    async def _read(self, conversation: Conversation, media: Sequence[Media]) -> tuple[Conversation, str]:
+        """Replaces PDFs by their text, and removes this server's notes from earlier answers. Returns also the note for
+        the new answer; "" for none."""
         if any(isinstance(item, PdfDocument) for item in media):
             conversation = await self._pdfs.read(conversation)
         conversation, noted = without_notices(conversation)
@@ -124,11 +134,11 @@ class Admission:
         if media and self._notices and wants_notice(conversation):
             new = {item.kind for item in media_of(conversation)} - noted
             text = notice(new) if new else ""
-        return Admitted(ADMISSION, card, conversation, text)
+        return conversation, text
 
 
 def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCard) -> Conversation:
-    """Returns the conversation with the names of the model and of its caller."""
+    """Returns the conversation as other stages get it, with the names of the model and of its caller."""
     name, hints = conversation.model, conversation.hints
     client = replace(
         conversation.client,
@@ -137,7 +147,7 @@ def _with_names(conversation: Conversation, caller: Caller | None, card: ModelCa
     )
     if caller is not None and caller.priority is not None:
         hints = replace(hints, priority=caller.priority)
-    return replace(conversation, model=card.name, client=client, hints=hints)
+    return replace(conversation, model=card.name, client=client, hints=hints, summary=False)
 
 
 def _charge(caller: Caller | None) -> None:

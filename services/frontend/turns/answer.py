@@ -97,7 +97,7 @@ class TurnRecord:
 
 
 @dataclass(slots=True)
-class Answer:
+class OpenAnswer:
     """One answer: to an HTTP request, a background response, a WebSocket lane, or this server itself."""
 
     context: RequestContext

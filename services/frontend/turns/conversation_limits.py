@@ -11,6 +11,7 @@ from msgspec import Struct
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
 from services.frontend.turns.media.notice import media_of
+from services.runtime.long_work import levels
 
 
 class ConversationLimits(Struct, frozen=True):
@@ -22,7 +23,7 @@ class ConversationLimits(Struct, frozen=True):
     nesting: int
 
     def check(self, conversation: Conversation) -> list[Media]:
-        """Returns the media of a conversation. Raises Invalid if it exceeds a limit."""
+        """Returns the media of a conversation. Raises Invalid if it exceeds a limit, LongWork as `levels`."""
         media = media_of(conversation)
         messages, tools = len(conversation.messages), len(conversation.tools)
         if messages > self.messages:
@@ -39,8 +40,9 @@ class ConversationLimits(Struct, frozen=True):
             raise Invalid(
                 f"The request has {len(media)} images and documents; the maximum is {self.media}.", param="messages"
             )
-        for tool in conversation.tools:
-            self._check_depth(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
+        if is_deeper([tool.schema for tool in conversation.tools], self.nesting + 1):  # all at once: that is faster
+            for tool in conversation.tools:
+                self._check_depth(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
         if conversation.format is not None:
             self._check_depth(conversation.format.schema, "The schema of the output format", "format")
         self._check_depth(conversation.template_kwargs, "chat_template_kwargs", "chat_template_kwargs")
@@ -52,18 +54,5 @@ class ConversationLimits(Struct, frozen=True):
 
 
 def is_deeper(value: Any, limit: int) -> bool:
-    """Returns whether objects and lists are nested deeper than `limit`, without recursion."""
-    level = [value] if isinstance(value, dict | list) else []
-    depth = 0
-    while level:
-        depth += 1
-        if depth > limit:
-            return True
-        # Level by level, so that one comprehension handles all values of a level.
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-    return False
+    """Returns whether the objects and lists of decoded JSON are nested deeper than `limit`, without recursion."""
+    return any(depth > limit for depth, _ in enumerate(levels(value), 1))

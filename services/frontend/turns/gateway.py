@@ -8,14 +8,13 @@ no process can take a turn, it waits for one: up to `recovery_s` if it is in pro
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.control import Cancel, Heartbeat, ModelCard, StreamPosition
-from schemas.conversation import Conversation
+from schemas.control import Cancel, Heartbeat, StreamPosition
 from schemas.errors import (
     DEADLINE_PASSED,
     RETRY_AFTER_S,
@@ -27,26 +26,15 @@ from schemas.errors import (
     raised,
 )
 from schemas.events import Delta, Failed, Finish, HostedResults, Interrupted, Prepared, TurnEvent
-from schemas.frames import (
-    CountRequest,
-    DetokenizeRequest,
-    EventEntry,
-    EventFrame,
-    TextReply,
-    TokenizeRequest,
-    pack_ids,
-)
+from schemas.frames import EventEntry, EventFrame
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
-from services.frontend.turns.metrics import ModelProcesses
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.turns.process_watch import BOTH_LOST, RESCUE_S, ProcessWatch
-from services.frontend.turns.stage_wait import StageWait
 from services.frontend.turns.turn_span import TurnSpan
 from services.frontend.turns.turn_state import Attempt, BusTurn, Event, State
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
-from services.runtime.observability.metrics import register
 from services.runtime.process import Process
 from services.runtime.recent_turns import RecentTurns
 from services.runtime.streams.frames import FrameReceiver
@@ -59,21 +47,16 @@ _decode_frame = msgspec.json.Decoder(EventFrame).decode
 
 
 class BusGateway(TurnGateway):
-    """The pipeline, reached over the bus."""
+    """The open turns of this frontend."""
 
-    def __init__(self, process: Process, config: FrontendConfig) -> None:
+    def __init__(
+        self, process: Process, config: FrontendConfig, catalog: ModelCatalog, preprocessors: PreprocessorClient
+    ) -> None:
         self._process = process
         self._config = config
         self._log = process.log
-        self.catalog = ModelCatalog(
-            process.registry,
-            default_model=config.default_model,
-            accept_any_model=config.accept_any_model,
-            publish=lambda notice: process.publish(subjects.frontends(), notice),
-        )
-        register(process.metrics, ModelProcesses(self.catalog))
-        self._stages = StageWait(process)
-        self._preprocessors = PreprocessorClient(process, config, self._stages)
+        self._catalog = catalog
+        self._preprocessors = preprocessors
         self._turns: dict[str, BusTurn] = {}
         self._receiver = FrameReceiver(process, "parser", self._positions, on_given_up=self._on_given_up)
         self._just_cancelled = RecentTurns(CANCEL_AGAIN_S)
@@ -101,8 +84,6 @@ class BusGateway(TurnGateway):
     def running(self) -> int:
         """The number of open turns."""
         return len(self._turns)
-
-    # -- the interface --------------------------------------------------------------------------------------------
 
     @override
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> BusTurn:
@@ -132,46 +113,6 @@ class BusGateway(TurnGateway):
             raise
         return turn
 
-    @override
-    async def count(self, admitted: Admitted) -> int:
-        request = CountRequest(admitted.conversation)
-        return (await self._preprocessors.request(subjects.count, admitted.card.name, request)).count
-
-    @override
-    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
-        request = TokenizeRequest(text, admitted.conversation if text is None else None, add_special_tokens)
-        return await self._preprocessors.request(subjects.tokenize, admitted.card.name, request)
-
-    @override
-    async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
-        request = DetokenizeRequest(pack_ids(token_ids))
-        return await self._preprocessors.request(subjects.detokenize, admitted.card.name, request)
-
-    @override
-    def models(self) -> list[ModelCard]:
-        return self.catalog.models()
-
-    @override
-    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
-        return self.catalog.resolve(model, conversation)
-
-    @override
-    def readiness(self) -> dict[str, Any]:
-        ready = self.catalog.ready()
-        bus, draining = not self._process.cut_off, self._process.draining
-        return {
-            "ready": bus and bool(ready) and not draining,
-            "draining": draining,
-            "bus": bus,
-            "models": ready,
-            "turns": len(self._turns),
-            "stages": self.catalog.stages(),
-        }
-
-    @override
-    def live(self) -> bool:
-        return self._process.failure is None
-
     # -- attempts -------------------------------------------------------------------------------------------------
 
     async def _attempt(self, turn: BusTurn) -> Prepared:
@@ -186,8 +127,9 @@ class BusGateway(TurnGateway):
             self._move(turn)
             with suppress(TimeoutError):
                 async with asyncio.timeout(None) as turn.waiting:
-                    await self._stages.able(turn.card.name, turn.wait_until, patient=turn.state is State.RESUMING)
-                    tried.append(await self._preprocessors.next(turn.card.name, tried))
+                    patient = turn.state is State.RESUMING
+                    chosen = self._preprocessors.next(turn.card.name, tried, turn.wait_until, patient=patient)
+                    tried.append(await chosen)
             turn.waiting = None
             if turn.error is not None:
                 raise raised(turn.error)
@@ -207,8 +149,8 @@ class BusGateway(TurnGateway):
     def _move(self, turn: BusTurn) -> None:
         """Moves a waiting turn to another model with the same alias, if its own model takes no turns any more."""
         alias = turn.conversation.client.alias
-        if alias is not None and turn.state is State.WAITING and not self.catalog.takes_turns(turn.card.name):
-            turn.card = self.resolve(alias, turn.conversation)
+        if alias is not None and turn.state is State.WAITING and not self._catalog.takes_turns(turn.card.name):
+            turn.card = self._catalog.resolve(alias, turn.conversation)
             turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
 
     def _supersede(self, turn: BusTurn, reason: str) -> None:
@@ -385,7 +327,7 @@ class BusGateway(TurnGateway):
             return
         if any(isinstance(event, Finish | Failed) for event in entry.events):
             return
-        for model in [turn.card.name] if turn else [card.name for card in self.models()]:
+        for model in [turn.card.name] if turn else [card.name for card in self._catalog.models()]:
             self._publish_cancel(model, entry.turn, entry.attempt, "superseded")
 
     # -- peers ----------------------------------------------------------------------------------------------------

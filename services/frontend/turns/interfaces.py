@@ -1,7 +1,7 @@
 """Defines the interface between the HTTP side of the frontend and the pipeline.
 
 A route opens a turn with a sink; the sink then receives the turn's events in order, until exactly one terminal event.
-`gateway` implements the interface over NATS; tests and replays implement it in memory.
+`pipeline` implements the interface over NATS; tests and replays implement it in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +46,11 @@ class Admitted:
         """Returns the request with other messages, which this server made of the admitted ones."""
         return Admitted(ADMISSION, self.card, replace(self.conversation, messages=messages), self.notice)
 
+    def with_choice(self, other: Conversation) -> "Admitted":
+        """Returns the request for another choice of the answer, with its prompt and sampling."""
+        conversation = replace(self.conversation, prompt=other.prompt, sampling=other.sampling)
+        return Admitted(ADMISSION, self.card, conversation, self.notice)
+
     def next_turn(self, messages: list[Message], max_tokens: int | None, choice: ToolChoice) -> "Admitted":
         """Returns the request for the next turn of the same answer. `messages`: as for `with_messages`."""
         sampling = replace(self.conversation.sampling, max_tokens=max_tokens)
@@ -85,7 +90,7 @@ class OpenTurn(Protocol):
 
 
 class TurnGateway(Protocol):
-    """The pipeline of this frontend. It takes admitted requests only."""
+    """Opens turns of admitted requests."""
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn; returns once the prompt is ready and a worker has it.
@@ -93,6 +98,10 @@ class TurnGateway(Protocol):
         Cancelling the task that awaits this cancels the turn. Raises TurnwireError if the turn cannot start.
         """
         ...
+
+
+class TextService(Protocol):
+    """Answers admitted requests about text and tokens."""
 
     async def count(self, admitted: Admitted) -> int:
         """Returns the exact number of a conversation's prompt tokens. Raises TurnwireError."""
@@ -106,6 +115,10 @@ class TurnGateway(Protocol):
         """Returns the text of token ids. Raises TurnwireError."""
         ...
 
+
+class Catalog(Protocol):
+    """The served models."""
+
     def models(self) -> list[ModelCard]:
         """Returns the models that are served at the moment."""
         ...
@@ -114,6 +127,22 @@ class TurnGateway(Protocol):
         """Returns the model with this name or alias; of models that share an alias, the one of the conversation's
         session. Raises NotFound("model: X")."""
         ...
+
+
+class Pipeline(Protocol):
+    """The other stages, as this frontend uses them."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """Lists the models."""
+
+    @property
+    def gateway(self) -> TurnGateway:
+        """Opens turns."""
+
+    @property
+    def texts(self) -> TextService:
+        """Counts and converts text and tokens."""
 
     def readiness(self) -> dict[str, Any]:
         """Returns the detail of /health; `ready` is whether a turn can be served now."""

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
+from typing_extensions import override
 
 from schemas import subjects
+from schemas.control import Stage
 from schemas.errors import RETRY_AFTER_S, TimedOut, TurnwireError, Unavailable, raised
 from schemas.events import Prepared
-from schemas.frames import TextReply
-from services.frontend.turns.stage_wait import StageWait
+from schemas.frames import CountRequest, DetokenizeRequest, TextReply, TokenizeRequest, pack_ids
+from services.frontend.turns.interfaces import Admitted, TextService
+from services.frontend.turns.stage_wait import INNER_STAGES, StageWait
 from services.frontend.turns.turn_state import BusTurn, Event
 from services.runtime.config import FrontendConfig
 from services.runtime.process import Process
@@ -27,13 +30,13 @@ _decode_text = msgspec.json.Decoder(TextReply).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class PreprocessorClient:
+class PreprocessorClient(TextService):
     """One frontend's client of all preprocessors."""
 
-    def __init__(self, process: Process, config: FrontendConfig, stages: StageWait) -> None:
+    def __init__(self, process: Process, config: FrontendConfig) -> None:
         self._process = process
         self._config = config
-        self._stages = stages
+        self._stages = StageWait(process)
         self._preparing: Counter[str] = Counter()
         """Turns of this frontend that each preprocessor is preparing."""
 
@@ -59,8 +62,20 @@ class PreprocessorClient:
             ),
         ).id
 
-    async def next(self, model: str, tried: Sequence[str]) -> str:
-        """Returns `choose`'s preprocessor, after a pause if it was already tried."""
+    async def next(
+        self,
+        model: str,
+        tried: Sequence[str],
+        until: float,
+        stages: Sequence[Stage] = INNER_STAGES,
+        *,
+        patient: bool = False,
+    ) -> str:
+        """Returns `choose`'s preprocessor once the stages take work, after a pause if it was already tried.
+
+        `until`, `patient`: as for `StageWait.able`. Raises as it and `choose`.
+        """
+        await self._stages.able(model, until, stages, patient=patient)
         chosen = self.choose(model, tried)
         if chosen in tried:
             await asyncio.sleep(PAUSE_S)
@@ -110,18 +125,32 @@ class PreprocessorClient:
             if not self._preparing[preprocessor]:
                 del self._preparing[preprocessor]
 
-    async def request(self, subject: Callable[[str, str], str], model: str, request: msgspec.Struct) -> TextReply:
+    @override
+    async def count(self, admitted: Admitted) -> int:
+        return (await self._request(subjects.count, admitted, CountRequest(admitted.conversation))).count
+
+    @override
+    async def tokenize(self, admitted: Admitted, text: str | None, add_special_tokens: bool) -> TextReply:
+        request = TokenizeRequest(text, admitted.conversation if text is None else None, add_special_tokens)
+        return await self._request(subjects.tokenize, admitted, request)
+
+    @override
+    async def detokenize(self, admitted: Admitted, token_ids: list[int]) -> TextReply:
+        return await self._request(subjects.detokenize, admitted, DetokenizeRequest(pack_ids(token_ids)))
+
+    async def _request(
+        self, subject: Callable[[str, str], str], admitted: Admitted, request: msgspec.Struct
+    ) -> TextReply:
         """Returns the reply to a request about text and tokens. Raises TurnwireError.
 
         Where no preprocessor can be reached, it waits up to `wait_s`, like a new turn.
         """
-        data, loop = _encode(request), asyncio.get_running_loop()
+        data, loop, model = _encode(request), asyncio.get_running_loop(), admitted.card.name
         until = loop.time() + self._config.wait_s
         tried: list[str] = []
         late = 0
         while True:
-            await self._stages.able(model, until, ("preprocessor",))
-            tried.append(await self.next(model, tried))
+            tried.append(await self.next(model, tried, until, ("preprocessor",)))
             try:
                 answer = await self._process.bus.request(subject(model, tried[-1]), data, TEXT_TIMEOUT_S)
                 break

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from schemas.errors import ErrorInfo, raised, unexpected
 from schemas.events import Delta, Finish, Prepared, TurnEvent, failure_of
-from services.frontend.turns.answer import Answer
+from services.frontend.turns.answer import OpenAnswer
 from services.frontend.turns.interfaces import Collector, Renderer, TurnSink
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -93,7 +93,7 @@ class StreamSink(TurnSink, Generic[W]):
     """
 
     def __init__(
-        self, answer: Answer, flusher: Flusher, make: Callable[[], tuple[Renderer, W]], choices: int = 1
+        self, answer: OpenAnswer, flusher: Flusher, make: Callable[[], tuple[Renderer, W]], choices: int = 1
     ) -> None:
         self.started = False
         """The head is sent, so errors can only be sent in the stream."""
@@ -237,7 +237,7 @@ class DocumentSink(TurnSink):
     started = False
     """Never set, because an error can be the response until the end."""
 
-    def __init__(self, answer: Answer, make: Callable[[], Collector] | None = None, choices: int = 1) -> None:
+    def __init__(self, answer: OpenAnswer, make: Callable[[], Collector] | None = None, choices: int = 1) -> None:
         """`make`: makes the collector of the document; None: keep only the events."""
         self.ended = False
         self.events: list[list[TurnEvent]] = [[] for _ in range(choices)]

@@ -1,6 +1,6 @@
 """Makes the request for a summary of a conversation, for the APIs that compact. Pure."""
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message, Text, ToolChoice
 
@@ -13,11 +13,7 @@ SUMMARIZE = (
 """The last message to the model in a request for a summary."""
 
 
-class SummaryRequest(Conversation, frozen=True):
-    """A conversation that requests a summary. This server reads the answer; no user does."""
-
-
-def request_summary(conversation: Conversation, instructions: str | None = None) -> SummaryRequest:
+def request_summary(conversation: Conversation, instructions: str | None = None) -> Conversation:
     """Adds a last message that requests a summary. All else stays, tools included, so that the prefix stays cached.
 
     `instructions`: replaces `SUMMARIZE`.
@@ -27,5 +23,6 @@ def request_summary(conversation: Conversation, instructions: str | None = None)
         conversation.sampling, max_tokens=conversation.sampling.max_tokens or None, stop=[], stop_token_ids=[]
     )
     messages = [*conversation.messages, Message("user", [Text(instructions or SUMMARIZE)])]
-    members = {**asdict(conversation), "messages": messages, "tool_choice": ToolChoice("none")}
-    return SummaryRequest(**{**members, "format": None, "sampling": sampling})
+    return replace(
+        conversation, messages=messages, tool_choice=ToolChoice("none"), format=None, sampling=sampling, summary=True
+    )

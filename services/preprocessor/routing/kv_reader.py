@@ -60,6 +60,8 @@ class KvEventReader:
 
     def _update(self, delivery: Delivery) -> None:
         update = _decode_update(delivery.data)
+        if self._process.registry.get("worker", update.worker) is None:
+            return  # its heartbeat makes this reader request a snapshot
         if update.worker in self._pending:
             self._pending[update.worker].append(update)
         else:

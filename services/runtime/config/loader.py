@@ -34,7 +34,11 @@ _RESERVED = ("TURNWIRE_TEST_", "TURNWIRE_BENCH_", "TURNWIRE_COMPOSE_")
 # Kubernetes sets these variables in every pod for every Service of the namespace: a Service named `turnwire-frontend`
 # makes TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
 _SERVICE_LINK = re.compile(r".*_SERVICE_(HOST|PORT)(_.*)?|.*_PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
-_PASSWORD = re.compile(r"(?<=://)[^/@,\s]*@")
+# A password may have unescaped characters: all up to the last @ is masked, also where the scheme is missing.
+_PASSWORD = re.compile(
+    r"(?:(?<=nats://)|(?<=tls://))(?:(?!://)[^\s\"])*@|(?<=://)[^/\s\"]*@|[^\s/:=\"'(]+:(?!//)(?:(?!://)[^\s\"])*@"
+)
+_USERS = re.compile(r"(^|,\s*)([a-z]+://)?(?:(?!,\s*[a-z]+://).)*@", re.DOTALL | re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NUMBER = re.compile(r"(-?\d[\d_]*(?:\.\d+)?)\s*(?:([kmgtKMGT])(i?B)?)?")
 
@@ -60,8 +64,9 @@ class LoadedConfig(Struct, Generic[C], frozen=True):
         rows = []
         for name, origin in self.origins.items():
             path = name if hasattr(self.config, name) else f"bus.{name}"
-            encoded = msgspec.json.encode(operator.attrgetter(path)(self.config)).decode()
-            rows.append((path, msgspec.json.decode(mask_passwords(encoded)), origin))
+            value = operator.attrgetter(path)(self.config)
+            masked = mask_passwords(msgspec.json.encode(value).decode())
+            rows.append((path, mask_servers(value) if name == "nats_url" else msgspec.json.decode(masked), origin))
         return rows
 
 
@@ -160,14 +165,19 @@ def _options(config: Any, help_texts: bool) -> Sequence[Argument]:
 def one_line(error: CycloptsError) -> str:
     """Returns an error's message on one line, without details for developers."""
     if isinstance(error, UnusedCliTokensError):
-        return f"unexpected argument: {' '.join(error.unused_tokens or ())}"
+        return f"unexpected argument: {mask_servers(' '.join(error.unused_tokens or ()))}"
     error.verbose = False
-    return " ".join(str(error).split())
+    return mask_passwords(" ".join(str(error).split()))
 
 
 def mask_passwords(text: object) -> str:
     """Returns `text` with the user and the password of every URL replaced."""
     return _PASSWORD.sub("***@", str(text))
+
+
+def mask_servers(urls: str) -> str:
+    """Returns the setting `nats_url` without users, passwords and tokens."""
+    return _USERS.sub(r"\1\2***@", urls)
 
 
 def as_text(value: Any) -> str:

@@ -126,6 +126,10 @@ class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig):
     """The buckets in JetStream, which `turnwire buckets` creates."""
 
     bus: BusConfig = field(default_factory=BusConfig)
+    bucket_replicas: Annotated[int, Parameter(validator=Number(gte=1, lte=5))] = 1
+    """Servers of a NATS cluster that hold a copy of each bucket: 3, so that the buckets outlive one of them."""
+    every_s: Positive | None = None
+    """Go on, and make lost buckets again at this interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,7 +336,7 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     tokenizer: Literal["auto", "fastokens", "tokenizers"] = "auto"
     """Library that encodes prompts; `auto`: fastokens if its tokens are equal for this model, else tokenizers."""
     prompt_cache_mb: Count = 64
-    """Memory in MiB for tools and encoded text of earlier prompts, each (docs/prompts.md)."""
+    """Memory in MiB for tools, encoded text and the last prompts of sessions, each (docs/prompts.md)."""
     router_overlap_weight: Annotated[float, Parameter(validator=Number(gte=0))] = 1.0
     """Routing: cost of a prompt token that is not in a worker's KV cache; 0: ignore the caches."""
     router_load_tokens: Annotated[float, Parameter(validator=Number(gte=0))] = 16384.0

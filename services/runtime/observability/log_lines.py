@@ -10,6 +10,8 @@ import threading
 import time
 from typing import TextIO
 
+REPEAT_S = 1.0
+"""Interval between two lines about something that anyone can cause."""
 EVERY_S = 0.05
 """Interval between writes of ordinary lines; a killed process may lose those of one interval."""
 
@@ -19,6 +21,24 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class RateLimit:
+    """Lets one line in `every_s` through, and counts the others."""
+
+    def __init__(self, every_s: float = REPEAT_S) -> None:
+        self._every_s = every_s
+        self._next = 0.0
+        self._left_out = 0
+
+    def admit(self) -> int | None:
+        """Returns how many lines were left out since the last one; None: this one is left out, too."""
+        now = time.monotonic()
+        if now < self._next:
+            self._left_out += 1
+            return None
+        left_out, self._left_out, self._next = self._left_out, 0, now + self._every_s
+        return left_out
 
 
 class LineWriter:

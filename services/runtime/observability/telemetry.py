@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import sys
+from collections import defaultdict
 from typing import Any, TextIO, TypeAlias
 
 from prometheus_client import CollectorRegistry, GCCollector, Histogram, Info, PlatformCollector, ProcessCollector
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from services import __version__
 from services.runtime.config import ServiceConfig
-from services.runtime.observability.log_lines import LineWriter, printable
+from services.runtime.observability.log_lines import LineWriter, RateLimit, printable
 from services.runtime.without import without
 
 with without("rich"):  # only for tracebacks with values, which no log may show: 40 ms and 5 MB
@@ -32,6 +33,7 @@ def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: objec
     stream = stream or sys.stderr
     console = config.log_format == "console" or (config.log_format == "auto" and stream.isatty())
     shared: list[Any] = [
+        _TracebackLimit(),
         structlog.processors.add_log_level,
         structlog.processors.StackInfoRenderer(),
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if console else "iso", utc=not console),
@@ -51,6 +53,23 @@ def open_log(config: ServiceConfig, stream: TextIO | None = None, **bound: objec
     return log.bind(**bound)
 
 
+class _TracebackLimit:
+    """Leaves out a traceback within `REPEAT_S` of another one of the same event: a message may cause each, and anyone
+    on the bus may send many. The next line has the number."""
+
+    def __init__(self) -> None:
+        self._limits: defaultdict[str, RateLimit] = defaultdict(RateLimit)
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        if event.get("exc_info"):
+            left_out = self._limits[event.get("logger") or event["event"]].admit()  # libraries' texts vary
+            if left_out is None:
+                raise structlog.DropEvent
+            if left_out:
+                event["left_out"] = left_out
+        return event
+
+
 def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
@@ -68,12 +87,18 @@ def adopt_library_logs(log: FilteringBoundLogger) -> None:
     root.setLevel(logging.WARNING)
 
 
+_HANGUPS = frozenset({"SSL connection is closed", "socket.send() raised exception."})
+"""What event loops log about writes to a connection that the other side has ended."""
+
+
 class _Adopted(logging.Handler):
     def __init__(self, log: FilteringBoundLogger) -> None:
         super().__init__()
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage() in _HANGUPS:
+            return
         self._log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)
 
 

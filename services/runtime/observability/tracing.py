@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -34,6 +33,7 @@ from schemas.control import Stage
 from services import __version__
 from services.runtime.config import ServiceConfig
 from services.runtime.config.loader import mask_passwords
+from services.runtime.observability.log_lines import RateLimit
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 Carrier: TypeAlias = dict[str, str]
@@ -259,15 +259,11 @@ class _OneLine(logging.Handler):
     def __init__(self, log: FilteringBoundLogger) -> None:
         super().__init__(logging.WARNING)
         self._log = log
-        self._next = 0.0
-        self._left_out = 0
+        self._limit = RateLimit(LOG_EVERY_S)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if (at := time.monotonic()) < self._next:
-            self._left_out += 1
-            return
-        self._log.warning("tracing.problem", problem=mask_passwords(record.getMessage()), left_out=self._left_out)
-        self._next, self._left_out = at + LOG_EVERY_S, 0
+        if (left_out := self._limit.admit()) is not None:
+            self._log.warning("tracing.problem", problem=mask_passwords(record.getMessage()), left_out=left_out)
 
 
 def _without_none(attributes: Attributes) -> dict[str, Value]:

@@ -1,5 +1,8 @@
 """Stores values that all processes share in buckets of JetStream, in its key-value form (NATS ADR-8).
 
+Each value is encrypted with a key derived from its own name, and stored under a hash of that name: NATS lets a user
+that may read one key read them all by wildcard or by number, and then it gets only what it cannot decrypt.
+
 A bucket is a cache: values expire, and a full bucket drops the oldest. A missing value costs speed or a "not found",
 never correctness. The stream of nats-py's `create_key_value` would refuse new values when it is full. `create_bucket`
 is for the set-up step (`turnwire buckets`): services may not create streams, and only use existing ones.
@@ -7,22 +10,32 @@ is for the set-up step (`turnwire buckets`): services may not create streams, an
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import Meta, Struct
 
 from schemas import subjects
-from schemas.errors import EngineFailed, NotFound, TooLarge, TurnwireError, Unavailable
+from schemas.errors import EngineFailed, NotFound, TimedOut, TooLarge, TurnwireError, Unavailable
 from services.runtime.bus import Bus
 from services.runtime.config import MIB, LedgerStoreConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 2.0
+PAUSE_S = 0.2
+"""Pause before a call is repeated."""
 RETRY_S = 5.0
-"""The least time between two searches for a bucket that was never found."""
+"""The least time between two searches for a bucket that was not found."""
+LOST_S = 30.0
+"""Time after which a bucket that was found, and is not there any more, counts as not found. `turnwire up` and `turnwire
+buckets --every-s` have made it again by then."""
 _DUPLICATE_WINDOW_S = 120.0
+_NONCE_BYTES = 12
+_SEAL_BYTES = _NONCE_BYTES + 16
 _DELETE = {"KV-Operation": "DEL"}
 
 T = TypeVar("T")
@@ -63,11 +76,17 @@ class Bucket:
     """One bucket. Its operations raise Unavailable or TimedOut if the server does not answer, EngineFailed if it
     refuses.
 
-    A bucket that this process never found acts as an empty one that keeps nothing. This is logged once, and the bucket
-    is used as soon as it exists.
+    Only who knows a key can read its values: a key must be as hard to guess as a password. A stored value that another
+    key, another release or a forger made counts as missing.
+
+    A bucket that this process never found, or not for `LOST_S`, acts as an empty one that keeps nothing. This is logged
+    once, and the bucket is used as soon as it exists.
     """
 
-    def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger) -> None:
+    def __init__(self, bus: Bus, config: BucketConfig, log: FilteringBoundLogger, *, patience_s: float = 0.0) -> None:
+        """`patience_s`: how long a call is repeated while the server does not answer. A cluster that loses a server
+        needs some ten seconds for a new leader."""
+        self._patience_s = patience_s
         self._bus = bus
         self._config = config
         self._log = log
@@ -75,30 +94,32 @@ class Bucket:
         self._found = False
         self._reported = False
         self._look_again = 0.0
+        self._lost_at: float | None = None
+        """The time of the first answer that a bucket which was found is not there."""
 
     async def get(self, key: str) -> bytes | None:
         """Returns the value; None if the key has none."""
-        subject = subjects.bucket_key(self._config.name, key)
+        subject = subjects.bucket_key(self._config.name, _place(key))
         message = await self._call(lambda js: js.get_last_msg(self._stream, subject, direct=True))
-        return None if message is None else message.data or None
+        return None if message is None else _open(key, message.data)
 
     async def members(self, key: str) -> list[bytes]:
         """Returns the values of a key with several, oldest first."""
-        subject, values, seq = subjects.bucket_members(self._config.name, key), list[bytes](), 0
+        subject, values, seq = subjects.bucket_members(self._config.name, _place(key)), list[bytes](), 0
 
         def next_one(js: Any) -> Awaitable[Any]:
             return cast(Awaitable[Any], js.get_msg(self._stream, seq + 1, subject, direct=True, next=True))
 
         while (message := await self._call(next_one)) is not None:
             seq = message.seq
-            if message.data:
-                values.append(message.data)
+            if (value := _open(key, message.data)) is not None:
+                values.append(value)
         return values
 
     async def any_members(self, keys: Sequence[str]) -> bool:
         """Returns whether any of these keys has values (`members`), with one request; also True if the server does not
         answer."""
-        filters = [subjects.bucket_members(self._config.name, key) for key in keys]
+        filters = [subjects.bucket_members(self._config.name, _place(key)) for key in keys]
         request = msgspec.json.encode({"multi_last": filters, "batch": 1})  # the first answer decides
         try:
             await self._bus.request(subjects.stored_messages(self._stream), request, TIMEOUT_S)
@@ -116,36 +137,47 @@ class Bucket:
             ValueError: the value is empty, which means "deleted".
             TooLarge: the value is over `max_value_bytes`, or over the limit of the bus.
         """
-        self._check(value)
-        await self._write(key, value, None)
+        await self._write(key, self._seal(key, value), None)
 
     def offer(self, key: str, value: bytes, member: str | None = None) -> None:
         """Sends a value in this tick, without waiting for the acknowledgement. `member`: its name among `members`.
 
         Raises as `put`; Unavailable: the connection is down.
         """
-        self._check(value)
-        bucket = self._config.name
-        subject = subjects.bucket_key(bucket, key) if member is None else subjects.bucket_member(bucket, key, member)
-        self._bus.ask(subject, value, TIMEOUT_S, self._acknowledged)
+        bucket, place = self._config.name, _place(key)
+        at = subjects.bucket_key(bucket, place) if member is None else subjects.bucket_member(bucket, place, member)
+        self._bus.ask(at, self._seal(key, value), TIMEOUT_S, self._acknowledged)
 
     async def delete(self, key: str) -> None:
         """Deletes the value of a key, if it has one."""
         await self._write(key, b"", _DELETE)
 
-    def _check(self, value: bytes) -> None:
+    def _seal(self, key: str, value: bytes) -> bytes:
         if not value:
             raise ValueError("an empty value means that the key is deleted")
-        limit, name = min(self._config.max_value_bytes, self._bus.max_payload), self._config.name
+        limit, name = min(self._config.max_value_bytes, self._bus.max_payload - _SEAL_BYTES), self._config.name
         if len(value) > limit:
             raise TooLarge(f"a value of {len(value)} bytes is over the limit of {limit} bytes of bucket {name}")
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + _cipher(key).encrypt(nonce, value, None)
 
     async def _write(self, key: str, value: bytes, headers: dict[str, str] | None) -> None:
-        subject = subjects.bucket_key(self._config.name, key)
+        subject = subjects.bucket_key(self._config.name, _place(key))
         await self._call(lambda js: js.publish(subject, value, headers=headers))
 
     async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
-        """Makes one call of JetStream; None if nothing is found, or the bucket was never found."""
+        """Makes one call of JetStream, again for `patience_s`; None if nothing is found, or the bucket was never
+        found."""
+        until = asyncio.get_running_loop().time() + self._patience_s
+        while True:
+            try:
+                return await self._try(call)
+            except (TimedOut, Unavailable):
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    async def _try(self, call: Callable[[Any], Awaitable[T]]) -> T | None:
         now = asyncio.get_running_loop().time()
         if not self._found and now < self._look_again:
             return None
@@ -154,8 +186,13 @@ class Bucket:
         except NotFound:
             result = None
         except Unavailable:
-            if self._found or not self._bus.connected:
+            if not self._bus.connected:
                 raise
+            if self._found:
+                self._lost_at = now if self._lost_at is None else self._lost_at
+                if now < self._lost_at + LOST_S:
+                    raise
+                self._found = self._reported = False
             self._look_again = now + RETRY_S
             self._missing()
             return None
@@ -171,7 +208,7 @@ class Bucket:
     def _exists(self) -> None:
         if self._reported and not self._found:
             self._log.info("kv.found", bucket=self._config.name)
-        self._found = True
+        self._found, self._lost_at = True, None
 
     def _missing(self) -> None:
         if not self._reported:
@@ -214,6 +251,23 @@ async def create_bucket(bus: Bus, config: BucketConfig) -> None:
             await bus.jetstream(lambda js: js.update_stream(**stream), TIMEOUT_S)
         except (NotFound, EngineFailed):
             raise EngineFailed(f"bucket {config.name}: {refused}") from None
+
+
+def _place(key: str) -> str:
+    """Returns the name under which the values of a key are stored. It does not show the key."""
+    return hashlib.blake2b(key.encode(), digest_size=20, person=b"turnwire-place").hexdigest()
+
+
+def _cipher(key: str) -> AESGCM:
+    return AESGCM(hashlib.blake2b(key.encode(), digest_size=32, person=b"turnwire-value").digest())
+
+
+def _open(key: str, data: bytes) -> bytes | None:
+    """Decrypts a stored value; None if there is none, or if it was not made with this key."""
+    try:
+        return _cipher(key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], None) if data else None
+    except (InvalidTag, ValueError):
+        return None
 
 
 def digest_key(*parts: str | None) -> str:

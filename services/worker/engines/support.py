@@ -206,6 +206,13 @@ async def run_for(limit_s: float, work: Callable[[], object], name: str) -> None
             await in_daemon_thread(work, name)
 
 
+def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
+    """Returns the prompt for a library that decodes one token at least, and refuses a prompt that fills the window. A
+    prefill of such a prompt omits its last token, which is never found in the cache anyway."""
+    ids = list(request.token_ids)
+    return ids[:-1] if len(ids) == max_model_len else ids
+
+
 def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
     """Returns the one keyword argument for the library's parameters of guided decoding; None: decoding is free.
 

@@ -107,8 +107,13 @@ def test_legacy_functions_are_tools() -> None:
     both = ask(functions=[{"name": "look"}, {"name": "other"}], tools=[LOOK], function_call="none")
     assert [tool.name for tool in both.conversation.tools] == ["look", "other"]
     assert both.conversation.tools[0].description == "Looks."
-    assert both.conversation.tool_choice == ToolChoice()
+    assert both.conversation.tool_choice == ToolChoice("none", parallel=False)
     assert not both.shape.legacy
+    newer = ask(functions=[{"name": "look"}], tools=[LOOK], function_call="none", tool_choice="auto")
+    assert newer.conversation.tool_choice == ToolChoice()
+    with pytest.raises(Invalid) as refused:
+        ask(function_call={"name": "look"})
+    assert refused.value.info.param == "function_call"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from schemas.events import (
     Usage,
     failure_of,
 )
-from services.frontend.apis.chat.render import ChatCollector, ChatStream, Shape
+from services.frontend.apis.chat.render import ChatCollector, ChatShape, ChatStream
 from services.frontend.apis.shared.tools import freeform_input
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.frontend_fakes import with_dispatch
@@ -39,7 +39,7 @@ Batches = list[tuple[int, list[TurnEvent]]]
 
 class Case(msgspec.Struct):
     batches: Batches
-    shape: Shape = Shape()
+    shape: ChatShape = ChatShape()
     choices: int = 1
     dispatch: bool = False
     dispatch_reasoning: bool = False
@@ -170,7 +170,7 @@ def test_nothing_follows_a_failure() -> None:
 
 
 def test_error_outside_the_turn_ends_the_stream() -> None:
-    said = ChatStream(Case([]).reply(), Shape()).error(ErrorInfo(ErrorKind.TIMED_OUT, "too late"))
+    said = ChatStream(Case([]).reply(), ChatShape()).error(ErrorInfo(ErrorKind.TIMED_OUT, "too late"))
     assert json.loads(said.removeprefix(b"data: "))["error"]["message"] == "too late"
 
 
@@ -212,7 +212,7 @@ def turns(draw: st.DrawFn) -> list[TurnEvent]:
 
 
 _shapes = st.builds(
-    Shape,
+    ChatShape,
     reasoning=st.sampled_from(["reasoning_content", "reasoning", "both", "inline", "omitted"]),
     details=st.booleans(),
     legacy=st.booleans(),
@@ -225,7 +225,7 @@ _shapes = st.builds(
 
 @given(st.lists(turns(), min_size=1, max_size=3), _shapes, st.data())
 def test_every_stream_agrees_with_its_document(
-    several: list[list[TurnEvent]], shape: Shape, data: st.DataObject
+    several: list[list[TurnEvent]], shape: ChatShape, data: st.DataObject
 ) -> None:
     if shape.legacy:
         shape = msgspec.structs.replace(shape, freeform=frozenset())
@@ -248,7 +248,7 @@ def test_every_stream_agrees_with_its_document(
     _check_dispatch(stream, document, several, shape)
 
 
-def _check_dispatch(stream: str, document: dict[str, Any], several: list[list[TurnEvent]], shape: Shape) -> None:
+def _check_dispatch(stream: str, document: dict[str, Any], several: list[list[TurnEvent]], shape: ChatShape) -> None:
     result = [data["tool_call_dispatch"] for name, data in frames(stream) if name == "tool_call_dispatch"]
     for each in result:
         call = each["tool_call"]
@@ -289,7 +289,7 @@ def _blocks(events: list[TurnEvent]) -> list[list[Any]]:
 @given(turns())
 def test_raw_input_equals_the_input_in_the_arguments(events: list[TurnEvent]) -> None:
     plain = Case([(0, events)]).document()["choices"][0]["message"].get("tool_calls", [])
-    shape = Shape(freeform=frozenset({"patch"}))
+    shape = ChatShape(freeform=frozenset({"patch"}))
     freeform = Case([(0, events)], shape).document()["choices"][0]["message"].get("tool_calls", [])
     for function, custom in zip(plain, freeform, strict=True):
         if custom["type"] == "custom":

@@ -21,7 +21,7 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.apis.completions.render import CompletionsCollector, CompletionsStream, Shape
+from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, CompletionsStream
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.chat.test_frontend_chat_stream import frames
 
@@ -48,14 +48,14 @@ def said(
     return [*events, BlockStop(0, length=offset), Finish(reason, 1, usage or Usage(5, 2, 3), stop)]
 
 
-def stream(shape: Shape, batches: Batches) -> list[Any]:
+def stream(shape: CompletionsShape, batches: Batches) -> list[Any]:
     renderer = CompletionsStream(REPLY, shape)
     out = [renderer.start([Prepared(5, 16)] * len(shape.echoes))]
     out += [renderer.events(events, choice) for choice, events in batches]
     return [data for _, data in frames(b"".join(out).decode())]
 
 
-def document(shape: Shape, batches: Batches) -> dict[str, Any]:
+def document(shape: CompletionsShape, batches: Batches) -> dict[str, Any]:
     collector = CompletionsCollector(CompletionsStream(REPLY, shape.whole()))
     collector.start([Prepared(5, 16)] * len(shape.echoes))
     for choice, events in batches:
@@ -80,7 +80,7 @@ def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
 
 
 def test_stream_is_rendered() -> None:
-    assert stream(Shape([""]), [(0, [event]) for event in said("Hi", " you")]) == [
+    assert stream(CompletionsShape([""]), [(0, [event]) for event in said("Hi", " you")]) == [
         chunk(0, "Hi"),
         chunk(0, " you"),
         chunk(0, "", "stop"),
@@ -89,7 +89,7 @@ def test_stream_is_rendered() -> None:
 
 
 def test_stream_with_every_option_is_rendered() -> None:
-    shape = Shape(["Once"], logprobs=True, include_usage=True, continuous_usage=True)
+    shape = CompletionsShape(["Once"], logprobs=True, include_usage=True, continuous_usage=True)
     logprobs = {
         "text_offset": [4, 7],
         "token_logprobs": [-0.5, -0.5],
@@ -107,7 +107,7 @@ def test_stream_with_every_option_is_rendered() -> None:
 
 
 def test_document_is_rendered() -> None:
-    shape = Shape(["Once", "Once", "Twice", "Twice"], prompts=2)
+    shape = CompletionsShape(["Once", "Once", "Twice", "Twice"], prompts=2)
     batches: Batches = [
         (3, said("d", reason=FinishReason.LENGTH, usage=Usage(7, 7, 1))),
         (0, said("a", usage=Usage(5, 0, 3))),
@@ -119,19 +119,19 @@ def test_document_is_rendered() -> None:
     assert [choice["finish_reason"] for choice in made["choices"]] == ["stop", "stop", "stop", "length"]
     assert [choice["logprobs"] for choice in made["choices"]] == [None] * 4
     assert made["usage"] == usage(5 + 7, 3 + 2 + 4 + 1, 0 + 6)
-    with_usage = Shape(shape.echoes, prompts=2, include_usage=True)
+    with_usage = CompletionsShape(shape.echoes, prompts=2, include_usage=True)
     assert stream(with_usage, batches)[-2] == {**HEAD, "choices": [], "usage": made["usage"]}
 
 
 def test_nothing_follows_a_failure() -> None:
     failed: list[TurnEvent] = [BlockStart(0, "text"), Delta(0, 0, "half"), Failed(ErrorInfo(ErrorKind.ENGINE, "gone"))]
     error = {"message": "gone", "type": "server_error", "param": None, "code": None}
-    assert stream(Shape([""]), [(0, failed)]) == [chunk(0, "half"), {"error": error}]
+    assert stream(CompletionsShape([""]), [(0, failed)]) == [chunk(0, "half"), {"error": error}]
 
 
 def test_document_of_an_unfinished_turn_raises() -> None:
     with pytest.raises(RuntimeError):
-        document(Shape([""]), [])
+        document(CompletionsShape([""]), [])
 
 
 _pieces = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=5)
@@ -139,7 +139,7 @@ _pieces = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
 @given(st.lists(_pieces, min_size=1, max_size=3), st.booleans(), st.booleans(), st.data())
 def test_stream_and_document_agree(several: list[list[str]], echo: bool, logprobs: bool, data: st.DataObject) -> None:
-    shape = Shape(["Once" if echo else ""] * len(several), logprobs=logprobs)
+    shape = CompletionsShape(["Once" if echo else ""] * len(several), logprobs=logprobs)
     turns = [said(*pieces) for pieces in several]
     batches: Batches = []
     left = [list(events) for events in turns]

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.conversation import Conversation, ToolChoice
 from schemas.errors import Invalid
-from services.frontend.apis.messages.request import MessagesAsk, parse
+from services.frontend.apis.messages.request import Messages, MessagesAsk, parse
 
 CUSTOM = {"name": "look", "input_schema": {"type": "object"}}
 
@@ -103,8 +103,23 @@ def test_prompt_names_the_missing_tools() -> None:
 
 def test_deferred_tools_are_listed_without_a_search() -> None:
     deferred = {**CUSTOM, "defer_loading": True}
-    assert told(deferred).tools[0].deferred
+    assert told(deferred, {**CUSTOM, "name": "search"}).tools[0].deferred
+    assert not told(deferred, {**deferred, "name": "other"}).tools[0].deferred
     assert not told(deferred, {"type": "tool_search_tool_regex_20251119", "name": "t"}).tools[0].deferred
+
+
+def test_limits_of_web_fetch_that_are_not_kept_are_refused() -> None:
+    fetch = {"type": "web_fetch_20260318", "name": "web_fetch"}
+    sources = {"user_input": {"type": "none"}}
+    body = {
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{**fetch, "url_sources": sources}],
+    }
+    assert Messages().parse(json.dumps(body).encode(), {}).notes == ["web_fetch_20260318"]
+    with pytest.raises(Invalid) as refused:
+        Messages(["web_fetch"]).parse(json.dumps(body).encode(), {})
+    assert refused.value.info.param == "tools.0.url_sources"
 
 
 def test_examples_are_part_of_the_description() -> None:

@@ -1,4 +1,4 @@
-"""Makes values of the OpenAI SDK's request types with every field set and a different value in each leaf."""
+"""Makes values of the SDKs' request types with every field set and a different value in each leaf."""
 
 import re
 import types
@@ -36,13 +36,15 @@ class Sampler:
             return self._dicts(hint, path, depth)
         if hint in (Any, object):
             return [{"key": self._leaf(f"§{next(self._numbers)}", path)}]
-        if hint is str and path.endswith(("name", "file_data")):
+        if hint is str and path.endswith(("name", "file_data", "source.data")):
             # Only characters that are valid in names and base64; the leaf is its number.
             return [f"x{self._leaf(next(self._numbers), path)}" + ("==" if path.endswith("data") else "")]
         if hint is str and path.endswith("format.definition"):  # a grammar, and a regular expression
             return [f'start: "{self._leaf(f"§{next(self._numbers)}", path)}"']
         if hint is str:
             return [self._leaf(f"§{next(self._numbers)}", path)]
+        if getattr(hint, "__name__", "") in ("IO", "PathLike"):  # the SDK sends its content, as text
+            return []
         if hint in (int, float):
             return [self._leaf(next(self._numbers), path)]
         if hint is bool:

@@ -11,12 +11,13 @@ import pytest
 from aiohttp import ClientSession
 
 from schemas.control import ModelCard
-from schemas.conversation import Reasoning, Result
+from schemas.conversation import Conversation, Reasoning, Result
 from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
 from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.frontend.turns.media.notice import notice
 from services.runtime.config import FrontendConfig
+from services.runtime.storage.seal import Sealer
 from tests.frontend.frontend_fakes import (
     MODEL,
     FakeGateway,
@@ -415,9 +416,13 @@ async def test_context_below_its_threshold_is_unchanged(served: Served, client: 
     made = await client.create(**below)
     assert [item["type"] for item in made["output"]] == ["reasoning", "message", "function_call"]
     assert len(served.gateway.turns) == 1
-    await client.create(context_management=[{"type": "clear_something"}])
-    error = await client.refused("POST", json={"model": MODEL, "input": "x", "context_management": [7]})
-    assert error["param"] == "context_management[0]"
+    for managed, param in (
+        (7, "context_management[0]"),
+        ({"type": "clear_something"}, "context_management[0].type"),
+        ({"type": "compaction", "compact_threshold": 0}, "context_management[0].compact_threshold"),
+    ):
+        error = await client.refused("POST", json={"model": MODEL, "input": "x", "context_management": [managed]})
+        assert error["param"] == param
 
 
 async def test_context_that_cannot_be_compacted_is_an_error(served: Served, client: Client) -> None:
@@ -498,3 +503,49 @@ async def test_models_have_different_keys_without_a_key_file() -> None:
         await client.create(model="m1", input=compacted["output"])
         error = await client.refused("POST", json={"model": "m2", "input": compacted["output"]})
         assert error["code"] == "invalid_encrypted_content"
+
+
+class Versions(FakeGateway):
+    """Serves models with one alias. All sessions are on one of them; without a session, another one is chosen."""
+
+    def __init__(self, session: str, heaviest: str) -> None:
+        super().__init__(cards=[ModelCard(name, aliases=["coder"]) for name in ("v1", "v2", "v3")])
+        self.session, self.heaviest = session, heaviest
+
+    def resolve(self, model: str, conversation: Conversation | None = None) -> ModelCard:
+        name = self.heaviest if conversation is None else self.session
+        return next(card for card in self.cards if card.name == name)
+
+
+VERSIONS = [(session, heaviest) for session in ("v1", "v2", "v3") for heaviest in ("v1", "v2", "v3")]
+
+
+@pytest.mark.parametrize(("session", "heaviest"), VERSIONS)
+async def test_reasoning_of_a_session_is_opened_whichever_version_has_it(session: str, heaviest: str) -> None:
+    gateway = Versions(session, heaviest)
+    blob = Sealer.load(None, session).of(None).seal("What I thought.", "turn")
+    summary = [{"type": "summary_text", "text": "A thought."}]
+    items = [{"type": "reasoning", "encrypted_content": blob, "summary": summary}, {"role": "user", "content": "hi"}]
+    async with serving(gateway) as served, ClientSession() as http:
+        await Client(http, served).create(model="coder", input=items)
+    (part,) = gateway.turns[-1].conversation.messages[0].parts
+    assert isinstance(part, Reasoning)
+    assert part.text == "What I thought."
+
+
+@pytest.mark.parametrize(("session", "heaviest"), VERSIONS)
+async def test_compacted_conversation_is_readable_while_the_version_of_its_session_is_served(
+    session: str, heaviest: str
+) -> None:
+    gateway = Versions(session, heaviest)
+    async with serving(gateway) as served, ClientSession() as http:
+        client = Client(http, served)
+        compacted = (await client.ask("POST", "/compact", json={"model": "coder", "input": "hi"}))["output"]
+        managed = (await client.create(model="coder", input="hi", **MANAGED))["output"]
+        for gateway.heaviest in ("v1", "v2", "v3"):
+            for output in (compacted, managed):
+                await client.create(model="coder", input=output)
+        gateway.heaviest = session
+        gateway.cards = [card for card in gateway.cards if card.name == session]
+        for output in (compacted, managed):
+            await client.create(model="coder", input=output)

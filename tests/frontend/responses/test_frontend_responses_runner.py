@@ -14,10 +14,10 @@ from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.state.runner import Emitter, Runner
 from services.frontend.http.middleware import RequestContext
-from services.frontend.turns.answer import Answer, TurnRecord
+from services.frontend.turns.answer import OpenAnswer, TurnRecord
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import Flusher, StreamSink
-from services.frontend.turns.turn_server import TurnServer
+from services.frontend.turns.turn_runner import TurnRunner
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import FakeGateway, admission, finish, text
 
@@ -46,7 +46,7 @@ class Lane:
         loop = asyncio.get_running_loop()
         self.record = TurnRecord(FrontendMetrics(CollectorRegistry()), loop.time(), loop.time)
         context = RequestContext("0" * 24, None, loop.time())
-        answer = Answer(context, "responses", self.record, loop.time() + 60, context.id)
+        answer = OpenAnswer(context, "responses", self.record, loop.time() + 60, context.id)
         self.record.opened("m")
         self.renderer = Renderer()
         self.emitted: list[bytes] = []
@@ -128,13 +128,13 @@ class Stall(asyncio.Event):
 async def test_turn_that_ends_with_its_time_limit_is_complete() -> None:
     gateway = FakeGateway(lambda: [text(0, "Hello"), Stall(), [finish(1)]])
     log, metrics = structlog.get_logger(), FrontendMetrics(CollectorRegistry())
-    runner = Runner(TurnServer(admission(gateway), FrontendConfig(request_timeout_s=0.05), metrics, log))
+    runner = Runner(TurnRunner(admission(gateway), FrontendConfig(request_timeout_s=0.05), metrics, log))
     context = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
     ask = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
     emitted: list[bytes] = []
     with structlog.testing.capture_logs() as lines:
         await runner.run(
-            ask, ask.renderer(runner.server.reply(context, ask.conversation)), context, Emitter(emitted.append)
+            ask, ask.renderer(runner.turns.reply(context, ask.conversation)), context, Emitter(emitted.append)
         )
     assert b"response.completed" in emitted[-1]
     assert [line["outcome"] for line in lines] == ["stop"]

@@ -6,11 +6,29 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from msgspec.structs import replace
 
 from schemas.control import ModelCard
-from schemas.conversation import Conversation, Message, ToolChoice
+from schemas.conversation import (
+    Call,
+    Conversation,
+    Message,
+    Reasoning,
+    Result,
+    Text,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+)
+from schemas.errors import Invalid
 from services.frontend.turns import interfaces
 from services.frontend.turns.interfaces import Admitted, TurnSink
+from services.frontend.turns.summary import request_summary
+from services.templates.chat_template import ChatTemplate
+from services.templates.messages import adapt
+from services.templates.probe import probe
+from services.templates.thinking import template_variables
+from services.templates.tools import list_tools
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, FakeTurn, admission, serving
 from tests.frontend.http.test_frontend_edge import KEY, guarded
@@ -55,6 +73,20 @@ SEVERAL = [
     ("/v1/responses/compact", RESPONSES),
 ]
 """Requests that take several turns or counts."""
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+CHAT_TOOLS = [{"type": "function", "function": FUNCTION}]
+FLAT_TOOLS = [{"type": "function", **FUNCTION}]
+WITH_TOOLS = [
+    ("/v1/messages", MESSAGES | {"tools": TOOLS}),
+    ("/v1/messages/count_tokens", MESSAGES | {"tools": TOOLS, "tool_choice": {"type": "none"}}),
+    ("/v1/chat/completions", {"model": MODEL, "messages": [QUESTION], "tools": CHAT_TOOLS}),
+    ("/v1/chat/completions", {"model": MODEL, "messages": [QUESTION], "tools": CHAT_TOOLS, "stream": True, "n": 2}),
+    ("/v1/responses", RESPONSES | {"tools": FLAT_TOOLS, "tool_choice": "auto"}),
+    ("/v1/responses/input_tokens", RESPONSES | {"tools": FLAT_TOOLS}),
+    ("/v1/responses/compact", RESPONSES | {"tools": FLAT_TOOLS}),
+    ("/tokenize", MESSAGES | {"tools": TOOLS}),
+    ("/tokenize", {"model": MODEL, "messages": [QUESTION], "tools": CHAT_TOOLS}),
+]
 
 
 class Counting(FakeGateway):
@@ -134,6 +166,11 @@ async def test_next_turn_of_an_answer_continues_it() -> None:
     assert not admitted.continues
 
 
+async def test_other_stages_do_not_see_that_an_answer_is_a_summary() -> None:
+    admitted = await admission(FakeGateway()).admit(request_summary(Conversation(MODEL, [])), None)
+    assert not admitted.conversation.summary
+
+
 async def test_admitted_request_is_frozen() -> None:
     admitted: Any = await admission(FakeGateway()).admit(Conversation(MODEL, []), None)
     with pytest.raises(FrozenInstanceError):
@@ -161,3 +198,53 @@ async def test_request_without_a_model_is_refused(path: str, body: dict[str, Any
     ):
         assert reply.status == 400
         assert (await reply.json())["error"].get("param", "model") == "model"
+
+
+TOOL_SPECS = [ToolSpec("zqread", "reads zqfiles"), ToolSpec("zqlate", "comes later", deferred=True)]
+CALL = Message("assistant", [Reasoning("zqthought"), Call("toolu_01Abcdefg", "zqother", "{}")])
+SEEN = Message("tool", [Result("toolu_01Abcdefg", [Text("seen")])])
+HISTORIES = [
+    [Message("user", [Text("hi")])],
+    [Message("developer", [Text("be brief")]), Message("user", [Text("hi")])],
+    [Message("user", [Text("hi")]), CALL, SEEN],
+    [Message("user", [Text("hi")]), CALL, SEEN, Message("assistant", [Text("ok")]), Message("user", [Text("and?")])],
+]
+
+
+@pytest.mark.parametrize("system", [[], [Text("top")]], ids=["plain", "system"])
+@pytest.mark.parametrize("mode", ["default", "enabled", "disabled"])
+async def test_tools_are_in_the_prompt_or_refused(real_template: ChatTemplate, mode: Any, system: list[Text]) -> None:
+    traits = probe(real_template)
+    gateway = FakeGateway(cards=[ModelCard(MODEL, tools=traits.tools)])
+    for messages in HISTORIES:
+        conversation = Conversation(MODEL, messages, system=system, thinking=Thinking(mode))
+        assert (await admission(gateway).admit(conversation, None)).conversation.messages == messages
+        conversation = replace(conversation, tools=TOOL_SPECS)
+        variables = template_variables(conversation, traits, defaults={}, own={})
+        adapted = adapt(conversation, traits, real_template)
+        prompt = real_template.render(adapted.messages, tools=list_tools(TOOL_SPECS), variables=variables)
+        if traits.tools:
+            assert "zqread" in prompt
+            assert "zqfiles" in prompt
+            await admission(gateway).admit(conversation, None)
+        else:
+            assert "zqfiles" not in prompt
+            with pytest.raises(Invalid) as refusal:
+                await admission(gateway).admit(conversation, None)
+            assert refusal.value.info.param == "tools"
+
+
+@pytest.mark.parametrize(("path", "body"), [*WITH_TOOLS, *((path, body) for path, body in SEVERAL if "tools" in body)])
+async def test_tools_of_a_model_without_them_are_refused_everywhere(path: str, body: dict[str, Any]) -> None:
+    async with (
+        serving(FakeGateway(cards=[replace(CARD, tools=False)])) as served,
+        ClientSession(served.url) as http,
+    ):
+        async with http.post(path, json=body) as reply:
+            document = await reply.json()
+            assert reply.status == 400
+            assert f"{MODEL} does not support tools" in document["error"]["message"]
+            assert document["error"].get("param", "tools") == "tools"
+        async with http.post(path, json=body | {"tools": [], "tool_choice": None}) as reply:
+            assert reply.status == 200
+    assert not any(turn.conversation.tools for turn in served.gateway.turns)

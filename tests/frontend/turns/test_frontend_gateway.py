@@ -31,6 +31,7 @@ from schemas.session import placement_key
 from services.frontend.turns import gateway, preprocessor_client
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
+from services.frontend.turns.pipeline import BusPipeline
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import Registry
@@ -118,7 +119,8 @@ class Stage:
     def __init__(self, config: FrontendConfig | None = None) -> None:
         self.process = Process(config or FrontendConfig())
         process: Any = self.process
-        self.gateway = BusGateway(process, self.process.config)
+        self.pipeline = BusPipeline(process, self.process.config)
+        self.gateway = self.pipeline.gateway
         self._seq = 0
 
     async def begin(self, turn_id: str) -> tuple[Sink, asyncio.Task[OpenTurn]]:
@@ -129,7 +131,7 @@ class Stage:
         return sink, opening
 
     async def opened(self, conversation: Conversation, sink: Sink, turn_id: str) -> OpenTurn:
-        admitted = await admission(self.gateway).admit(conversation, None)
+        admitted = await admission(self.pipeline).admit(conversation, None)
         return await self.gateway.open(admitted, sink, turn_id=turn_id)
 
     async def open(self, turn_id: str) -> Sink:
@@ -280,7 +282,7 @@ async def test_late_request_is_not_tried_again(stage: Stage) -> None:
 async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage: Stage) -> None:
     stage.serves("v1")
     asked = Conversation("coder", [], client=Client(session="s"))
-    admitted = await admission(stage.gateway).admit(asked, None)
+    admitted = await admission(stage.pipeline).admit(asked, None)
     assert admitted.card.name == "v1"
     stage.serves("v1", draining=True)
     stage.serves("v2")
@@ -328,7 +330,7 @@ async def test_turn_that_waits_for_a_worker_ends_at_once_where_the_drain_is_cut(
     await eventually(lambda: stage.gateway.running == 1)
     await cut_drain(stage.gateway)
     with pytest.raises(Unavailable, match="this server was shut down"):
-        await asyncio.wait_for(opening, 1)
+        await asyncio.wait_for(opening, 60)
     assert [type(event).__name__ for event in sink.events] == ["Failed"]
     assert stage.process.bus.requests == []
 
@@ -349,7 +351,7 @@ async def test_turn_that_resumes_is_not_requested_where_the_drain_is_cut(stage: 
     stage.send(("a", [Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))]))
     await asyncio.sleep(0)
     await cut_drain(stage.gateway)
-    await asyncio.wait_for(asyncio.gather(*stage.process.tasks), 1)
+    await asyncio.wait_for(asyncio.gather(*stage.process.tasks), 60)
     assert [type(event).__name__ for event in sink.events] == ["BlockStart", "Failed"]
     assert len(stage.process.bus.requests) == 1
 

@@ -24,6 +24,7 @@ from .runtime import EngineDeadError, Executor, RequestError, RequestOutput, Run
 VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc26"]
 """One of each family: statistics by queue; by call; with priority; with penalties and min_p; the newest known."""
 
+CAPACITY_POLICIES = frozenset({"GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"})
 _SAMPLING_DEFAULTS = {"max_tokens": 32, "detokenize": True, "n": 1, "include_stop_str_in_output": False}
 
 
@@ -104,7 +105,10 @@ class LLM:
         for name, refused in release.refused.items():
             if kwargs.get(name) in refused:
                 raise ValueError(f"{name}={kwargs[name]!r} is not supported")
-        policies = {"waiting_queue_policy": release.waiting_queue_policy}
+        policies = {
+            "waiting_queue_policy": release.waiting_queue_policy,
+            "capacity_scheduler_policy": CAPACITY_POLICIES,
+        }
         scheduler = _strict("SchedulerConfig", release.scheduler, policies)(**kwargs.get("scheduler_config") or {})
         cache = _strict("KvCacheConfig", release.kv_cache)(**kwargs.get("kv_cache_config") or {})
         self.kwargs = kwargs
@@ -115,7 +119,11 @@ class LLM:
             release,
             min(filter(None, (kwargs.get("max_seq_len"), self.worker_window)), default=None),
             by_priority=getattr(scheduler, "waiting_queue_policy", "fcfs") == "priority",
+            kv_tokens=self.cache.get("max_tokens"),
+            pauses=getattr(scheduler, "capacity_scheduler_policy", "") == "MAX_UTILIZATION",
         )
+        if self.runtime.pauses and not (release.frees_paused and kwargs.get("pipeline_parallel_size", 1) == 1):
+            self.runtime.breaches.append("paused requests keep their blocks")
         self._executor = Executor(self.runtime)
         self.shutdowns = 0
         type(self).last = self
@@ -217,7 +225,10 @@ class Package(MetaPathFinder):
         llm: Any = type("LLM", (LLM,), {"release": release, "generate_async": generate, "last": None})
         sampling: Any = type("SamplingParams", (SamplingParams,), {"names": release.sampling})
         sampling.__signature__ = _signature(sorted(release.sampling))
-        policies = {"waiting_queue_policy": release.waiting_queue_policy}
+        policies = {
+            "waiting_queue_policy": release.waiting_queue_policy,
+            "capacity_scheduler_policy": CAPACITY_POLICIES,
+        }
         self._set(root, __version__=version, LLM=llm, SamplingParams=sampling, __path__=[])
         self._set(
             llmapi,

@@ -129,7 +129,22 @@ def next_token(tokens: Sequence[int]) -> int:
 class Runtime:
     """The worker process at the end of the queues."""
 
-    def __init__(self, batch: int, release: Release, window: int | None, *, by_priority: bool) -> None:
+    def __init__(
+        self,
+        batch: int,
+        release: Release,
+        window: int | None,
+        *,
+        by_priority: bool,
+        kv_tokens: int | None,
+        pauses: bool,
+    ) -> None:
+        """`kv_tokens`: of the cache; `pauses`: MAX_UTILIZATION, else GUARANTEED_NO_EVICT."""
+        self.pauses = pauses
+        self.paused: dict[RequestOutput, list[int]] = {}
+        """Requests that wait again, with their tokens so far."""
+        self.pause_count = 0
+        self._kv_tokens = kv_tokens
         self.ids = itertools.count(1)
         self.outputs: list[RequestOutput] = []
         """Every result object of a request that was taken."""
@@ -219,8 +234,17 @@ class Runtime:
                         output = (
                             max(self.waiting, key=lambda one: one.priority) if self._by_priority else self.waiting[0]
                         )
+                        tokens = self.paused.get(output) or list(output.prompt_token_ids)
+                        if not self._fits({**self.running, output: tokens}):
+                            break
                         self.waiting.remove(output)
-                        self.running[output] = list(output.prompt_token_ids)
+                        self.paused.pop(output, None)
+                        self.running[output] = tokens
+                    while self.pauses and not self._fits(self.running):
+                        newest = next(reversed(self.running))
+                        self.paused[newest] = self.running.pop(newest)
+                        self.waiting.appendleft(newest)
+                        self.pause_count += 1
                     for output in list(self.running):
                         self._step(output)
                     self.iteration += 1
@@ -231,7 +255,18 @@ class Runtime:
                     self.iterations.append(stats)
             time.sleep(STEP_S)
 
+    def _fits(self, running: dict[RequestOutput, list[int]]) -> bool:
+        """Whether the cache holds the next token of all; without pauses, all of their `max_tokens`."""
+        if self._kv_tokens is None:
+            return True
+        most = (
+            len(tokens) + 1 if self.pauses else len(output.prompt_token_ids) + output.sampling.max_tokens
+            for output, tokens in running.items()
+        )
+        return sum(-(-count // BLOCK) for count in most) * BLOCK <= self._kv_tokens
+
     def _abort(self, output: RequestOutput) -> None:
+        self.paused.pop(output, None)
         if self.running.pop(output, None) is not None or output in self.waiting:
             if output in self.waiting:
                 self.waiting.remove(output)

@@ -26,7 +26,7 @@ from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.content import content_parts, thinking_text
 from services.frontend.apis.shared.content import CallHistory
 from services.frontend.apis.shared.decode import objects
-from services.frontend.apis.shared.openai.wording import missing_parameter
+from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
 
 DETAILS = "turnwire-v1"
 """`format` of details that this server makes."""
@@ -73,6 +73,8 @@ class MessageReader(CallHistory):
             self.messages.append(Message(role, parts, message.name))
 
     def _assistant(self, message: wire.Message, path: str) -> list[Part]:
+        if message.audio is not None:
+            raise unsupported(f"{path}.audio", "names audio that is stored at OpenAI; send its transcript as content")
         calls = self._calls_of(message, path)
         content: list[Part] = [*content_parts(message.content, f"{path}.content")]
         if message.refusal and not content:
@@ -81,10 +83,12 @@ class MessageReader(CallHistory):
 
     def _calls_of(self, message: wire.Message, path: str) -> list[Call]:
         calls: list[Call] = []
+        ids: set[str] = set()
         for index, tool_call in enumerate(message.tool_calls or []):
             place = f"{path}.tool_calls[{index}]"
-            if self._pairing and any(call.call_id == tool_call.id for call in calls):
+            if self._pairing and tool_call.id in ids:
                 raise Invalid(f"Duplicate value for '{place}.id': '{tool_call.id}'.", param=f"{place}.id")
+            ids.add(tool_call.id)
             calls.append(_call(tool_call, place))
         if message.function_call is not None and not calls:
             # Such a call has no id, and a message has only one: the position serves as id.
@@ -137,15 +141,15 @@ def _arguments(raw: Raw, path: str) -> str:
 
 
 def _merge_parts(thought: Sequence[Thought], content: list[Part], calls: list[Call]) -> list[Part]:
-    def before(call: int | None) -> list[Reasoning]:
-        return [item.reasoning for item in thought if item.call == call]
-
     if not calls:
         return [*(item.reasoning for item in thought), *content]
-    parts: list[Part] = [*before(0), *content]
+    before: dict[int | None, list[Reasoning]] = {}
+    for item in thought:
+        before.setdefault(item.call, []).append(item.reasoning)
+    parts: list[Part] = [*before.pop(0, ()), *content]
     for index, call in enumerate(calls):
-        parts += [*(before(index) if index else ()), call]
-    return [*parts, *before(None)]
+        parts += [*before.get(index, ()), call]
+    return [*parts, *before.get(None, ())]
 
 
 def thoughts(message: wire.Message, call_ids: Sequence[str]) -> list[Thought]:

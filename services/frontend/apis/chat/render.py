@@ -69,7 +69,7 @@ class Settings(Struct, frozen=True):
     """The kinds of hosted tools that this server runs."""
 
 
-class Shape(ChunkShape, frozen=True, kw_only=True):
+class ChatShape(ChunkShape, frozen=True, kw_only=True):
     """The form of one answer. `logprobs`: with the content; requested token ids come with log probabilities of their
     own."""
 
@@ -86,7 +86,7 @@ class Shape(ChunkShape, frozen=True, kw_only=True):
 class ChatStream(ChunkStream):
     """Renders one answer."""
 
-    def __init__(self, reply: Reply, shape: Shape, choices: int = 1) -> None:
+    def __init__(self, reply: Reply, shape: ChatShape, choices: int = 1) -> None:
         head = chunk_head(f"chatcmpl-{reply.turn}", "chat.completion.chunk", reply, shape)
         if shape.service_tier is not None:
             head.service_tier = shape.service_tier
@@ -156,7 +156,7 @@ def _add_message(into: wire.AnswerMessage, piece: wire.MessageDelta) -> None:
 class _Choice(ChoiceRenderer):
     """Renders the chunks of one choice."""
 
-    def __init__(self, head: Chunk, reply: Reply, shape: Shape, index: int) -> None:
+    def __init__(self, head: Chunk, reply: Reply, shape: ChatShape, index: int) -> None:
         self._head = head
         self._reply = reply
         self._shape = shape

@@ -16,17 +16,16 @@ from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import MessageReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
+    ChatShape,
     ChatStream,
     ReasoningField,
     ReasoningPlace,
     Settings,
-    Shape,
 )
-from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, tags_of
+from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
-from services.frontend.apis.shared.shared_texts import share_texts
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
@@ -37,6 +36,8 @@ REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TIERS = ("default", "flex", "scale", "priority")
+_FOREIGN = ("system", "instructions", "max_output_tokens", "stop_sequences")
+"""Fields of Messages and Responses, which would be lost silently here."""
 _UNSPECIFIED = ("auto", "default")
 _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
 _explain = explainer(
@@ -66,7 +67,7 @@ class ChatAsk(Struct, frozen=True):
     choices: int
     stream: bool
     notes: list[str]
-    shape: Shape
+    shape: ChatShape
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -103,12 +104,16 @@ def parse(
     request, given_tools = decoder.decode(body)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
+    for name in _FOREIGN:
+        if is_set(getattr(request, name)):
+            message = f"Unrecognized request argument supplied: {name}"
+            raise Invalid(message, param=name, code="unknown_parameter")
     if "audio" in (request.modalities or ()):
         raise unsupported("modalities", "'audio' is not supported by this server")
     if request.chat_template is not None:
         raise unsupported("chat_template")
     specs = tools.specs(request, given_tools)
-    notes: list[str] = ["store"] if request.store else []
+    notes = [name for name, wanted in (("store", request.store), ("moderation", is_set(request.moderation))) if wanted]
     missing: list[Text] = []
     if (searching := tools.web_search(request, specs, settings.served)) is not None:
         specs = [*specs, searching]
@@ -163,9 +168,9 @@ def _format(request: wire.Body) -> OutputFormat | None:
     return OutputFormat("json_schema", schema.schema, schema.name, schema.strict)
 
 
-def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> Shape:
+def _shape(request: wire.Body, specs: Sequence[ToolSpec], headers: Mapping[str, str], settings: Settings) -> ChatShape:
     options = request.stream_options
-    return Shape(
+    return ChatShape(
         reasoning=_reasoning(request, headers, settings),
         details=header_flag(headers, REASONING_DETAILS_HEADER, settings.reasoning_details),
         legacy=tools.legacy(request),

@@ -1,12 +1,12 @@
 """Converts the tools and the `tool_choice` of a Chat request to those of the conversation."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
-from schemas.conversation import HostedTool, ToolChoice, ToolSpec
+from schemas.conversation import Grammar, HostedTool, ToolChoice, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
 from services.frontend.apis.shared.decode import ToolList, is_set
@@ -32,7 +32,9 @@ _MODES: dict[str, Literal["none", "auto", "any"]] = {"none": "none", "auto": "au
 def read_tools(data: bytes) -> ToolList:
     """Decodes the tools of a request body. Raises msgspec.ValidationError and Invalid."""
     tools = _tools.decode(data)
-    return ToolList(tools, _first_of_each([_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools or [])]))
+    grammars: list[Grammar] = []
+    specs = [_tool(tool, f"tools[{index}]", grammars) for index, tool in enumerate(tools or [])]
+    return ToolList(tools, _first_of_each(specs))
 
 
 def specs(body: wire.Body, tools: ToolList) -> list[ToolSpec]:
@@ -58,9 +60,9 @@ def web_search(body: wire.Body, tools: Sequence[ToolSpec], served: frozenset[str
 
 def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
     """The request's `tool_choice`. Raises Invalid if it cannot be met."""
-    if legacy(body):
-        return _legacy_choice(body.function_call, tools)
     choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    if legacy(body) or (choice is None and body.function_call is not None):
+        return _legacy_choice(body.function_call, tools)
     if choice is None:
         return ToolChoice(parallel=parallel)
     if isinstance(choice, str):
@@ -71,7 +73,8 @@ def choice(body: wire.Body, tools: Sequence[ToolSpec]) -> ToolChoice:
         return ToolChoice(_MODES[choice], parallel=parallel)
     if choice.type == "allowed_tools":
         return _allowed_choice(choice, tools, parallel)
-    return ToolChoice("tool", _known_tool(_name(choice, "tool_choice"), tools, "tool_choice"), parallel)
+    offered = [tool.name for tool in tools]
+    return ToolChoice("tool", _known_tool(_name(choice, "tool_choice"), offered, "tool_choice"), parallel)
 
 
 def legacy(body: wire.Body) -> bool:
@@ -83,7 +86,8 @@ def _first_of_each(specs: list[ToolSpec]) -> list[ToolSpec]:
     return list({tool.name: tool for tool in reversed(specs)}.values())[::-1]
 
 
-def _tool(tool: wire.Tool, path: str) -> ToolSpec:
+def _tool(tool: wire.Tool, path: str, grammars: list[Grammar]) -> ToolSpec:
+    """`grammars`: those of the tools before it, to which its own is added."""
     if tool.type == "function":
         if tool.function is None:
             raise missing_parameter(f"{path}.function")
@@ -96,7 +100,8 @@ def _tool(tool: wire.Tool, path: str) -> ToolSpec:
         if custom.format.grammar is None:
             raise missing_parameter(f"{path}.custom.format.grammar")
         own = custom.format.grammar
-        grammar = checked_grammar(own.syntax, own.definition, f"{path}.custom.format.grammar.definition")
+        place = f"{path}.custom.format.grammar.definition"
+        grammars.append(grammar := checked_grammar(own.syntax, own.definition, place, len(grammars)))
     return ToolSpec(custom.name, custom.description or "", kind="custom", grammar=grammar)
 
 
@@ -108,8 +113,9 @@ def _allowed_choice(choice: wire.ToolChoice, tools: Sequence[ToolSpec], parallel
     allowed = choice.allowed_tools
     if allowed is None:
         raise missing_parameter("tool_choice.allowed_tools")
+    offered = {tool.name for tool in tools}
     names = [
-        _known_tool(_name(tool, place), tools, place)
+        _known_tool(_name(tool, place), offered, place)
         for index, tool in enumerate(allowed.tools)
         for place in [f"tool_choice.allowed_tools.tools[{index}]"]
     ]
@@ -125,7 +131,8 @@ def _legacy_choice(choice: str | wire.Named | None, tools: Sequence[ToolSpec]) -
         if choice not in ("none", "auto"):
             raise invalid_value(choice, "function_call", ("none", "auto"))
         return ToolChoice("none" if choice == "none" else "auto", parallel=False)
-    return ToolChoice("tool", _known_tool(choice.name, tools, "function_call"), parallel=False)
+    offered = [tool.name for tool in tools]
+    return ToolChoice("tool", _known_tool(choice.name, offered, "function_call"), parallel=False)
 
 
 def _name(choice: wire.ToolChoice | wire.ChosenTool, place: str) -> str:
@@ -135,13 +142,13 @@ def _name(choice: wire.ToolChoice | wire.ChosenTool, place: str) -> str:
     return named.name
 
 
-def _known_tool(name: str, tools: Sequence[ToolSpec], place: str) -> str:
-    _needs_tools(tools, place)
-    if all(tool.name != name for tool in tools):
+def _known_tool(name: str, offered: Collection[str], place: str) -> str:
+    _needs_tools(offered, place)
+    if name not in offered:
         raise Invalid(f"Tool '{name}' in '{place}' not found in 'tools'.", param=place, code="invalid_value")
     return name
 
 
-def _needs_tools(tools: Sequence[ToolSpec], place: str) -> None:
+def _needs_tools(tools: Collection[object], place: str) -> None:
     if not tools:
         raise Invalid(f"'{place}' is only allowed when 'tools' are specified.", param=place)

@@ -1,15 +1,14 @@
 """The JSON of Chat Completions as typed Structs: requests, answers, and the choices of chunks.
 
-Fields of requests that decide neither prompt nor answer are left out and skipped (`prediction`, `moderation`,
-`safety_identifier`, …). Reasoning is not part of the API and has the type Any, so that none of its forms makes a
-request invalid.
+Fields of requests that decide neither prompt nor answer are left out and skipped (`prediction`, `safety_identifier`,
+…). Reasoning is not part of the API and has the type Any, so that none of its forms makes a request invalid.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from services.frontend.apis.shared.decode import NULL, Limit, Name
+from services.frontend.apis.shared.decode import NULL, Limit, Name, Refused
 from services.frontend.apis.shared.openai.chunks import Fingerprint, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
@@ -144,6 +143,7 @@ class Message(Struct):
     reasoning_text: Any = None
     reasoning_details: Any = None
     thinking_blocks: Any = None
+    audio: Any = None
     prefix: bool | None = None
     partial: bool | None = None
 
@@ -220,7 +220,7 @@ class ToolChoice(Struct):
 class JsonSchema(Struct):
     """The schema of the answer's text."""
 
-    name: str | None = None
+    name: Name | None = None
     schema: dict[str, Any] | None = None
     strict: bool | None = None
 
@@ -252,6 +252,10 @@ class Body(OpenAIFields, kw_only=True):
     """The request."""
 
     store: bool | None = None
+    system: Refused = NULL
+    instructions: Refused = NULL
+    max_output_tokens: Refused = NULL
+    stop_sequences: Refused = NULL
     messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
@@ -269,7 +273,8 @@ class Body(OpenAIFields, kw_only=True):
     enable_thinking: bool | None = None
     reasoning: ReasoningOptions | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    modalities: list[str] | None = None
+    modalities: list[Literal["text", "audio"]] | None = None
+    moderation: Raw = NULL
     web_search_options: Raw = NULL
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None

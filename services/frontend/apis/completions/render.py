@@ -29,7 +29,7 @@ _UNKNOWN = TokenLogprob("", 0.0, 0)
 """Stands for a token without a log probability from the engine."""
 
 
-class Shape(ChunkShape, frozen=True):
+class CompletionsShape(ChunkShape, frozen=True):
     """The form of one answer."""
 
     echoes: list[str]
@@ -40,7 +40,7 @@ class Shape(ChunkShape, frozen=True):
 class CompletionsStream(ChunkStream):
     """Renders one answer."""
 
-    def __init__(self, reply: Reply, shape: Shape) -> None:
+    def __init__(self, reply: Reply, shape: CompletionsShape) -> None:
         head = chunk_head(f"cmpl-{reply.turn}", "text_completion", reply, shape)
         choices = [_Choice(head, shape, index) for index in range(len(shape.echoes))]
         super().__init__(head, choices, shape, shape.prompts)
@@ -73,7 +73,7 @@ class CompletionsCollector(ChunkCollector[wire.Choice]):
 class _Choice(ChoiceRenderer):
     """Renders the chunks of one choice."""
 
-    def __init__(self, head: Chunk, shape: Shape, index: int) -> None:
+    def __init__(self, head: Chunk, shape: CompletionsShape, index: int) -> None:
         self._head = head
         self._index = index
         self._echo = shape.echoes[index]

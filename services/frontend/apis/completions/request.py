@@ -10,7 +10,7 @@ from schemas.conversation import Client, Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from services.frontend.apis.completions import wire
-from services.frontend.apis.completions.render import CompletionsCollector, CompletionsStream, Shape
+from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, CompletionsStream
 from services.frontend.apis.shared.decode import decode_body
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer
@@ -37,7 +37,7 @@ class CompletionsAsk(Struct, frozen=True):
     """Choices per prompt."""
     stream: bool
     notes: list[str]
-    shape: Shape
+    shape: CompletionsShape
 
     @property
     def conversations(self) -> Sequence[Conversation]:
@@ -125,7 +125,7 @@ class Completions(Dialect):
             hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
         )
         options = request.stream_options
-        shape = Shape(
+        shape = CompletionsShape(
             echoes=[text for text in echo_texts(raw_prompts, request) for _ in range(each)],
             prompts=len(raw_prompts),
             logprobs=request.logprobs is not None and not request.return_token_ids,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Message, Text, ToolSpec
 from schemas.events import Finish, TurnEvent, Usage
 from services.frontend.apis.messages import wire
-from services.frontend.apis.messages.context_edits import edits_of, invalid_edit
+from services.frontend.apis.messages.context_edits import edit_of, invalid_edit
 from services.frontend.turns.blocks import blocks_of
 from services.frontend.turns.summary import request_summary
 
@@ -59,10 +59,10 @@ class Compaction(Struct, frozen=True):
 
 def read_compact_edit(management: wire.ContextManagement, tools: list[ToolSpec]) -> CompactEdit | None:
     """The edit, if the request has one. Raises Invalid."""
-    edits = edits_of(management, COMPACT)
-    if not edits:
+    edit = edit_of(management, COMPACT)
+    if edit is None:
         return None
-    edit, trigger = edits[0], edits[0].trigger
+    trigger = edit.trigger
     if trigger is not None and (trigger.type != "input_tokens" or trigger.value < 1):
         raise invalid_edit(COMPACT, "trigger", "Input should be a number of `input_tokens` from 1")
     instructions = (edit.instructions or "").strip() or None

@@ -41,26 +41,29 @@ class Edits(Struct, frozen=True):
     """The tokens of the prompt without the edits; None where there was nothing to clear."""
 
 
-def edits_of(management: wire.ContextManagement | None, type: str) -> list[wire.ContextEdit]:
-    """The edits of a type in a request."""
-    return [edit for edit in (management.edits if management else None) or () if edit.type == type]
+def edit_of(management: wire.ContextManagement | None, type: str) -> wire.ContextEdit | None:
+    """The edit of a type in a request, if it has one. Raises Invalid for several."""
+    edits = [edit for edit in (management.edits if management else None) or () if edit.type == type]
+    if len(edits) > 1:
+        raise Invalid(f"context_management.edits: '{type}' may be set only once", param="context_management.edits")
+    return edits[0] if edits else None
 
 
 def thinking_turns(management: wire.ContextManagement | None) -> int | str | None:
     """How many of the last turns keep their thinking, or `all`; None if unspecified. Raises Invalid."""
-    edits = edits_of(management, CLEAR_THINKING)
-    return _kept(edits[-1].keep) if edits else None
+    edit = edit_of(management, CLEAR_THINKING)
+    return _kept(edit.keep) if edit else None
 
 
 def tool_edit(management: wire.ContextManagement) -> wire.ContextEdit | None:
     """The edit that clears tool uses, if the request has one. Raises Invalid."""
-    edits = edits_of(management, CLEAR_TOOLS)
-    if not edits:
+    edit = edit_of(management, CLEAR_TOOLS)
+    if edit is None:
         return None
-    _kept_uses(edits[0])
-    if edits[0].clear_at_least is not None and edits[0].clear_at_least.type != "input_tokens":
+    _kept_uses(edit)
+    if edit.clear_at_least is not None and edit.clear_at_least.type != "input_tokens":
         raise invalid_edit(CLEAR_TOOLS, "clear_at_least", "Input should be a number of `input_tokens`")
-    return edits[0]
+    return edit
 
 
 def forget_thinking(messages: list[Message], kept: int) -> tuple[list[Message], int]:

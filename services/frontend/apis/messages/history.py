@@ -28,6 +28,8 @@ class MessageReader(CallHistory):
         super().__init__(pairing=pairing)
         self.tools = ToolSet(specs)
         self.effort: str | None = None
+        self._hosted: list[tuple[Result, int]] = []
+        """Results of tools that this server ran, and the number of messages before each."""
 
     def read(self, messages: list[wire.Message]) -> None:
         """Reads all messages. Raises Invalid."""
@@ -41,6 +43,9 @@ class MessageReader(CallHistory):
                 self._user(blocks, f"messages.{index}")
             else:
                 self._assistant(blocks, f"messages.{index}")
+        if self._hosted:
+            results, ends = zip(*self._hosted, strict=True)
+            self.messages = add_results(self.messages, results, ends)
 
     def _system(self, message: wire.Message, path: str, *, cleared: bool) -> None:
         if message.output_config is not None and message.output_config.effort is not None:
@@ -89,12 +94,12 @@ class MessageReader(CallHistory):
                 parts.append(self._call(block, place))
             elif isinstance(block, wire.ToolResultBlock):
                 raise Invalid(f"{path}: `tool_result` blocks can only be in `user` messages")
-            elif isinstance(block, wire.ServerToolUseBlock) and self._runs(block):
+            elif isinstance(block, wire.ServerToolUseBlock) and self.tools.runs(block.name):
                 parts.append(self._call(wire.ToolUseBlock(own_id(block.id), block.name, block.input), place))
             elif isinstance(block, _WEB_RESULTS) and (name := self._name_of(own_id(block.tool_use_id))) is not None:
                 self.messages += [Message("assistant", parts)] if parts else []
                 parts = []
-                self.messages = add_results(self.messages, [result_part(result_of(block, name, place))])
+                self._hosted.append((result_part(result_of(block, name, place)), len(self.messages)))
             elif isinstance(block, wire.CompactionBlock):
                 self._compact(block, place)
                 parts.clear()
@@ -102,10 +107,6 @@ class MessageReader(CallHistory):
                 parts += _assistant_parts(block, place)
         if parts:
             self.messages.append(Message("assistant", parts))
-
-    def _runs(self, block: wire.ServerToolUseBlock) -> bool:
-        """Whether the tool is one that this server runs; the calls of others are text."""
-        return any(spec.name == block.name and spec.hosted is not None for spec in self.tools.specs)
 
     def _call(self, block: wire.ToolUseBlock, path: str) -> Call:
         arguments = raw_text(block.input)
@@ -131,6 +132,7 @@ class MessageReader(CallHistory):
         if not block.content:
             return
         self.messages = [Message("user", [Text(block.content)])]
+        self._hosted.clear()
         self.tools.compact(block.tool_changes or [], path)
 
 

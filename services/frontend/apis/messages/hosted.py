@@ -52,6 +52,8 @@ def tool_spec(tool: wire.Tool, served: frozenset[str], path: str) -> ToolSpec | 
             continue
         if tool.allowed_domains and tool.blocked_domains:
             raise Invalid(f"{path}: Only one of `allowed_domains` and `blocked_domains` may be given.", param=path)
+        if tool.url_sources is not None:
+            raise Invalid(f"{path}.url_sources: not supported by this server", param=f"{path}.url_sources")
         hosted = HostedTool(
             kind,
             max_uses=tool.max_uses,

@@ -19,9 +19,8 @@ from services.frontend.apis.messages.compaction import CompactEdit, Compaction, 
 from services.frontend.apis.messages.errors import explain
 from services.frontend.apis.messages.history import MessageReader
 from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
-from services.frontend.apis.shared.decode import BodyDecoder, is_set
+from services.frontend.apis.shared.decode import BodyDecoder, is_set, share_texts
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
-from services.frontend.apis.shared.shared_texts import share_texts
 from services.frontend.http.headers import first_header
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo
@@ -29,6 +28,8 @@ from services.runtime.memo import Memo
 THREADS = "thread_unsupported_request"
 """An error code on which the SDK's tool runner sends the whole history again."""
 
+FOREIGN = ("stop", "response_format")
+"""Fields of Chat Completions, which would be lost silently here."""
 _MIN_BUDGET = 1024
 _INTERLEAVED = "interleaved-thinking-"
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
@@ -160,6 +161,9 @@ def _refuse(request: wire.Body) -> None:
         raise Invalid("mcp_servers: not supported by this server", param="mcp_servers")
     if is_set(request.compaction):
         raise Invalid("compaction: not supported by this server", param="compaction")
+    for name in FOREIGN:
+        if is_set(getattr(request, name)):
+            raise Invalid(f"{name}: Extra inputs are not permitted", param=name)
     if _needs_container(request):
         raise Invalid("container: not supported by this server", param="container")
 
@@ -187,8 +191,25 @@ def _check_turn(request: wire.Body, headers: Mapping[str, str]) -> None:
     if last.role == "assistant" and last.content:
         final = last.content if isinstance(last.content, str) else last.content[-1]
         text = final.text if isinstance(final, wire.TextBlock) else final
-        if isinstance(text, str) and text != text.rstrip():
-            raise Invalid("messages: final assistant content cannot end with trailing whitespace")
+        if isinstance(text, str):
+            _check_prefill(request, text, last.content[0])
+
+
+def _check_prefill(request: wire.Body, text: str, first: str | wire.Block) -> None:
+    """Checks that a last message that ends in `text`, and begins with the block `first`, can be continued."""
+    if text != text.rstrip():
+        raise Invalid("messages: final assistant content cannot end with trailing whitespace")
+    if request.thinking is None or request.thinking.type != "enabled":
+        return
+    if not isinstance(first, wire.ThinkingBlock | wire.RedactedThinkingBlock):
+        found = "text" if isinstance(first, str) else first.__struct_config__.tag
+        place = f"messages.{len(request.messages) - 1}.content.0.type"
+        raise Invalid(
+            f"{place}: Expected `thinking` or `redacted_thinking`, but found `{found}`. When `thinking` is enabled, a "
+            "final `assistant` message must start with a thinking block. To avoid this requirement, disable "
+            "`thinking`.",
+            param=place,
+        )
 
 
 def _system(system: str | list[wire.TextBlock] | None) -> list[Text]:
@@ -220,7 +241,11 @@ def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
 
 
 def _format(request: wire.Body) -> OutputFormat | None:
-    format = (request.output_config.format if request.output_config else None) or request.output_format
+    format, older = request.output_config.format if request.output_config else None, request.output_format
+    if format is not None and older is not None:
+        message = "output_format: only one of `output_format` and `output_config.format` may be set"
+        raise Invalid(message, param="output_format")
+    format = format or older
     return None if format is None else OutputFormat("json_schema", schema=format.schema)
 
 

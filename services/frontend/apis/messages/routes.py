@@ -41,18 +41,18 @@ _EVENTS = (
 
 
 def _mount(mount: Mount) -> None:
-    messages, server = Messages(mount.config.served_tools), mount.server
+    messages, runner = Messages(mount.config.served_tools), mount.runner
 
     async def prepare(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
-        return await apply_context_edits(ask, partial(server.count, context=context))
+        return await apply_context_edits(ask, partial(runner.count, context=context))
 
     async def prepare_turn(ask: MessagesAsk, context: RequestContext) -> MessagesAsk:
         ask = await prepare(ask, context)
         if ask.compact is None:
             return ask
-        window = server.model(ask.conversation, context).max_model_len
-        write = partial(server.read, context=context, dialect=messages.name)
-        return await compact(ask, partial(server.count, context=context), window, write)
+        window = runner.model(ask.conversation, context).max_model_len
+        write = partial(runner.read, context=context, dialect=messages.name)
+        return await compact(ask, partial(runner.count, context=context), window, write)
 
     mount.add_turns(PATH, messages, prepare_turn)
     mount.add_count(COUNT_PATH, messages.parse_count, messages.count_body, prepare)

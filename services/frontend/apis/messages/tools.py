@@ -113,7 +113,7 @@ def specs(tools: list[wire.Tool], served: frozenset[str] = frozenset()) -> tuple
     names = [tool.name for tool in shown]
     if len(set(names)) < len(names):
         raise Invalid("tools: Tool names must be unique.", code="tool_name_conflict")
-    if any(kind.startswith(_SEARCH) for kind in dropped):
+    if any(kind.startswith(_SEARCH) for kind in dropped) or all(tool.deferred for tool in shown):
         # Without a search nothing could load a deferred tool, so all tools are listed from the start.
         shown = [replace(tool, deferred=False) for tool in shown]
     return shown, dropped
@@ -202,9 +202,22 @@ class ToolSet:
 
     def __init__(self, specs: list[ToolSpec]) -> None:
         self._declared = specs
+        self._reset()
+
+    def _reset(self) -> None:
         self._withdrawn: set[str] = set()
-        self.specs = specs
+        self._by_name = {spec.name: spec for spec in self._declared}
+        self._listed = sum(not spec.deferred for spec in self._declared)
+        """The number of tools in the prompt's head."""
+
+    @property
+    def specs(self) -> list[ToolSpec]:
         """All tools that the prompt describes, in the list in its head or later."""
+        return [*self._by_name.values()]
+
+    def runs(self, name: str) -> bool:
+        """Whether the tool is one that this server runs; the calls of others are text."""
+        return (spec := self._by_name.get(name)) is not None and spec.hosted is not None
 
     @property
     def offered(self) -> list[ToolSpec]:
@@ -222,7 +235,7 @@ class ToolSet:
         if isinstance(block, wire.ToolRemovalBlock):
             self._withdrawn.add(spec.name)
             return [Text(f"From here on the tool `{spec.name}` is not available any more.")]
-        if not any(not tool.deferred for tool in self.specs):
+        if not self._listed:
             # Without a list in the prompt's head the model has no instructions how to call tools.
             self._put(replace(spec, deferred=False))
             return []
@@ -233,14 +246,14 @@ class ToolSet:
     def compact(self, changes: Sequence[Change], path: str) -> None:
         """Makes the list again from the request's tools and the changes in a compaction, which replaces all text before
         it. Raises Invalid."""
-        self.specs = self._declared
-        self._withdrawn.clear()
+        self._reset()
         for index, block in enumerate(changes):
             spec = self._find_change(block, f"{path}.tool_changes.{index}")
             if spec is not None and isinstance(block, wire.ToolAdditionBlock):
                 self._put(replace(spec, deferred=False))
             elif spec is not None:
-                self.specs = [tool for tool in self.specs if tool.name != spec.name]
+                del self._by_name[spec.name]
+                self._listed -= not spec.deferred
 
     def _find_change(self, block: Change, path: str) -> ToolSpec | None:
         changed = block.tool
@@ -251,15 +264,13 @@ class ToolSet:
             self._put(added)
             return added
         if isinstance(changed, wire.NamedTool):
-            return next((spec for spec in self.specs if spec.name == changed.name), None)
+            return self._by_name.get(changed.name)
         return None
 
     def _put(self, spec: ToolSpec) -> None:
-        names = [tool.name for tool in self.specs]
-        if spec.name in names:
-            self.specs = [spec if tool.name == spec.name else tool for tool in self.specs]
-        else:
-            self.specs = [*self.specs, spec]
+        former = self._by_name.get(spec.name)
+        self._by_name[spec.name] = spec
+        self._listed += (not spec.deferred) - (former is not None and not former.deferred)
 
 
 def _definition(spec: ToolSpec) -> str:

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from services.frontend.apis.shared.decode import NULL, Integer, Limit
+from services.frontend.apis.shared.decode import NULL, Integer, Limit, Refused
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
 _Object: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
-_Refused: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})]
 
 UNSEALED = "unsealed"
 """Signature of reasoning without a seal: clients drop thinking with an empty signature."""
@@ -300,6 +299,7 @@ class Tool(Struct):
     blocked_domains: list[str] | None = None
     user_location: dict[str, Any] | None = None
     max_content_tokens: Integer | None = None
+    url_sources: Any = None
 
 
 class ToolChoice(Struct):
@@ -386,8 +386,10 @@ class Body(SamplingFields, kw_only=True):
     metadata: Metadata | None = None
     container: str | Container | None = None
     mcp_servers: Annotated[list[Raw] | None, Meta(extra_json_schema={"maxItems": 0})] = None
-    thread: _Refused = NULL
-    compaction: _Refused = NULL
+    thread: Refused = NULL
+    compaction: Refused = NULL
+    stop: Refused = NULL
+    response_format: Refused = NULL
     context_management: ContextManagement | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None

@@ -144,7 +144,7 @@ def _etag_of(body: bytes) -> str:
 
 
 def _mount(mount: Mount) -> None:
-    routes = ModelRoutes(mount.config, mount.server.admission)
+    routes = ModelRoutes(mount.config, mount.runner.admission)
     mount.app.router.add_get("/v1/models", routes.list)
     mount.app.router.add_get("/v1/models/{id:.+}", routes.retrieve)
     mount.app.router.add_get(CODEX_PATH, routes.codex)

@@ -11,7 +11,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import not_found, previous_not_found
 from services.frontend.apis.responses.render.events import KEEPALIVE
-from services.frontend.apis.responses.render.items import Shape
+from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.responses.render.stream import CompactionStream, ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
@@ -23,6 +23,7 @@ from services.frontend.apis.responses.request.body import (
 )
 from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
+from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.interfaces import Dialect, Reply
 from services.frontend.turns.summary import request_summary
 from services.runtime.memo import Memo
@@ -34,7 +35,7 @@ class ResponsesAsk(Struct, frozen=True):
     request: ResponsesRequest
     conversation: Conversation
     notes: list[str]
-    shape: Shape
+    shape: ResponsesShape
     truncate: bool
     """`truncation: auto`: drop the oldest messages if the conversation exceeds the context window."""
     sealer: TextSealer | None = None
@@ -111,7 +112,7 @@ class Responses(Dialect):
             built = request_summary(built)
         else:
             sealer = None
-        shape = Shape(
+        shape = ResponsesShape(
             names=tools.names,
             echo=request.echo,
             sealed=REASONING_SEALED in (body.include or ()),
@@ -120,7 +121,7 @@ class Responses(Dialect):
             logprobs=built.sampling.logprobs is not None,
             prefill=request.prefill,
         )
-        notes = [*tools.dropped, *items.notes]
+        notes = [*tools.dropped, *items.notes, *(["moderation"] if is_set(body.moderation) else [])]
         return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ResponsesAsk:

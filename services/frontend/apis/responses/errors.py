@@ -75,7 +75,8 @@ _CHOICES = {
     if (choices := _literals(hint))
 }
 _FORMATS = _literals(get_type_hints(wire.Format)["type"])
-explain = explainer(_CHOICES | {"format.type": _FORMATS, "content.type": _PARTS, "output.type": _PARTS})
+_TYPES = {"format.type": _FORMATS, "content.type": _PARTS, "output.type": _PARTS}
+explain = explainer(_CHOICES | _TYPES | {"context_management.type": ("compaction",)})
 """The native error for a failed validation of the body."""
 
 

@@ -1,15 +1,15 @@
 """The JSON of the Responses API as typed Structs: requests, and the documents of answers.
 
 Input items and all members that the answer echoes stay raw (`Raw`): they are stored, listed and sent back as the client
-spelled them, and decoded where they affect the prompt. Other fields are skipped (`moderation`, `access_programs`,
-`image`, `stream_options`, `client_metadata`, future fields).
+spelled them, and decoded where they affect the prompt. Other fields are skipped (`access_programs`, `image`,
+`stream_options`, `client_metadata`, future fields).
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Name
+from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Name, Refused
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
 Includable: TypeAlias = Literal[
@@ -60,6 +60,7 @@ class Body(SamplingFields, kw_only=True):
     user: str | None = None
     service_tier: str | None = None
     context_management: Raw = NULL
+    moderation: Raw = NULL
     generate: bool | None = None
     stream_id: str | None = None
     stop: str | list[str] | None = None
@@ -70,6 +71,11 @@ class Body(SamplingFields, kw_only=True):
     priority: Integer | None = None
     cache_salt: str | None = None
     nvext: Nvext | None = None
+    messages: Refused = NULL
+    max_tokens: Refused = NULL
+    max_completion_tokens: Refused = NULL
+    response_format: Refused = NULL
+    reasoning_effort: Refused = NULL
 
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -89,7 +95,7 @@ class Format(Struct):
     """Structured output; flat, unlike Chat's."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
+    name: Name | None = None
     schema: dict[str, Any] | None = None
     strict: bool | None = None
 
@@ -110,8 +116,8 @@ class CacheOptions(Struct):
 class ManagedContext(Struct):
     """An element of `context_management`."""
 
-    type: str
-    compact_threshold: int | None = None
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Meta(ge=1)] | None = None
 
 
 class ToolFormat(Struct):

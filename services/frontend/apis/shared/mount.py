@@ -1,6 +1,7 @@
 """The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -8,13 +9,21 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from prometheus_client import CollectorRegistry
 
-from services.frontend.http.bodies import read_body, run_in_thread_if_large
+from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.errors import ErrorFormat
+from services.frontend.http.headers import header_flag
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.turns.interfaces import Ask, Dialect, TurnGateway
-from services.frontend.turns.turn_server import TurnServer
+from services.frontend.http.sse import EventStream, SseWriter
+from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten
+from services.frontend.turns.interfaces import Admitted, Ask, Dialect, Pipeline, Renderer, Reply
+from services.frontend.turns.sinks import DocumentSink, StreamSink
+from services.frontend.turns.turn_runner import TurnRunner
+from services.runtime.after_sending import after_sending
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
+
+DISPATCH_HEADER = "x-turnwire-tool-dispatch"
+REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
 
 
 class Query(Struct, frozen=True):
@@ -75,6 +84,8 @@ class Api(Struct, frozen=True, kw_only=True):
 A = TypeVar("A", bound=Ask)
 Prepare: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
 """Returns the request that replaces a parsed one. Raises TurnwireError."""
+Read: TypeAlias = Callable[[], Awaitable[Ask]]
+"""Reads and parses the request. Raises TurnwireError."""
 
 
 def json_response(body: bytes | Raw, status: int = 200) -> web.Response:
@@ -88,9 +99,9 @@ class Mount:
 
     app: web.Application
     config: FrontendConfig
-    gateway: TurnGateway
-    """The pipeline, for its state; requests go through `server.admission`."""
-    server: TurnServer
+    pipeline: Pipeline
+    """For its state; requests go through `runner`."""
+    runner: TurnRunner
     registry: CollectorRegistry
     log: FilteringBoundLogger
     apis: tuple[Api, ...]
@@ -102,10 +113,10 @@ class Mount:
         async def create(request: web.Request) -> web.StreamResponse:
             async def read() -> Any:
                 body = await read_body(request, self.config.max_body_bytes)
-                ask = await run_in_thread_if_large(len(body), lambda: dialect.parse(body, request.headers))
+                ask = await run_in_thread_if(is_large(body), lambda: dialect.parse(body, request.headers))
                 return ask if prepare is None else await prepare(ask, request[REQUEST_CONTEXT])
 
-            return await self.server.serve(request, dialect, read)
+            return await self.serve(request, dialect, read)
 
         self.app.router.add_post(path, create)
 
@@ -120,13 +131,74 @@ class Mount:
 
         async def count(request: web.Request) -> web.Response:
             body = await read_body(request, self.config.max_body_bytes)
-            ask = await run_in_thread_if_large(len(body), lambda: parse(body, request.headers))
+            ask = await run_in_thread_if(is_large(body), lambda: parse(body, request.headers))
             context = request[REQUEST_CONTEXT]
             if prepare is not None:
                 ask = await prepare(ask, context)
             conversation = ask.conversations[0]
-            tokens = await self.server.count(conversation, context)
+            tokens = await self.runner.count(conversation, context)
             context.fields |= {"model": conversation.model, "prompt_tokens": tokens}
             return json_response(answer(ask, tokens))
 
         self.app.router.add_post(path, count)
+
+    async def serve(
+        self,
+        request: web.Request,
+        dialect: Dialect,
+        read: Read,
+        *,
+        on_end: OnEnd | None = None,
+        shorten: Shorten | None = None,
+    ) -> web.StreamResponse:
+        """Answers one HTTP request with turns. Raises TurnwireError before the first byte of the response is sent."""
+        context, runner = request[REQUEST_CONTEXT], self.runner
+        answer = runner.answer(context, dialect.name, started=context.started, on_end=on_end, shorten=shorten)
+        with ExitStack() as stack:
+
+            async def begin() -> tuple[Sequence[Admitted], StreamSink[SseWriter] | DocumentSink]:
+                stack.enter_context(context.open_request())
+                ask = await read()
+                answer.record.stream = ask.stream
+                admitted = await runner.admit(ask, answer)
+                return admitted, self._sink(request, dialect, ask, answer)
+
+            try:
+                sink = await runner.run(answer, begin)
+            finally:
+                context.outcome = answer.record.outcome
+                context.fields |= answer.record.fields()
+        if isinstance(sink, StreamSink):
+            return sink.get_ready()[1].response
+        return web.Response(body=sink.body, content_type="application/json")
+
+    def _sink(
+        self, request: web.Request, dialect: Dialect, ask: Ask, answer: OpenAnswer
+    ) -> StreamSink[SseWriter] | DocumentSink:
+        """Makes the sink of an HTTP answer."""
+        choices, runner = len(ask.conversations), self.runner
+
+        def reply() -> Reply:
+            config, headers = self.config, request.headers
+            return runner.reply(
+                answer.context,
+                ask.conversations[0],
+                dispatch=header_flag(headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
+                dispatch_reasoning=header_flag(
+                    headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch
+                ),
+            )
+
+        def stream() -> tuple[Renderer, SseWriter]:
+            writer = SseWriter(request, EventStream(request), runner.limits, dialect.keepalive, on_slow=on_slow)
+            return ask.renderer(reply()), writer
+
+        def on_slow() -> None:
+            answer.record.outcome = "slow_reader"
+            answer.cancel("slow_reader")
+
+        if not ask.stream:
+            return DocumentSink(answer, lambda: ask.collector(reply()), choices)
+        sink = StreamSink(answer, runner.flusher, stream, choices)
+        after_sending(sink.get_ready)  # the preprocessor gets the request first
+        return sink

@@ -17,9 +17,15 @@ from msgspec import Struct
 
 from schemas.conversation import Grammar
 from schemas.errors import Invalid
+from services.runtime.long_work import long_work
 
+MAX_GRAMMARS = 32
+"""Limit of freeform tools with a grammar in a request. Checking one takes a millisecond."""
+MAX_GRAMMAR_CHARS = 10_000
+MAX_COLONS = 512
+"""Limits of a grammar. llguidance holds the interpreter's lock while it reads one, and overflows the stack, which ends
+the process, at a chain of some 3,000 rules. Each rule has a colon."""
 _KEPT = 256
-_KEPT_CHARS = 16_384
 _START = re.compile(r"^[ \t]*[?!]{0,2}start[ \t]*(?:\.\d+)?[ \t]*:", re.MULTILINE)
 _HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _PIECE = re.compile(
@@ -37,10 +43,16 @@ _PARTIAL_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}(\\(u[0-9a-fA-F]{0,3})
 _LONE_HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
-def checked_grammar(syntax: str, definition: str, place: str) -> Grammar:
-    """Checks a grammar. `place`: the field of its definition. Raises Invalid."""
-    find = _problem if len(definition) <= _KEPT_CHARS else _problem.__wrapped__
-    if problem := find(syntax, definition):
+def checked_grammar(syntax: str, definition: str, place: str, earlier: int = 0) -> Grammar:
+    """Checks a grammar. `place`: the field of its definition; `earlier`: the number of grammars before it in the
+    request. Raises Invalid, and LongWork for a new grammar on the event loop."""
+    if earlier >= MAX_GRAMMARS:
+        problem = f"a request may have at most {MAX_GRAMMARS} tools with a grammar"
+    elif len(definition) > MAX_GRAMMAR_CHARS or (syntax == "lark" and definition.count(":") > MAX_COLONS):
+        problem = f"a grammar may have at most {MAX_GRAMMAR_CHARS} characters and {MAX_COLONS} rules"
+    else:
+        problem = _problem(syntax, definition)
+    if problem:
         raise Invalid(f"Invalid value for '{place}': {problem}", param=place, code="invalid_value")
     return Grammar(syntax, definition)
 
@@ -48,6 +60,7 @@ def checked_grammar(syntax: str, definition: str, place: str) -> Grammar:
 @lru_cache(_KEPT)
 def _problem(syntax: str, definition: str) -> str:
     """The defect of a grammar; "" for a valid one. Cached, since agents send the same grammar with every request."""
+    long_work()
     if find_spec("llguidance") is None:
         return _rough_problem(syntax, definition)
     matcher = import_module("llguidance").LLMatcher

@@ -6,7 +6,9 @@ A new result and one that a client sends back are rendered as the same text, so 
 import base64
 import binascii
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -56,20 +58,38 @@ def result_part(result: HostedResult) -> Result:
     return Result(result.call_id, [Text("\n\n".join(pages) or "No results.")], name=result.name)
 
 
-def add_results(messages: Sequence[Message], results: Iterable[Result]) -> list[Message]:
-    """Returns the messages with further results: after the message with their calls, in the order of the calls."""
-    out = [*messages]
-    for result in results:
-        for at in range(len(out) - 1, -1, -1):
-            calls = [part.call_id for part in out[at].parts if isinstance(part, Call)]
-            if result.call_id not in calls:
-                continue
-            earlier = out[at + 1].parts if at + 1 < len(out) and out[at + 1].role == "tool" else []
-            answers = [*(part for part in earlier if isinstance(part, Result)), result]
-            order = {call_id: index for index, call_id in enumerate(calls)}
-            answers.sort(key=lambda answer: order.get(answer.call_id, len(order)))
-            out[at + 1 : at + 1 + bool(earlier)] = [Message("tool", [*answers])]
-            break
+def add_results(
+    messages: Sequence[Message], results: Iterable[Result], ends: Iterable[int] | None = None
+) -> list[Message]:
+    """Returns the messages with further results: after the last message with their calls, in the order of the calls.
+
+    `ends`: for each result, the number of messages that came before it; None: all.
+    """
+    places: dict[str, list[int]] = {}
+    for at, message in enumerate(messages):
+        for part in message.parts:
+            if isinstance(part, Call):
+                places.setdefault(part.call_id, []).append(at)
+    added: dict[int, tuple[int, list[Result]]] = {}
+    for result, end in zip(results, repeat(len(messages)) if ends is None else ends, strict=False):
+        found = places.get(result.call_id, [])
+        if before := bisect_left(found, end):
+            added.setdefault(found[before - 1], (end, []))[1].append(result)
+    out: list[Message] = []
+    answered: Message | None = None
+    for at, message in enumerate(messages):
+        if message is not answered:
+            out.append(message)
+        if at not in added:
+            continue
+        end, answers = added[at]
+        if at + 1 < end and messages[at + 1].role == "tool":
+            answered = messages[at + 1]
+            answers = [*(part for part in answered.parts if isinstance(part, Result)), *answers]
+        calls = [part.call_id for part in message.parts if isinstance(part, Call)]
+        order = {call_id: index for index, call_id in enumerate(calls)}
+        answers.sort(key=lambda answer: order.get(answer.call_id, len(order)))
+        out.append(Message("tool", [*answers]))
     return out
 
 

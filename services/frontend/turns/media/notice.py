@@ -16,7 +16,6 @@ from typing_extensions import override
 from schemas.conversation import Conversation, Media, Message, Part, Result, Text
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.interfaces import TurnSink
-from services.frontend.turns.summary import SummaryRequest
 
 MediaKind: TypeAlias = Literal["image", "document", "audio"]
 
@@ -70,11 +69,9 @@ def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset
 
 
 def wants_notice(conversation: Conversation) -> bool:
-    """Returns whether text may be added to the answer. False for answers that programs read, such as summaries."""
-    sampling = conversation.sampling
-    if isinstance(conversation, SummaryRequest):
-        return False
-    return conversation.format is None and sampling.logprobs is None and not sampling.return_token_ids
+    """Returns whether text may be added to the answer. False for answers that programs read."""
+    sampling, is_for_users = conversation.sampling, conversation.format is None and not conversation.summary
+    return is_for_users and sampling.logprobs is None and not sampling.return_token_ids
 
 
 class NoticeSink(TurnSink):

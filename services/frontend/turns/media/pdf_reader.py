@@ -63,7 +63,9 @@ class PdfReader:
         return replace(conversation, messages=[await self._message(message) for message in conversation.messages])
 
     async def _message(self, message: Message) -> Message:
-        if not any(isinstance(part, PdfDocument | Result) for part in message.parts):
+        if not any(
+            _is_read(part) or (isinstance(part, Result) and any(map(_is_read, part.parts))) for part in message.parts
+        ):
             return message
         parts = [
             replace(part, parts=[await self._part(inner) for inner in part.parts])
@@ -118,6 +120,10 @@ class PdfReader:
             self._log.warning("pdf.process_failed", status=process.returncode, base64_bytes=len(data), error=error)
             return _OVER_LIMIT
         return msgspec.json.decode(out, type=PdfContent)
+
+
+def _is_read(part: Part | ResultPart) -> bool:
+    return isinstance(part, PdfDocument)
 
 
 def _key(data: str) -> bytes:

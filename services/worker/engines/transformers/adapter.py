@@ -26,7 +26,7 @@ PAGE_TOKENS = 32
 CPU_BATCH_TOKENS = 512
 CPU_KV_TOKENS = 131_072
 CPU_KV_SHARE = 1 / 8
-"""Share of the free memory. By default the library takes 60 %, and 15 s to fill it with zeros."""
+"""Share of the available memory. By default the library takes 60 %, and 15 s to fill it with zeros."""
 MAX_SEED = 2**31 - 1
 COLDEST = 1e-4
 """Least temperature that is not greedy. Less overflows float32, and one row of NaN ends the library's thread."""
@@ -97,10 +97,10 @@ def has_graphs(batching: Mapping[str, Any]) -> bool:
     return not (batching.get("use_cuda_graph") is False and batching.get("use_async_batching") is False)
 
 
-def cpu_kv_tokens(bytes_per_token: int, free_bytes: int, window: int) -> int:
+def cpu_kv_tokens(bytes_per_token: int, available_bytes: int, window: int) -> int:
     """Returns the default capacity of the KV cache on a CPU: one window if memory allows, but no more than is
     useful."""
-    room = int(free_bytes * CPU_KV_SHARE) // max(1, bytes_per_token)
+    room = int(available_bytes * CPU_KV_SHARE) // max(1, bytes_per_token)
     return max(4 * PAGE_TOKENS, min(room, max(window, CPU_KV_TOKENS // 4), CPU_KV_TOKENS))
 
 

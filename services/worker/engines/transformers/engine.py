@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 from typing_extensions import override
@@ -29,6 +30,8 @@ from services.worker.engines.transformers.adapter import MAX_SEED, Progress, par
 from services.worker.engines.transformers.loader import Loaded, explain, load_model
 
 THREAD_ENDED = "the generation thread has ended"
+_SHARE_BLOCKS = ("mark_complete_blocks", "mark_shareable_blocks_as_complete")
+"""The cache's method that lets others share the blocks of a step, in newer and older releases."""
 
 
 class TransformersEngine(Engine):
@@ -200,6 +203,25 @@ class TransformersEngine(Engine):
             return tokens
 
         cache.search_prefix_match = observed  # only the search reports how much of a prompt is in the cache
+        _share_last_blocks(manager.batch_processor)
         manager.current_batch = 0
         manager.start()
         return loaded
+
+
+def _share_last_blocks(processor: Any) -> None:
+    """Lets later prompts share the blocks that a request's last step fills.
+
+    The library shares the blocks of a step only of requests that go on. A turn that ends with its first token, as each
+    prefill without output does, would leave the last chunk of its prompt to be computed again.
+    """
+    cache, scheduler = processor.cache, processor.scheduler
+    name = next(name for name in _SHARE_BLOCKS if hasattr(cache, name))
+    share = getattr(cache, name)
+
+    def share_last(state: Any, filled: Any) -> None:
+        if filled and scheduler.active_requests.get(state.request_id) is state:  # else its blocks are already freed
+            tokens = {name: getattr(state, name) for name in ("request_id", "initial_tokens", "generated_tokens")}
+            share(SimpleNamespace(status=None, **tokens), filled)
+
+    setattr(cache, name, share_last)

@@ -14,6 +14,7 @@ from services.tokenization.model_files import ModelFacts, read_facts, read_json
 from services.worker.engine import EngineInfo, EngineSupport
 from services.worker.engines.registry import installed_engines
 from services.worker.engines.transformers import adapter
+from services.worker.engines.transformers.memory import available_bytes
 
 MAX_THREADS = 8
 DEFAULT_WINDOW = 4096
@@ -48,8 +49,7 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
     window = config.max_model_len or facts.window or DEFAULT_WINDOW
     kv_tokens = config.kv_tokens
     if kv_tokens is None and device.type == "cpu":
-        free_memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        kv_tokens = adapter.cpu_kv_tokens(_kv_bytes_per_token(model), free_memory, window)
+        kv_tokens = adapter.cpu_kv_tokens(_kv_bytes_per_token(model), available_bytes(), window)
     manager, rows = _manager(model, config, args, kv_tokens)
     # Allocates the cache and captures CUDA graphs here, where an exception reaches the caller.
     manager.warmup()
@@ -146,6 +146,7 @@ def _describe(manager: Any, facts: ModelFacts, config: WorkerConfig, window: int
         features=adapter.ALL_FEATURES - set(lacks),
         vocab_size=_vocabulary(manager),
         lacking=lacks,
+        full_len=window,
     )
 
 

@@ -38,9 +38,16 @@ from services.worker.engine import (
     KvEventSource,
     Sink,
 )
-from services.worker.engines.support import OpenTurn, OpenTurns, guided_arguments, in_daemon_thread, run_for
+from services.worker.engines.support import (
+    OpenTurn,
+    OpenTurns,
+    guided_arguments,
+    in_daemon_thread,
+    prompt_ids,
+    run_for,
+)
 from services.worker.engines.trtllm import requests
-from services.worker.engines.trtllm.events import KvTranslator, kv_used
+from services.worker.engines.trtllm.events import KvTranslator, KvUse
 from services.worker.engines.trtllm.pollers import Follower, KvEventQueue, LoopGuard, Poller
 from services.worker.engines.trtllm.releases import Release, installed_release, known_release
 
@@ -73,7 +80,7 @@ class TrtllmEngine(Engine, KvEventSource):
         self._readers: list[Follower | Poller] = []
         self._guard: LoopGuard | None = None
         self._kv_queue = KvEventQueue()
-        self._kv_used: float | None = None
+        self._kv_use = KvUse()
         self._iteration: Any = None
         self._healthy_at = 0.0
         self._llm: Any = None
@@ -139,7 +146,7 @@ class TrtllmEngine(Engine, KvEventSource):
 
     @override
     def load(self) -> Load:
-        return self._turns.load(self._config.slots, self._config.queue_limit, self._kv_used)
+        return self._turns.load(self._config.slots, self._config.queue_limit, self._kv_use.share)
 
     @override
     def healthy(self) -> bool:
@@ -178,7 +185,7 @@ class TrtllmEngine(Engine, KvEventSource):
                 row = requests.bias_row(request.sampling.logit_bias, self._facts.vocab_size or 0)
                 arguments["embedding_bias"] = importlib.import_module("torch").tensor(row)
             sampling = self._trtllm.SamplingParams(**arguments)
-            ids = list(request.token_ids)
+            ids = prompt_ids(request, self._window)
             return self._llm.generate_async(ids, sampling, **requests.generate_arguments(request, self._library))
         except Exception as error:
             if self._is_death(error):
@@ -259,14 +266,12 @@ class TrtllmEngine(Engine, KvEventSource):
         return Poller(f"trtllm-{method}", lambda: translate(poll() or []), deliver, interval_s)
 
     def _stats(self, iterations: list[Any]) -> None:
-        last = iterations[-1]
-        if not isinstance(last, dict):
-            return
-        used = kv_used(last)
-        self._kv_used = self._kv_used if used is None else used
-        if last.get("iter") != self._iteration:  # a long prefill has iterations without outputs
-            self._iteration = last.get("iter")
-            self._turns.stepped()
+        for stats in iterations:
+            if isinstance(stats, dict):
+                self._kv_use.take(stats)
+                if stats.get("iter") != self._iteration:  # a long prefill has iterations without outputs
+                    self._iteration = stats.get("iter")
+                    self._turns.stepped()
 
     def _checked(self, health: tuple[bool]) -> None:
         self._healthy_at = time.monotonic()
@@ -328,6 +333,7 @@ class TrtllmEngine(Engine, KvEventSource):
             features=offered,
             vocab_size=self._facts.vocab_size,
             lacking=lacks,
+            full_len=int(window),
         )
 
     def _capacity(self) -> int | None:

@@ -80,8 +80,21 @@ class KvTranslator:
         return [BlocksRemoved(whole, rank)] if whole else []
 
 
-def kv_used(stats: Mapping[str, Any]) -> float | None:
-    """Returns the share of the KV cache in use, 0 to 1, from an iteration's statistics; None if they lack it."""
-    cache = stats.get("kvCacheStats") or {}
-    used, most = cache.get("usedNumBlocks"), cache.get("maxNumBlocks")
-    return min(1.0, used / most) if isinstance(used, int) and isinstance(most, int) and most > 0 else None
+class KvUse:
+    """The share of the KV cache in use. With attention data parallelism each rank has a cache and statistics of its
+    own."""
+
+    def __init__(self) -> None:
+        self.share: float | None = None
+        """0 to 1, over all ranks; None until statistics have it."""
+        self._blocks: dict[int, tuple[int, int]] = {}
+        """Rank → used and existing blocks."""
+
+    def take(self, stats: Mapping[str, Any]) -> None:
+        """Takes an iteration's statistics."""
+        cache = stats.get("kvCacheStats") or {}
+        used, most = cache.get("usedNumBlocks"), cache.get("maxNumBlocks")
+        if isinstance(used, int) and isinstance(most, int) and most > 0:
+            self._blocks[int(stats.get("attentionDpRank") or 0)] = used, most
+            used, most = map(sum, zip(*self._blocks.values(), strict=True))
+            self.share = min(1.0, used / most)

@@ -44,6 +44,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
     statistics: Literal["iterator", "call"] | None = None
     """How to read statistics and KV events: with asynchronous iterators on the event loop, or calls on a thread. The
     other way blocks."""
+    frees_paused: bool | None = None
+    """Whether the scheduler may pause requests (MAX_UTILIZATION) without a loss: their KV blocks become free."""
     reports_death: bool | None = None
     """Whether open requests get an error when the worker has died."""
     refuses_long_prompts: bool | None = None

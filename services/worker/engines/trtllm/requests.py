@@ -39,7 +39,7 @@ def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
         "kv_cache_config": {"enable_block_reuse": True, "event_buffer_max_size": EVENT_BUFFER},
         # By default LLM() reports its use to NVIDIA.
         "telemetry_config": {"disabled": True},
-        "scheduler_config": {"waiting_queue_policy": "priority"} if "priority" in release.waiting_queue_policy else {},
+        "scheduler_config": _scheduler(config, release),
     }
     if config.max_model_len is not None:
         own["max_seq_len"] = config.max_model_len
@@ -49,6 +49,22 @@ def llm_arguments(config: WorkerConfig, release: Release) -> dict[str, Any]:
         own["kv_cache_config"]["max_tokens"] = config.kv_tokens
     accepted = {name: value for name, value in own.items() if name in release.llm and value != {}}
     return _merged({"model": config.model} | accepted, config.engine_args or {})
+
+
+def _scheduler(config: WorkerConfig, release: Release) -> dict[str, Any]:
+    """Makes the scheduler's policies.
+
+    By default (GUARANTEED_NO_EVICT) a request starts when the cache has room for prompt and all `max_tokens`. Agents
+    request 32,000 to 128,000 and write some hundreds, so that a few turns would fill the cache, and the others wait.
+    MAX_UTILIZATION starts a request when its prompt fits. When the cache is full, it pauses the newest ones, which are
+    computed again later. With pipeline parallelism paused requests keep their blocks (#18115).
+    """
+    policies: dict[str, Any] = {}
+    if "priority" in release.waiting_queue_policy:
+        policies["waiting_queue_policy"] = "priority"
+    if release.frees_paused and (config.engine_args or {}).get("pipeline_parallel_size", 1) == 1:
+        policies["capacity_scheduler_policy"] = "MAX_UTILIZATION"
+    return policies
 
 
 def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | None = None) -> dict[str, str]:

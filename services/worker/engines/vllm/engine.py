@@ -28,14 +28,21 @@ from services.worker.engine import (
     KvEventSource,
     Sink,
 )
-from services.worker.engines.support import OpenTurn, OpenTurns, decode_one, guided_arguments, in_daemon_thread, run_for
+from services.worker.engines.support import (
+    OpenTurn,
+    OpenTurns,
+    decode_one,
+    guided_arguments,
+    in_daemon_thread,
+    prompt_ids,
+    run_for,
+)
 from services.worker.engines.vllm.kv_reader import KvEventReader
 from services.worker.engines.vllm.parent import PLUGIN
 from services.worker.engines.vllm.requests import (
     Progress,
     engine_arguments,
     lacking,
-    prompt_ids,
     publishes_events,
     sampling_arguments,
 )

@@ -107,13 +107,6 @@ def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
-    """Returns the prompt for vLLM, which refuses one that fills the window and leaves no room for a token. A prefill of
-    such a prompt omits its last token, which is never found in the cache anyway."""
-    ids = list(request.token_ids)
-    return ids[:-1] if len(ids) == max_model_len else ids
-
-
 class Progress:
     """Turns the outputs of one request, which hold only new tokens (`RequestOutputKind.DELTA`), into deltas."""
 

@@ -4,6 +4,7 @@ from schemas.conversation import Call, Conversation, Message, OutputFormat, Part
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
+from services.frontend.turns.summary import request_summary
 from tests.frontend.frontend_fakes import call, finish, reasoning, text
 
 IMAGES = notice({"image"})
@@ -112,3 +113,4 @@ def test_answers_for_programs_get_no_note() -> None:
     assert not wants_notice(Conversation("m", [], format=OutputFormat("json_object")))
     assert not wants_notice(Conversation("m", [], sampling=Sampling(logprobs=0)))
     assert not wants_notice(Conversation("m", [], sampling=Sampling(return_token_ids=True)))
+    assert not wants_notice(request_summary(Conversation("m", [])))

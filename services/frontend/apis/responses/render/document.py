@@ -6,7 +6,7 @@ from schemas.errors import ErrorInfo
 from schemas.events import Finish, FinishReason, Usage
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import failure
-from services.frontend.apis.responses.render.items import Shape
+from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.shared.answer import TokenReport
 from services.frontend.turns.interfaces import Reply
 
@@ -19,7 +19,7 @@ def response_id(turn: str) -> str:
 class ResponseState:
     """One Response, from its beginning to its end."""
 
-    def __init__(self, reply: Reply, shape: Shape) -> None:
+    def __init__(self, reply: Reply, shape: ResponsesShape) -> None:
         self.reply = reply
         self.shape = shape
         self.items: list[Raw] = []

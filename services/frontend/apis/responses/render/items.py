@@ -27,7 +27,7 @@ _ENDS = r"(?![A-Za-z0-9_/]|[-.?#&=%~+:@][A-Za-z0-9_/%])"
 """Matches where a URL ends: no character follows that would make it longer."""
 
 
-class Shape(Struct, frozen=True):
+class ResponsesShape(Struct, frozen=True):
     """The request's settings for its answer."""
 
     names: Mapping[str, ToolName]
@@ -113,7 +113,7 @@ class MessageItem(OutputItem):
     delta = "output_text"
     place = ',"content_index":0'
 
-    def __init__(self, writer: EventWriter, turn: str, index: int, shape: Shape) -> None:
+    def __init__(self, writer: EventWriter, turn: str, index: int, shape: ResponsesShape) -> None:
         super().__init__(writer, f"msg_{turn}{index:03d}", index)
         self.tail = b',"logprobs":[]}\n\n'
         self.annotations: list[dict[str, Any]] = []
@@ -159,7 +159,7 @@ class ReasoningItem(OutputItem):
 
     dispatch = "reasoning_dispatch"
 
-    def __init__(self, writer: EventWriter, turn: str, index: int, shape: Shape) -> None:
+    def __init__(self, writer: EventWriter, turn: str, index: int, shape: ResponsesShape) -> None:
         self._summary, self._sealed = shape.summary, shape.sealed
         self.delta = "reasoning_summary_text" if shape.summary else "reasoning_text"
         self.place = ',"summary_index":0' if shape.summary else ',"content_index":0'

@@ -46,7 +46,7 @@ from services.frontend.apis.responses.render.items import (
     MessageItem,
     OutputItem,
     ReasoningItem,
-    Shape,
+    ResponsesShape,
     url_citations,
 )
 from services.frontend.apis.responses.request.items import TextSealer, seal_summary
@@ -61,7 +61,7 @@ _encode = msgspec.json.Encoder().encode
 class ResponsesStream(TurnRenderer[None], Renderer):
     """Renders one turn. Events go to its writer instead of `out`."""
 
-    def __init__(self, reply: Reply, shape: Shape) -> None:
+    def __init__(self, reply: Reply, shape: ResponsesShape) -> None:
         self.state = ResponseState(reply, shape)
         self._writer = EventWriter(reply)
         self._turn = reply.turn
@@ -216,7 +216,7 @@ class CompactionStream(ResponsesStream):
     """Renders a compaction: one item with the model's summary, sealed. Codex treats any other item as a failure, so
     neither reasoning nor text is sent; before the item the stream has only keep-alive events."""
 
-    def __init__(self, reply: Reply, shape: Shape, sealer: TextSealer) -> None:
+    def __init__(self, reply: Reply, shape: ResponsesShape, sealer: TextSealer) -> None:
         super().__init__(reply, shape)
         self._sealer = sealer
         self._texts: list[_HiddenItem] = []

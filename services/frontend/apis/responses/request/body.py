@@ -23,6 +23,14 @@ SOURCES = "web_search_call.action.sources"
 MESSAGE = "message"
 TRIGGER = "compaction_trigger"
 _REFERENCE = "item_reference"
+_MOVED = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+"""Fields of Chat Completions, and their names here."""
 S = TypeVar("S", wire.Reasoning, wire.TextConfig, wire.CacheOptions)
 
 _body = msgspec.json.Decoder(wire.Body)
@@ -159,6 +167,10 @@ def _one_line(raw: Raw) -> Raw:
 def _refuse_unsupported(body: wire.Body) -> None:
     if is_set(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
+    for name, place in _MOVED.items():
+        if is_set(getattr(body, name)):
+            message = f"Unsupported parameter: '{name}'. In the Responses API, this parameter has moved to '{place}'."
+            raise Invalid(message, param=name, code="unsupported_parameter")
     if body.background and body.store is False:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 

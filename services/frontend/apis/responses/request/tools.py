@@ -71,6 +71,7 @@ _BUILT_IN: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 _SERVED = frozenset({"function", "custom", "namespace", *_BUILT_IN})
 _MODES: dict[str, Any] = {"none": "none", "auto": "auto", "required": "any"}
+_NAMED = ("function", "custom")
 
 
 class ToolName(Struct, frozen=True):
@@ -103,6 +104,7 @@ class RequestTools(Struct):
     served: frozenset[str] = frozenset()
     """The kinds of hosted tools that this server runs."""
     client_searches: bool = False
+    grammars: int = 0
     settled_specs: list[ToolSpec] | None = None
     """The result of `final_specs`; None after a change."""
 
@@ -203,6 +205,18 @@ class RequestTools(Struct):
             for name, spec in self.specs.items()
         ]
 
+    def _grammar(self, format: wire.ToolFormat | None, at: str) -> Grammar | None:
+        if format is None or format.type == "text":
+            return None
+        if format.type != "grammar":
+            raise invalid_value(format.type, f"{at}.format.type", ("text", "grammar"))
+        if format.definition is None:
+            raise missing_parameter(f"{at}.format.definition")
+        if format.syntax not in ("lark", "regex"):
+            raise invalid_value(str(format.syntax), f"{at}.format.syntax", ("lark", "regex"))
+        self.grammars += 1
+        return checked_grammar(format.syntax, format.definition, f"{at}.format.definition", self.grammars - 1)
+
     def _spec(self, tool: wire.Tool, at: str) -> ToolSpec | None:
         """One tool; None where it is left out."""
         if tool.type in ("function", "custom"):
@@ -216,7 +230,7 @@ class RequestTools(Struct):
                 kind="custom" if custom else "function",
                 deferred=bool(tool.defer_loading),
                 strict=tool.strict,
-                grammar=_grammar(tool.format, at) if custom else None,
+                grammar=self._grammar(tool.format, at) if custom else None,
             )
         if tool.type == TOOL_SEARCH:
             if tool.execution != "client":
@@ -265,7 +279,7 @@ def choice(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
         return ToolChoice(_MODES[chosen], parallel=parallel)
     if chosen.type == "allowed_tools":
         return _allowed(chosen, tools, parallel)
-    name = _find(chosen, tools)
+    name = _find(chosen, tools, _index(tools))
     if name is not None:
         return ToolChoice("tool", name=name.name, namespace=name.namespace, parallel=parallel)
     if chosen.type in ("function", "custom"):
@@ -274,39 +288,51 @@ def choice(request: ResponsesRequest, tools: RequestTools) -> ToolChoice:
 
 
 def _allowed(chosen: wire.ToolChoice, tools: RequestTools, parallel: bool) -> ToolChoice:
-    allowed: list[str] = []
+    allowed: dict[str, None] = {}
+    found, namespaces = _index(tools), dict[str | None, list[str]]()
+    for name in tools.names.values():
+        namespaces.setdefault(name.namespace, []).append(name.rendered)
     for index, raw in enumerate(chosen.tools or []):
         place = f"tool_choice.tools[{index}]"
         tool = convert(wire.AllowedTool, raw, place)
         if tool.type == "namespace":
-            allowed += [name.rendered for name in tools.names.values() if name.namespace == tool.name]
-        elif (name := _find(tool, tools)) is not None:
-            allowed.append(name.rendered)
+            allowed |= dict.fromkeys(namespaces.pop(tool.name, ()))
+        elif (called := _find(tool, tools, found)) is not None:
+            allowed[called.rendered] = None
         elif tool.type in ("function", "custom"):
             raise _not_offered(tool.name, place)
     required = chosen.mode == "required"
     if allowed:
-        return ToolChoice("any" if required else "auto", parallel=parallel, allowed=allowed)
+        return ToolChoice("any" if required else "auto", parallel=parallel, allowed=[*allowed])
     if required:
         raise _nothing_to_call(tools)
     return ToolChoice("none", parallel=parallel)
 
 
-def _find(chosen: wire.ToolChoice | wire.AllowedTool, tools: RequestTools) -> ToolName | None:
+def _index(tools: RequestTools) -> dict[tuple[str | None, ...], ToolName]:
+    """The first tool of each kind without a name of its own, and of each name and namespace, also by the name alone."""
+    index: dict[tuple[str | None, ...], ToolName] = {}
+    for name in tools.names.values():
+        if name.kind in _NAMED:
+            index.setdefault((name.name, name.namespace), name)
+            index.setdefault((name.name, None), name)
+        else:
+            index.setdefault((name.kind,), name)
+    return index
+
+
+def _find(
+    chosen: wire.ToolChoice | wire.AllowedTool, tools: RequestTools, index: Mapping[tuple[str | None, ...], ToolName]
+) -> ToolName | None:
     """The tool that a choice names. A tool in a namespace may also be named `namespace__name`, or by its bare name if
     no tool outside has that name."""
-    kinds = ("function", "custom")
-    if chosen.type not in kinds:
-        kind = WEB_SEARCH if chosen.type in WEB_SEARCH_TYPES else chosen.type
-        return next((name for name in tools.names.values() if name.kind == kind), None)
+    if chosen.type not in _NAMED:
+        return index.get((WEB_SEARCH if chosen.type in WEB_SEARCH_TYPES else chosen.type,))
     if not chosen.name:
         raise missing_parameter("tool_choice.name")
     if chosen.namespace is None and chosen.name in tools.names:
         return tools.names[chosen.name]
-    for name in tools.names.values():
-        if name.name == chosen.name and name.kind in kinds and chosen.namespace in (None, name.namespace):
-            return name
-    return None
+    return index.get((chosen.name, chosen.namespace))
 
 
 def _not_offered(name: str | None, place: str) -> Invalid:
@@ -317,15 +343,3 @@ def _nothing_to_call(tools: RequestTools) -> Invalid:
     if tools.dropped:
         return unsupported("tool_choice", f"asks for one of {', '.join(tools.dropped)}, which this server does not run")
     return Invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
-
-
-def _grammar(format: wire.ToolFormat | None, at: str) -> Grammar | None:
-    if format is None or format.type == "text":
-        return None
-    if format.type != "grammar":
-        raise invalid_value(format.type, f"{at}.format.type", ("text", "grammar"))
-    if format.definition is None:
-        raise missing_parameter(f"{at}.format.definition")
-    if format.syntax not in ("lark", "regex"):
-        raise invalid_value(str(format.syntax), f"{at}.format.syntax", ("lark", "regex"))
-    return checked_grammar(format.syntax, format.definition, f"{at}.format.definition")

@@ -90,7 +90,7 @@ class Background:
     def __init__(self, intake: Intake, *, owner: str) -> None:
         self._runner = intake.runner
         self._store = intake.store
-        slots = self._runner.server.config.max_background
+        slots = self._runner.turns.config.max_background
         self._limit = 2 * slots
         self._slots = asyncio.Semaphore(slots)
         self._owner = owner
@@ -110,7 +110,7 @@ class Background:
                 f"There are {self._limit} background responses at work or waiting. Please try again later.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        job = Job(accepted, self._runner.server.reply(context, accepted.ask.conversation))
+        job = Job(accepted, self._runner.turns.reply(context, accepted.ask.conversation))
         open_request = contextlib.ExitStack()
         open_request.enter_context(context.open_request())
         self._jobs[job.id] = job
@@ -163,7 +163,7 @@ class Background:
             self._fail(job, error.info)
         except Exception as error:
             # Nothing awaits this task: an unexpected error must be logged and end the response.
-            self._runner.server.log.exception("responses.background_failed", request=context.request_id)
+            self._runner.turns.log.exception("responses.background_failed", request=context.request_id)
             self._fail(job, unexpected(error))
 
     def _store_end(self, job: Job) -> None:

@@ -19,7 +19,7 @@ from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
 from services.frontend.apis.responses.state.runner import Runner
-from services.frontend.http.bodies import run_in_thread_if_large
+from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import RequestContext
 
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
@@ -38,17 +38,17 @@ async def exceeds_threshold(
     threshold = compact_threshold(request)
     if threshold is None or request.prefill:
         return False
-    return await runner.server.count(conversation, context) >= threshold
+    return await runner.turns.count(conversation, context) >= threshold
 
 
 async def summarize(
     request: ResponsesRequest, understand: Callable[..., ResponsesAsk], runner: Runner, context: RequestContext
 ) -> ResponseState:
     """Compacts a conversation. The caller pays for the tokens. Raises TurnwireError."""
-    ask = await run_in_thread_if_large(request.size, partial(understand, request, compacting=True))
-    stream = ask.renderer(runner.server.reply(context, ask.conversation))
+    ask = await run_in_thread_if(is_large(*request.items), partial(understand, request, compacting=True))
+    stream = ask.renderer(runner.turns.reply(context, ask.conversation))
     shorten = partial(runner.shorten, ask, context)
-    stream.events(await runner.server.read(ask.conversation, context, Responses.name, shorten))
+    stream.events(await runner.turns.read(ask.conversation, context, Responses.name, shorten))
     if stream.state.failure is not None:
         raise raised(stream.state.failure)
     return stream.state

@@ -7,9 +7,8 @@ from msgspec import Raw
 from schemas.errors import Invalid
 from services.frontend.apis.responses.errors import previous_not_found
 from services.frontend.apis.responses.request.body import ResponsesRequest
-from services.frontend.apis.responses.state.record import json_size
 from services.frontend.apis.responses.state.store import MemoryStore
-from services.frontend.http.bodies import run_in_thread_if_large
+from services.frontend.http.bodies import is_large, run_in_thread_if
 
 MAX_CHAIN = 10_000
 """The most responses in one chain. Agents create one for each tool call."""
@@ -27,7 +26,7 @@ async def expand(request: ResponsesRequest, store: MemoryStore, tenant: str | No
         request = request.with_references(stored)
     if not history:
         return request
-    return await run_in_thread_if_large(json_size(*history), partial(request.with_history, history))
+    return await run_in_thread_if(is_large(*history), partial(request.with_history, history))
 
 
 async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> list[Raw]:

@@ -18,10 +18,9 @@ from services.frontend.apis.responses.state.compaction import (
 )
 from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.keep import AcceptedRequest
-from services.frontend.apis.responses.state.record import json_size
 from services.frontend.apis.responses.state.runner import Runner
 from services.frontend.apis.responses.state.store import MemoryStore
-from services.frontend.http.bodies import PARSE_IN_THREAD_FROM_BYTES, run_in_thread_if_large
+from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import RequestContext
 
 SealerOf = Callable[[str, RequestContext], TextSealer]
@@ -52,18 +51,18 @@ class Intake:
         answer.
         """
         whole = await expand(request, self.store if store is None else store, context.tenant)
-        own, size = whole.own(), _size(whole)
+        own, large = whole.own(), _is_large(whole)
         understand = partial(self.dialect.understand, headers=headers, sealer=self._sealer_of(request.model, context))
 
         def understood() -> AcceptedRequest:
             ask = replace(understand(whole, compacting=compacting), request=own)
             accepted = AcceptedRequest(ask, context.id, context.tenant)
             # A small input is prepared for the store after the answer, when no client waits.
-            if size >= PARSE_IN_THREAD_FROM_BYTES and request.store:
+            if large and request.store:
                 _ = accepted.items
             return accepted
 
-        accepted = await run_in_thread_if_large(size, understood)
+        accepted = await run_in_thread_if(large, understood)
         if accepted.ask.sealer is not None:
             items = [*whole.items[: whole.earlier], *accepted.items]
             accepted.compacted = instructions(items)
@@ -87,9 +86,8 @@ class Intake:
         whole = await expand(request, self.store, context.tenant)
         sealer = self._sealer_of(request.model, context)
         understand = partial(self.dialect.understand, whole, headers, sealer=sealer, counting=True)
-        return (await run_in_thread_if_large(_size(whole), understand)).conversation
+        return (await run_in_thread_if(_is_large(whole), understand)).conversation
 
 
-def _size(request: ResponsesRequest) -> int:
-    """Bytes of a request's items and tools as JSON."""
-    return request.size + json_size(*(request.body.tools or ()))
+def _is_large(request: ResponsesRequest) -> bool:
+    return is_large(*request.items, *(request.body.tools or ()))

@@ -10,11 +10,11 @@ from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow
 from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import ResponsesAsk
-from services.frontend.apis.responses.request.truncation import shorten_conversation
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.interfaces import Admitted, Renderer
 from services.frontend.turns.sinks import StreamSink, StreamWriter
-from services.frontend.turns.turn_server import TurnServer
+from services.frontend.turns.truncation import shorten_conversation
+from services.frontend.turns.turn_runner import TurnRunner
 
 NOT_STARTED = Prepared(0, 0)
 """Stands for the preparation of a turn that could not start."""
@@ -64,8 +64,8 @@ class Emitter(StreamWriter):
 class Runner:
     """Runs turns."""
 
-    def __init__(self, server: TurnServer) -> None:
-        self.server = server
+    def __init__(self, turns: TurnRunner) -> None:
+        self.turns = turns
 
     async def shorten(
         self, ask: ResponsesAsk, context: RequestContext, conversation: Conversation, overflow: ContextOverflow
@@ -74,22 +74,22 @@ class Runner:
         `shorten_conversation`."""
         if not ask.truncate:
             raise overflow
-        return await shorten_conversation(conversation, overflow, partial(self.server.count, context=context))
+        return await shorten_conversation(conversation, overflow, partial(self.turns.count, context=context))
 
     async def run(self, ask: ResponsesAsk, renderer: Renderer, context: RequestContext, emitter: Emitter) -> None:
         """Runs one turn to its end. Cancelling this cancels the turn.
 
         Raises TurnwireError before anything is emitted; later errors are events of the stream.
         """
-        server = self.server
-        answer = server.answer(context, "responses", shorten=partial(self.shorten, ask, context))
+        turns = self.turns
+        answer = turns.answer(context, "responses", shorten=partial(self.shorten, ask, context))
 
         async def begin() -> tuple[Sequence[Admitted], StreamSink[Emitter]]:
             answer.record.stream = True
-            return await server.admit(ask, answer), StreamSink(answer, server.flusher, lambda: (renderer, emitter))
+            return await turns.admit(ask, answer), StreamSink(answer, turns.flusher, lambda: (renderer, emitter))
 
         try:
-            await server.run(answer, begin)
+            await turns.run(answer, begin)
         finally:
             fields = {"not_enforced": context.not_enforced} if context.not_enforced else {}
-            server.log_answer("response", answer, **fields)
+            turns.log_answer("response", answer, **fields)

@@ -12,7 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.control import FrontendNotice
+from schemas.control import FrontendNotice, ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, Invalid, TurnwireError
 from services.frontend.apis.responses import wire
@@ -31,8 +31,7 @@ from services.frontend.apis.responses.state.runner import Runner
 from services.frontend.apis.responses.state.socket import Connections
 from services.frontend.apis.responses.state.store import SHARING, MemoryStore, SharedStore, StoreLimits
 from services.frontend.apis.shared.mount import Mount, json_response
-from services.frontend.http.auth import Caller
-from services.frontend.http.bodies import read_body, run_in_thread_if_large
+from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.interfaces import Ask, Collector, Renderer
@@ -47,29 +46,40 @@ SETTLE_S = 2.0
 
 
 class ModelSealer(TextSealer):
-    """Seals with a key derived from a model's name. Raises NotFound on first use if the model is not served.
+    """Seals with a key derived from the name of the request's model. Raises NotFound on first use if it is not served.
 
-    Of models that share a name it is the one with the largest weight, not the one of the session: a sealed item is
-    opened while the conversation is read, before its session is known.
+    Items are opened while the conversation is read, before its session is known. So it opens what any of the models
+    sealed that share an alias: one of them has the session.
     """
 
-    def __init__(self, admission: Admission, model: str, caller: Caller | None) -> None:
+    def __init__(self, admission: Admission, name: str, context: RequestContext) -> None:
+        """`name`: the model's name or alias in the request."""
         self._admission = admission
-        self._model = model
-        self._caller = caller
+        self._name = name
+        self._context = context
 
     @override
     def seal(self, text: str) -> str:
-        return self._sealer.seal(text)
+        return (self._own() or self._named)[0].seal(text)
 
     @override
     def open(self, blob: str) -> str | None:
-        return self._sealer.open(blob)
+        texts = (sealer.open(blob) for sealer in [*self._own(), *self._named])
+        return next((text for text in texts if text is not None), None)
+
+    def _own(self) -> list[TenantSealer]:
+        """The sealer of the request's model, once that is looked up for the session."""
+        return [] if self._context.card is None else [self._of(self._context.card)]
 
     @cached_property
-    def _sealer(self) -> TenantSealer:
-        name = self._admission.resolve(self._model, self._caller).name
-        return Sealer.load(None, name).of(self._caller.tenant if self._caller is not None else None)
+    def _named(self) -> list[TenantSealer]:
+        admission, caller = self._admission, self._context.caller
+        card = admission.resolve(self._name, caller)
+        others = [other for other in admission.models(caller) if set(card.aliases).intersection(other.aliases)]
+        return [self._of(one) for one in [card, *others]]
+
+    def _of(self, card: ModelCard) -> TenantSealer:
+        return Sealer.load(None, card.name).of(self._context.tenant)
 
 
 class ResponsesServer:
@@ -77,9 +87,10 @@ class ResponsesServer:
 
     def __init__(self, mount: Mount) -> None:
         """Raises OSError where the sealing key cannot be read."""
-        config, admission = mount.config, mount.server.admission
+        config, admission = mount.config, mount.runner.admission
         self.dialect = Responses(config.served_tools)
-        self._server = mount.server
+        self._mount = mount
+        self._turns = mount.runner
         self._sharing = mount.app.get(SHARING)
         limits = StoreLimits(config.response_store_ttl_s, config.response_store_entries, config.response_store_bytes)
         self.store = MemoryStore(limits, time.time)
@@ -88,9 +99,9 @@ class ResponsesServer:
         common = Sealer.load(config.seal_key_file, "") if config.seal_key_file else None
 
         def sealer_of(model: str, context: RequestContext) -> TextSealer:
-            return common.of(context.tenant) if common is not None else ModelSealer(admission, model, context.caller)
+            return common.of(context.tenant) if common is not None else ModelSealer(admission, model, context)
 
-        self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.server))
+        self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.runner))
         self.background = Background(self._intake, owner="here" if self._sharing is None else self._sharing.id)
         self.connections = Connections(self._intake)
 
@@ -134,7 +145,7 @@ class ResponsesServer:
             return await self._intake.runner.shorten(accepted.ask, context, conversation, overflow)
 
         on_end = keep if body.store else None
-        return await self._server.serve(request, self.dialect, read, on_end=on_end, shorten=shorten)
+        return await self._mount.serve(request, self.dialect, read, on_end=on_end, shorten=shorten)
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Returns a stored response, or its stream after some event."""
@@ -144,7 +155,7 @@ class ResponsesServer:
         job = self._job(request)
         if job is not None:
             if stream:
-                return await send_events(request, job.follow(after), self._server.limits)
+                return await send_events(request, job.follow(after), self._turns.limits)
             return json_response(msgspec.json.encode(job.document()))
         record = await self._record(request)
         if not stream:
@@ -152,7 +163,7 @@ class ResponsesServer:
         if record.ended and not record.events:
             raise Invalid("This response was not streamed, and has no stream to send again.", param="stream")
         events = stored_events(self.store, record, after)
-        return await send_events(request, events, self._server.limits)
+        return await send_events(request, events, self._turns.limits)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Deletes a response; one that still runs is cancelled first."""
@@ -199,7 +210,7 @@ class ResponsesServer:
         """Counts the tokens of a request's prompt."""
         body, context = await self._decode(request, counting=True), request[REQUEST_CONTEXT]
         conversation = await self._intake.prompt(body, request.headers, context)
-        tokens = await self._server.count(conversation, context)
+        tokens = await self._turns.count(conversation, context)
         context.fields |= {"model": body.model, "prompt_tokens": tokens}
         return json_response(self.dialect.count_body(tokens))
 
@@ -212,30 +223,30 @@ class ResponsesServer:
         async def read() -> ResponsesAsk:
             return (await self._intake.accept(body, request.headers, request[REQUEST_CONTEXT], compacting=True)).ask
 
-        return await self._server.serve(request, self.dialect, read)
+        return await self._mount.serve(request, self.dialect, read)
 
     async def _decode(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
-            data = await read_body(request, self._server.config.max_body_bytes)
-            return await run_in_thread_if_large(len(data), lambda: self.dialect.decode(data, counting=counting))
+            data = await read_body(request, self._turns.config.max_body_bytes)
+            return await run_in_thread_if(is_large(data), lambda: self.dialect.decode(data, counting=counting))
 
     @contextmanager
     def _counting_refusals(self, context: RequestContext) -> Iterator[None]:
-        """Counts requests that are refused before `TurnServer.serve`, which counts the others."""
+        """Counts requests that are refused before `Mount.serve`, which counts the others."""
         try:
             yield
         except TurnwireError as error:
             seconds = asyncio.get_running_loop().time() - context.started
-            self._server.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
+            self._turns.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
         context = request[REQUEST_CONTEXT]
         accepted = await self._intake.accept(body, request.headers, context)
-        self._server.report(accepted.ask, context)
+        await self._turns.report(accepted.ask, context)
         job = self.background.start(accepted, context)
         if body.body.stream:
-            return await send_events(request, job.follow(-1), self._server.limits)
+            return await send_events(request, job.follow(-1), self._turns.limits)
         return json_response(msgspec.json.encode(job.document()))
 
     def _job(self, request: web.Request) -> Job | None:

@@ -30,6 +30,7 @@ from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.keep import Recorder
 from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter
 from services.frontend.apis.responses.state.store import MemoryStore, StoreLimits
+from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import StreamLimits
 
@@ -39,6 +40,8 @@ MAX_LANES = 32
 """The most lanes in which a response runs or waits."""
 MAX_WAITING = 8
 """The most requests that wait in one lane."""
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+"""The most bytes of a frame, also after decompression, which aiohttp does on the event loop."""
 MAX_TARGETS = 4096
 """The number of latest responses with a known lane."""
 MEMORY_BYTES = 64 * 1024 * 1024
@@ -62,7 +65,7 @@ class Socket:
         self._intake = intake
         limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
         self._memory = MemoryStore(limits, time.time, behind=intake.store)
-        self._outbox = Outbox(ws, intake.runner.server.limits, self._disconnect)
+        self._outbox = Outbox(ws, intake.runner.turns.limits, self._disconnect)
         self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
         """The requests of each busy lane; the first one runs."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,7 +84,7 @@ class Socket:
         try:
             async for message in self._ws:
                 if message.type is WSMsgType.TEXT:
-                    self._receive(message.data.encode())
+                    await self._receive(message.data.encode())
                 elif message.type is WSMsgType.BINARY:
                     self._refuse(Invalid("Frames must be text.", code="invalid_type").info, None)
         finally:
@@ -106,9 +109,10 @@ class Socket:
         if self._request.transport is not None:
             self._request.transport.abort()
 
-    def _receive(self, data: bytes) -> None:
+    async def _receive(self, data: bytes) -> None:
         with self._errors_sent(None):
-            envelope = frames.read_envelope(data)
+            large = is_large(data)
+            envelope = await run_in_thread_if(large, lambda: frames.read_envelope(data))
             if envelope.type == "response.steer":
                 target = envelope.previous_response_id
                 lane = self._lane_of.get(target) if isinstance(target, str) else None
@@ -122,7 +126,7 @@ class Socket:
                     raise Invalid(message, param="type", code="invalid_value")
                 if self._ending is not None:
                     raise raised(_closing(self._ending))
-                self._enqueue(lane, self._intake.dialect.decode(data))
+                self._enqueue(lane, await run_in_thread_if(large, lambda: self._intake.dialect.decode(data)))
 
     @contextmanager
     def _errors_sent(self, lane: str | None) -> Iterator[None]:
@@ -132,7 +136,7 @@ class Socket:
         except TurnwireError as error:
             self._refuse(error.info, lane)
         except Exception as error:
-            self._intake.runner.server.log.exception("responses.frame_failed", request=self._context.request_id)
+            self._intake.runner.turns.log.exception("responses.frame_failed", request=self._context.request_id)
             self._refuse(unexpected(error), lane)
 
     def _enqueue(self, lane: str | None, request: ResponsesRequest) -> None:
@@ -180,7 +184,7 @@ class Socket:
                 self._intake.store.put(replace(record, events=renderer.recording()))
 
         accepted = await self._intake.accept(request, self._request.headers, context, store=self._memory)
-        reply = runner.server.reply(context, accepted.ask.conversation)
+        reply = runner.turns.reply(context, accepted.ask.conversation)
         if lane is not None:
             self._lane_of[response_id(reply.turn)] = lane
         stream = accepted.ask.renderer(reply)
@@ -211,7 +215,7 @@ class Connections:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._config = intake.runner.server.config
+        self._config = intake.runner.turns.config
         self._open: set[Socket] = set()
         self._draining = False
 
@@ -222,7 +226,7 @@ class Connections:
         """Handles an upgrade. A refused one is answered with 426, on which clients continue over HTTP."""
         ws = web.WebSocketResponse(
             heartbeat=HEARTBEAT_S,
-            max_msg_size=self._config.max_body_bytes,
+            max_msg_size=min(self._config.max_body_bytes, MAX_FRAME_BYTES),
             writer_limit=WRITE_BYTES,
         )
         enabled = self._config.enable_responses_websocket and not self._draining

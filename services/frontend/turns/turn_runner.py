@@ -1,5 +1,5 @@
-"""Runs turns for every API and every kind of answer: HTTP streams and documents, background responses, WebSocket
-lanes, and summaries that this server reads itself.
+"""Runs turns for every API and every kind of answer: HTTP streams and documents (`apis.shared.mount`), background
+responses, WebSocket lanes, and summaries that this server reads itself.
 
 The first byte is sent when the gateway has opened every turn, so that a refusal gets an error status. A later failure
 is the stream's last event. However a run ends (hang-up, slow reader, timeout), turns that have not finished are
@@ -10,38 +10,31 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
-
-from aiohttp import web
 
 from schemas.control import ModelCard
 from schemas.conversation import Conversation
 from schemas.errors import ContextOverflow, ErrorKind, TimedOut, TurnwireError
 from schemas.events import TurnEvent
-from services.frontend.http.headers import header_flag
-from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
+from services.frontend.http.bodies import run_in_thread_if
+from services.frontend.http.middleware import RequestContext
+from services.frontend.http.sse import StreamLimits
 from services.frontend.turns.admission import Admission
-from services.frontend.turns.answer import Answer, OnEnd, Shorten, TurnRecord
-from services.frontend.turns.interfaces import Admitted, Ask, Dialect, OpenTurn, Renderer, Reply
+from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten, TurnRecord
+from services.frontend.turns.interfaces import Admitted, Ask, OpenTurn, Reply
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
+from services.frontend.turns.truncation import shorten_conversation
 from services.guides.promises import not_enforced
-from services.runtime.after_sending import after_sending
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
-DISPATCH_HEADER = "x-turnwire-tool-dispatch"
-REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
-
-Read: TypeAlias = Callable[[], Awaitable[Ask]]
-"""Reads and parses the request. Raises TurnwireError."""
 AnswerSink: TypeAlias = StreamSink[Any] | DocumentSink
 S = TypeVar("S", bound=AnswerSink)
 
 
-class TurnServer:
+class TurnRunner:
     """Runs turns, for all APIs of a frontend."""
 
     def __init__(
@@ -54,67 +47,6 @@ class TurnServer:
         self.flusher = Flusher(log)
         """Flushes all streams of this server."""
         self.limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
-
-    async def serve(
-        self,
-        request: web.Request,
-        dialect: Dialect,
-        read: Read,
-        *,
-        on_end: OnEnd | None = None,
-        shorten: Shorten | None = None,
-    ) -> web.StreamResponse:
-        """Answers one HTTP request. Raises TurnwireError before the first byte of the response is sent."""
-        context = request[REQUEST_CONTEXT]
-        answer = self.answer(context, dialect.name, started=context.started, on_end=on_end, shorten=shorten)
-        with ExitStack() as stack:
-
-            async def begin() -> tuple[Sequence[Admitted], StreamSink[SseWriter] | DocumentSink]:
-                stack.enter_context(context.open_request())
-                ask = await read()
-                answer.record.stream = ask.stream
-                admitted = await self.admit(ask, answer)
-                return admitted, self._sink(request, dialect, ask, answer)
-
-            try:
-                sink = await self.run(answer, begin)
-            finally:
-                context.outcome = answer.record.outcome
-                context.fields |= answer.record.fields()
-        if isinstance(sink, StreamSink):
-            return sink.get_ready()[1].response
-        return web.Response(body=sink.body, content_type="application/json")
-
-    def _sink(
-        self, request: web.Request, dialect: Dialect, ask: Ask, answer: Answer
-    ) -> StreamSink[SseWriter] | DocumentSink:
-        """Makes the sink of an HTTP answer."""
-        choices = len(ask.conversations)
-
-        def reply() -> Reply:
-            config, headers = self.config, request.headers
-            return self.reply(
-                answer.context,
-                ask.conversations[0],
-                dispatch=header_flag(headers, DISPATCH_HEADER, config.enable_streaming_tool_dispatch),
-                dispatch_reasoning=header_flag(
-                    headers, REASONING_DISPATCH_HEADER, config.enable_streaming_reasoning_dispatch
-                ),
-            )
-
-        def stream() -> tuple[Renderer, SseWriter]:
-            writer = SseWriter(request, EventStream(request), self.limits, dialect.keepalive, on_slow=on_slow)
-            return ask.renderer(reply()), writer
-
-        def on_slow() -> None:
-            answer.record.outcome = "slow_reader"
-            answer.cancel("slow_reader")
-
-        if not ask.stream:
-            return DocumentSink(answer, lambda: ask.collector(reply()), choices)
-        sink = StreamSink(answer, self.flusher, stream, choices)
-        after_sending(sink.get_ready)  # the preprocessor gets the request first
-        return sink
 
     async def read(
         self, conversation: Conversation, context: RequestContext, dialect: str, shorten: Shorten | None = None
@@ -144,15 +76,15 @@ class TurnServer:
         started: float | None = None,
         on_end: OnEnd | None = None,
         shorten: Shorten | None = None,
-    ) -> Answer:
+    ) -> OpenAnswer:
         """Makes an answer that started at `started` (the loop's time), by default now."""
         loop = asyncio.get_running_loop()
         started = loop.time() if started is None else started
         record = TurnRecord(self.metrics, started, loop.time)
         deadline = started + self.config.request_timeout_s
-        return Answer(context, dialect, record, deadline, context.id, on_end, shorten)
+        return OpenAnswer(context, dialect, record, deadline, context.id, on_end, shorten)
 
-    async def run(self, answer: Answer, begin: Callable[[], Awaitable[tuple[Sequence[Admitted], S]]]) -> S:
+    async def run(self, answer: OpenAnswer, begin: Callable[[], Awaitable[tuple[Sequence[Admitted], S]]]) -> S:
         """Runs one answer to its end. If cancelled, cancels its turns.
 
         Args:
@@ -190,7 +122,7 @@ class TurnServer:
             if answer.context.caller is not None:
                 answer.context.caller.spend(record.tokens)
 
-    async def _finish(self, answer: Answer, sink: AnswerSink) -> None:
+    async def _finish(self, answer: OpenAnswer, sink: AnswerSink) -> None:
         """Waits for the end of the answer, until the deadline."""
 
         def on_timeout() -> None:
@@ -205,7 +137,7 @@ class TurnServer:
         finally:
             timer.cancel()
 
-    async def _open(self, admitted: Sequence[Admitted], sink: AnswerSink, answer: Answer) -> list[OpenTurn]:
+    async def _open(self, admitted: Sequence[Admitted], sink: AnswerSink, answer: OpenAnswer) -> list[OpenTurn]:
         """Opens every turn, or none."""
         open_turn, turn_id = self.admission.open, answer.turn_id
         if len(admitted) == 1:
@@ -216,11 +148,12 @@ class TurnServer:
                     raise
                 shorter = await answer.shorten(admitted[0].conversation, overflow)
             return [await open_turn(admitted[0].with_messages(shorter.messages), sink, turn_id=turn_id)]
-        tasks = [
-            asyncio.ensure_future(open_turn(choice, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}"))
-            for i, choice in enumerate(admitted)
-        ]
+        tasks: list[asyncio.Task[OpenTurn]] = []
         try:
+            for i, choice in enumerate(admitted):
+                opening = open_turn(choice, ChoiceSink(sink, i), turn_id=f"{turn_id}c{i}")
+                tasks.append(asyncio.create_task(opening))
+                await asyncio.sleep(0)  # each may encode megabytes
             return await asyncio.gather(*tasks)
         except BaseException:
             for task in tasks:
@@ -241,25 +174,28 @@ class TurnServer:
         """Returns the exact number of prompt tokens for the request's model. Raises as `Admission.count`."""
         return await self.admission.count(conversation, context.caller, self.model(conversation, context))
 
-    def report(self, ask: Ask, context: RequestContext) -> None:
+    async def report(self, ask: Ask, context: RequestContext) -> None:
         """Records for headers and log what the answer will lack. Raises as `model`."""
         context.note(ask.notes)
         first = ask.conversations[0]
         card = self.model(first, context)
-        context.not_enforced = not_enforced(first, card.features, card.family)
+        context.not_enforced = await run_in_thread_if(False, lambda: not_enforced(first, card.features, card.family))
 
-    async def admit(self, ask: Ask, answer: Answer) -> list[Admitted]:
+    async def admit(self, ask: Ask, answer: OpenAnswer) -> list[Admitted]:
         """Admits the conversation of every choice. Raises as `Admission.admit`."""
-        self.report(ask, answer.context)
+        await self.report(ask, answer.context)
         return await self._admit(ask.conversations, answer)
 
-    async def _admit(self, conversations: Sequence[Conversation], answer: Answer) -> list[Admitted]:
+    async def _admit(self, conversations: Sequence[Conversation], answer: OpenAnswer) -> list[Admitted]:
         context = answer.context
+        if conversations[0].summary:  # a compaction must not fail because of what it removes
+            answer.shorten = partial(shorten_conversation, count=partial(self.count, context=context))
         card = self.model(conversations[0], context)
         answer.record.opened(card.name)
-        return [await self.admission.admit(conversation, context.caller, card) for conversation in conversations]
+        first = await self.admission.admit(conversations[0], context.caller, card)
+        return [first, *map(first.with_choice, conversations[1:])]
 
-    def log_answer(self, event: str, answer: Answer, **fields: object) -> None:
+    def log_answer(self, event: str, answer: OpenAnswer, **fields: object) -> None:
         """Logs an answer that the access log does not have."""
         context, record = answer.context, answer.record
         ids = {"request": context.request_id, "outcome": record.outcome, "tenant": context.tenant}

@@ -1,4 +1,4 @@
-"""Shortens conversations that do not fit into the context window, for `truncation: auto`.
+"""Shortens conversations that do not fit into the context window, for `truncation: auto` and for summaries.
 
 Instructions, the last question and the last message, with the calls that it answers, stay. The oldest of the other
 messages are dropped first, a call always with its results. A binary search with exact counts finds the number.

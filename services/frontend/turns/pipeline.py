@@ -1,0 +1,45 @@
+"""The other stages of the pipeline, as a frontend reaches them over the bus."""
+
+from typing import Any
+
+from schemas import subjects
+from services.frontend.turns.catalog import ModelCatalog
+from services.frontend.turns.gateway import BusGateway
+from services.frontend.turns.metrics import ModelProcesses
+from services.frontend.turns.preprocessor_client import PreprocessorClient
+from services.runtime.config import FrontendConfig
+from services.runtime.observability.metrics import register
+from services.runtime.process import Process
+
+
+class BusPipeline:
+    """The `Pipeline` of a frontend process."""
+
+    def __init__(self, process: Process, config: FrontendConfig) -> None:
+        self._process = process
+        self.catalog = ModelCatalog(
+            process.registry,
+            default_model=config.default_model,
+            accept_any_model=config.accept_any_model,
+            publish=lambda notice: process.publish(subjects.frontends(), notice),
+        )
+        register(process.metrics, ModelProcesses(self.catalog))
+        self.texts = PreprocessorClient(process, config)
+        self.gateway = BusGateway(process, config, self.catalog, self.texts)
+
+    def readiness(self) -> dict[str, Any]:
+        """Returns the models that take turns, and every process and its load."""
+        ready = self.catalog.ready()
+        bus, draining = not self._process.cut_off, self._process.draining
+        return {
+            "ready": bus and bool(ready) and not draining,
+            "draining": draining,
+            "bus": bus,
+            "models": ready,
+            "turns": self.gateway.running,
+            "stages": self.catalog.stages(),
+        }
+
+    def live(self) -> bool:
+        """Returns False once the process has failed."""
+        return self._process.failure is None

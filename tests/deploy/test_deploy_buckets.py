@@ -1,0 +1,261 @@
+"""Stored values on a server with deploy/nats/nats.conf: who knows a key reads its values, and no user of the bus reads
+others, deletes them or empties a bucket, whatever it asks of JetStream."""
+
+import json
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import product
+from typing import Any
+
+import pytest
+from nats.aio.msg import Msg
+from structlog.typing import FilteringBoundLogger
+
+from deploy.audit import BUCKETS, PROBE, SUBSCRIBERS, USERS, Audit, User
+from services.frontend.apis.responses.state.store import bucket_config
+from services.runtime.bus import Bus
+from services.runtime.config import BusConfig, FrontendConfig, ParserConfig
+from services.runtime.storage.kv import Bucket, digest_key, ledger_bucket
+from tests.conftest import examples, until
+from tests.deploy.deployed import DeployedNats
+
+SECRET = b"what a tenant said"
+KEYS = [digest_key(tenant, f"resp_{number}") for tenant in (None, "a", "b") for number in range(3)]
+READERS = {"frontend": "KV_tw_responses", "preprocessor": "KV_tw_ledger"}
+"""The users that may read a bucket, if they know a key."""
+
+
+@pytest.fixture
+def server(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedNats]:
+    deployed = DeployedNats(nats_binary, tmp_path_factory.mktemp("deploy"))
+    deployed.make_buckets()
+    yield deployed
+    deployed.kill()
+
+
+class Stored:
+    """The values of both buckets, through the connections of the services."""
+
+    def __init__(self, buses: dict[str, Bus], log: FilteringBoundLogger) -> None:
+        self.responses = Bucket(buses["frontend"], bucket_config(FrontendConfig()), log)
+        self._ledger = ledger_bucket(ParserConfig(model="m"))
+        self._written = Bucket(buses["parser"], self._ledger, log)
+        self.turns = Bucket(buses["preprocessor"], self._ledger, log)
+
+    async def write(self) -> None:
+        for key in KEYS:
+            await self.responses.put(key, SECRET + key.encode())
+            self._written.offer(key, SECRET + key.encode(), "member")
+
+        async def there() -> bool:
+            return all([await self.turns.members(key) for key in KEYS])
+
+        await until(there)
+
+    async def are_unchanged(self) -> None:
+        for key in KEYS:
+            assert await self.responses.get(key) == SECRET + key.encode()
+            assert await self.turns.members(key) == [SECRET + key.encode()]
+
+
+@asynccontextmanager
+async def stored(server: DeployedNats, log: FilteringBoundLogger) -> AsyncIterator[Stored]:
+    buses = {}
+    for user in ("frontend", "parser", "preprocessor"):
+        config = BusConfig(nats_url=server.url, **server.login(user))  # type: ignore[arg-type]
+        buses[user] = Bus(
+            config,
+            name="test",
+            inbox_prefix=f"_INBOX_{user}",
+            log=log,
+            on_fatal=pytest.fail,
+            on_reconnect=lambda: None,
+        )
+        await buses[user].connect()
+    values = Stored(buses, log)
+    await values.write()
+    yield values
+    await values.are_unchanged()
+    for bus in buses.values():
+        await bus.close()
+
+
+def filters(stream: str) -> list[str]:
+    """Subjects that match values of a bucket, and more."""
+    keys = f"$KV.{stream.removeprefix('KV_')}"
+    return [f"{keys}.>", f"{keys}.*", f"{keys}.*.*", f"{keys}.*.>", "$KV.>", "$KV.*.*", ">", "*.>", "*"]
+
+
+def bodies(stream: str) -> Iterator[dict[str, Any]]:
+    """Requests for stored messages: by number, by time, by subject, many at once."""
+    yield {}
+    for seq in range(20):
+        yield {"seq": seq}
+    yield {"batch": 100, "seq": 1}
+    yield {"batch": 100, "start_time": "2020-01-01T00:00:00Z"}
+    for subject in filters(stream):
+        yield {"last_by_subj": subject}
+        yield {"next_by_subj": subject, "seq": 1}
+        yield {"next_by_subj": subject, "seq": 1, "batch": 100, "max_bytes": 1 << 20}
+        yield {"multi_last": [subject], "batch": 100}
+        yield {"multi_last": [subject], "batch": 100, "up_to_seq": 20}
+
+
+def requests(stream: str, inbox: str) -> Iterator[tuple[str, Any]]:
+    """Ways to read a stream, to have it sent somewhere, and to change it; `inbox` is where a user receives."""
+    api = "$JS.API"
+    for body in bodies(stream):
+        yield f"{api}.DIRECT.GET.{stream}", body
+        yield f"{api}.STREAM.MSG.GET.{stream}", body
+    for subject in filters(stream):
+        for body in ({}, {"batch": 100, "seq": 1}, {"multi_last": [subject]}):
+            yield f"{api}.DIRECT.GET.{stream}.{subject}", body
+        yield f"{api}.STREAM.INFO.{stream}", {"subjects_filter": subject}
+        consumer = {"name": PROBE, "deliver_policy": "all", "ack_policy": "none", "filter_subject": subject}
+        for push in ({}, {"deliver_subject": inbox}):
+            config = {"stream_name": stream, "config": consumer | push}
+            yield f"{api}.CONSUMER.CREATE.{stream}", config
+            yield f"{api}.CONSUMER.CREATE.{stream}.{PROBE}", config
+            yield f"{api}.CONSUMER.CREATE.{stream}.{PROBE}.{subject}", config
+            yield f"{api}.CONSUMER.DURABLE.CREATE.{stream}.{PROBE}", config
+        yield f"{api}.CONSUMER.MSG.NEXT.{stream}.{PROBE}", {"batch": 100, "no_wait": True}
+        yield f"{api}.STREAM.PURGE.{stream}", {"filter": subject}
+        yield f"{api}.STREAM.CREATE.{PROBE}", {"name": PROBE, "sources": [{"name": stream, "filter_subject": subject}]}
+        yield subject, {}
+        yield f"$KV.{stream.removeprefix('KV_')}.{PROBE}", {}
+    copy = {"name": PROBE, "mirror": {"name": stream}}
+    yield f"{api}.STREAM.CREATE.{PROBE}", copy
+    yield (
+        f"{api}.STREAM.CREATE.{PROBE}",
+        {"name": PROBE, "subjects": ["$KV.>"], "republish": {"src": ">", "dest": inbox}},
+    )
+    yield f"{api}.STREAM.SNAPSHOT.{stream}", {"deliver_subject": inbox, "no_consumers": True}
+    for seq in range(20):
+        yield f"{api}.STREAM.MSG.DELETE.{stream}", {"seq": seq}
+    for call in ("LIST", "NAMES"):
+        yield f"{api}.STREAM.{call}", {}
+        yield f"{api}.CONSUMER.{call}.{stream}", {}
+    yield f"{api}.STREAM.DELETE.{stream}", {}
+
+
+ROLLUPS = [{"Nats-Rollup": "all"}, {"Nats-Rollup": "sub"}, {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}]
+
+
+async def settled(user: User, received: list[Msg]) -> None:
+    """Waits until nothing more arrives."""
+    before = -1
+    while before < len(received):
+        before = len(received)
+        await user.refused()
+        await until(lambda: _pause(user))
+
+
+async def _pause(user: User) -> bool:
+    for _ in range(20):  # JetStream answers in threads of its own
+        await user.client.flush()
+    return True
+
+
+@pytest.mark.parametrize("name", [name for name in USERS if name != "setup"])
+async def test_no_user_reads_a_value_without_its_key(
+    server: DeployedNats, name: str, quiet_log: FilteringBoundLogger
+) -> None:
+    received: list[Msg] = []
+
+    async def receive(message: Msg) -> None:
+        received.append(message)
+
+    async with stored(server, quiet_log), Audit(server.url, server.secrets).user(name) as user:
+        inbox = f"_INBOX_{name}.{PROBE}.1"
+        subscriptions = [subject for subject, users in SUBSCRIBERS.items() if name in users]
+        for subject in [*subscriptions, *filters(BUCKETS[0]), *filters(BUCKETS[1]), "$JS.>", "_INBOX.>"]:
+            await user.client.subscribe(subject, cb=receive)
+        await user.refused()
+        reply_to = [inbox, *(subject.replace("*", PROBE).replace(">", PROBE) for subject in subscriptions)]
+        for stream in BUCKETS:
+            for number, (subject, body) in enumerate(requests(stream, inbox)):
+                await user.client.publish(
+                    subject, json.dumps(body).encode() if body else b"", reply_to[number % len(reply_to)]
+                )
+            for subject, headers in product(filters(stream), ROLLUPS):
+                await user.client.publish(subject, b"", inbox, headers)
+        await settled(user, received)
+        streams = {(message.headers or {}).get("Nats-Stream") for message in received} - {None}
+        assert streams == ({READERS[name]} if name in READERS else set())
+        assert not any(
+            SECRET in message.data or any(key.encode() in message.data for key in KEYS) for message in received
+        )
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+async def test_generated_requests_read_no_value(
+    server: DeployedNats, name: str, quiet_log: FilteringBoundLogger
+) -> None:
+    """Any request of the two forms that a reader may send, with fields and subjects at random."""
+    choose, received = random.Random(7), list[Msg]()
+
+    async def receive(message: Msg) -> None:
+        received.append(message)
+
+    stream = READERS[name]
+    bucket = stream.removeprefix("KV_")
+    async with stored(server, quiet_log), Audit(server.url, server.secrets).user(name) as user:
+        await user.client.subscribe(f"_INBOX_{name}.*.*", cb=receive)
+        for number in range(examples(3000)):
+            tokens = choose.choices(["*", ">", "*", ">", "x", "$KV", bucket, *KEYS], k=choose.randint(1, 3))
+            subject = ".".join(choose.choice([["$KV", bucket, tokens[0]], ["$KV", bucket, *tokens], tokens]))
+            body: dict[str, Any] = {}
+            for field in choose.sample(FIELDS, k=choose.choice([0, 0, 1, 2, 3, 4])):
+                body[field] = choose.choice([0, 1, 7, 100, subject, [subject], [subject, ">"], "2020-01-01T00:00:00Z"])
+            where = choose.choice([f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.{subject}"])
+            await user.client.publish(
+                where, json.dumps(body).encode() if body else b"", f"_INBOX_{name}.{PROBE}.{number}"
+            )
+        await settled(user, received)
+        assert any((message.headers or {}).get("Nats-Stream") == stream for message in received), "some read something"
+        assert not any(SECRET in message.data for message in received)
+
+
+FIELDS = [
+    "seq",
+    "last_by_subj",
+    "next_by_subj",
+    "batch",
+    "max_bytes",
+    "start_time",
+    "multi_last",
+    "up_to_seq",
+    "no_hdr",
+]
+
+
+async def test_user_that_creates_the_buckets_reads_no_value(
+    server: DeployedNats, quiet_log: FilteringBoundLogger
+) -> None:
+    """`setup` may have a bucket send on what is stored."""
+    received: list[Msg] = []
+
+    async def receive(message: Msg) -> None:
+        received.append(message)
+
+    async with Audit(server.url, server.secrets).user("setup") as user:
+        await user.client.subscribe("_INBOX_setup.*.*", cb=receive)
+        for stream, source, inbox in REPUBLISHED:
+            config = {"name": stream, "subjects": [f"$KV.{stream.removeprefix('KV_')}.>"], "allow_direct": True}
+            config |= {"max_msgs_per_subject": 1, "storage": "file", "discard": "old", "deny_delete": True}
+            config |= {"republish": {"src": source, "dest": inbox}}
+            update = f"$JS.API.STREAM.UPDATE.{stream}"
+            answer = await user.client.request(update, json.dumps(config).encode(), timeout=60)
+            assert b'"error"' not in answer.data, answer.data
+        async with stored(server, quiet_log):
+            await settled(user, received)
+        sent_on = [message for message in received if (message.headers or {}).get("Nats-Stream")]
+        assert len(sent_on) == 2 * len(KEYS)
+        assert not any(SECRET in message.data for message in sent_on)
+
+
+REPUBLISHED = [
+    ("KV_tw_responses", "$KV.tw_responses.*", "_INBOX_setup.x.{{wildcard(1)}}"),
+    ("KV_tw_ledger", "$KV.tw_ledger.*.*", "_INBOX_setup.{{wildcard(1)}}.{{wildcard(2)}}"),
+]

@@ -1,0 +1,128 @@
+"""Clients that hang up at any moment leave no traceback and no warning in the log."""
+
+import asyncio
+import json
+import logging
+import random
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.frontend.http.tls import Tls
+from services.runtime.config import FrontendConfig
+from services.runtime.entry import loop_factory
+from services.runtime.observability.telemetry import adopt_library_logs
+from tests.certificates import Authority, pem
+from tests.frontend.frontend_fakes import FakeGateway, Served, Step, finish, log_into, serving, text
+from tests.frontend.http.raw_http import ASK, chunk, frame, post, upgrade
+
+STREAM = {**ASK, "stream": True}
+CHAT = {"model": ASK["model"], "messages": ASK["messages"], "stream": True}
+RESPONSE = {"model": ASK["model"], "input": "hi", "stream": True}
+CREATE = json.dumps({"type": "response.create", "model": ASK["model"], "input": "hi"}).encode()
+REQUESTS: list[tuple[str, bytes]] = [
+    ("document", post()),
+    ("stream", post(json.dumps(STREAM).encode())),
+    ("chat", post(json.dumps(CHAT).encode(), path="/v1/chat/completions")),
+    ("response", post(json.dumps(RESPONSE).encode(), path="/v1/responses")),
+    ("large body", post(json.dumps({**STREAM, "system": "word " * 150_000}).encode())),
+    (
+        "chunked body",
+        post(b"", "Transfer-Encoding: chunked", sized=False) + chunk(json.dumps(STREAM).encode()) + b"0\r\n\r\n",
+    ),
+    ("waiting for the body", post(json.dumps(STREAM).encode(), "Expect: 100-continue")),
+    ("refused", post(b"{}")),
+    ("not found", post(b"{}", path="/nowhere")),
+    ("pipelined", post() + post()),
+    ("socket", upgrade() + frame(CREATE)),
+]
+TRIALS = 12
+"""Hang-ups for each kind of request in the quick run."""
+
+
+def steps() -> list[Step]:
+    """An answer that is longer than all buffers."""
+    return [text(0, "word " * 100_000, pieces=50), [finish(1)]]
+
+
+async def hang_up(port: int, request: bytes, rng: random.Random, tls: ssl.SSLContext | None) -> None:
+    """Sends a part of the request or all of it, reads some of the answer, and ends the connection in one of the ways in
+    which connections end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+    sent = rng.choice([len(request), rng.randrange(len(request) + 1), rng.randrange(min(200, len(request)))])
+    try:
+        writer.write(request[:sent])
+        if rng.random() < 0.8:
+            async with asyncio.timeout(0.5):
+                await writer.drain()
+                for _ in range(rng.choice([0, 1, 1, 3])):
+                    await reader.read(rng.choice([1, 300, 100_000]))
+        await asyncio.sleep(rng.choice([0, 0, 0.001, 0.01]))
+        if rng.random() < 0.2 and tls is None:
+            writer.write_eof()
+            await asyncio.sleep(0.001)
+    except (TimeoutError, ConnectionError):
+        pass
+    if rng.random() < 0.5:  # a reset
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if rng.random() < 0.5:
+        writer.transport.abort()
+    else:
+        writer.close()
+
+
+def noise_of(work: Callable[[Served], Any], tls: Tls | None) -> list[str]:
+    """Runs `work` in another thread, with an application on the loop that production uses. Returns what is logged at
+    `warning` or above, by libraries, the loop and the application."""
+    lines: list[MutableMapping[str, Any]] = []
+    thread, root = threading.get_ident(), logging.getLogger()
+
+    async def serve() -> None:
+        async with serving(FakeGateway(steps), FrontendConfig(), tls=tls) as served:
+            await asyncio.to_thread(lambda: asyncio.run(work(served)))
+            await asyncio.sleep(0.05)
+            lines.extend(line for line in served.lines if line["log_level"] in ("warning", "error", "critical"))
+
+    handlers, level = root.handlers[:], root.level
+    adopt_library_logs(log_into(lines))
+    root.handlers[0].addFilter(lambda record: record.thread == thread)  # clients have a loop in another thread
+    try:
+        asyncio.Runner(loop_factory=loop_factory()).run(serve())
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    return [str(line) for line in lines]
+
+
+@pytest.mark.parametrize("secure", [True, False])
+@pytest.mark.parametrize(("name", "request_bytes"), REQUESTS, ids=[name for name, _ in REQUESTS])
+def test_hangup_is_not_an_error(name: str, request_bytes: bytes, secure: bool, tmp_path: Path) -> None:
+    hang_up_often(name, request_bytes, secure, tmp_path, TRIALS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("secure", [True, False])
+@pytest.mark.parametrize(("name", "request_bytes"), REQUESTS, ids=[name for name, _ in REQUESTS])
+def test_no_hangup_of_many_is_an_error(name: str, request_bytes: bytes, secure: bool, tmp_path: Path) -> None:
+    hang_up_often(name, request_bytes, secure, tmp_path, 40 * TRIALS)
+
+
+def hang_up_often(name: str, request: bytes, secure: bool, directory: Path, trials: int) -> None:
+    authority = Authority("test")
+    tls = Tls(*authority.write(directory, "server"), None) if secure else None
+    client = ssl.create_default_context(cadata=pem(authority.certificate).decode()) if secure else None
+    rng = random.Random(f"{name} {secure}")
+
+    async def work(served: Served) -> None:
+        for _ in range(trials // TRIALS):
+            await asyncio.gather(*(hang_up(served.port, request, rng, client) for _ in range(TRIALS)))
+
+    lines = noise_of(work, tls)
+    assert not lines, "\n".join(lines[:3])

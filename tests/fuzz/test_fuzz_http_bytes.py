@@ -1,0 +1,203 @@
+"""No byte in a URL, a header or a cookie is an error of a server: each of our HTTP servers answers below 500."""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from services.runtime.allowed_hosts import AllowedHosts
+from services.runtime.config import FrontendConfig
+from services.runtime.health import HealthServer
+from services.runtime.observability.telemetry import new_registry
+from services.runtime.valid_headers import replace_invalid_bytes
+from tests.conftest import LIMIT_S, examples
+from tests.frontend.frontend_fakes import serving
+from turnwire_tools.inspector.fold import MIB, Fold
+from turnwire_tools.inspector.server import InspectorServer
+
+KEY = "a-key-of-sixteen-characters"
+Open = Callable[[Path], AbstractAsyncContextManager[int]]
+"""Starts a server; its port."""
+
+
+@asynccontextmanager
+async def frontend(_directory: Path) -> AsyncIterator[int]:
+    async with serving() as served:
+        yield served.port
+
+
+@asynccontextmanager
+async def frontend_with_keys(directory: Path) -> AsyncIterator[int]:
+    keys = directory / "keys.txt"
+    keys.write_text(f"a:{hashlib.sha256(KEY.encode()).hexdigest()}\n")
+    config = FrontendConfig(api_keys_file=str(keys), cors_origins=["http://a.example"], allowed_hosts=["a.example"])
+    async with serving(config=config) as served:
+        yield served.port
+
+
+@asynccontextmanager
+async def inspector(key: str | None, hosts: list[str]) -> AsyncIterator[int]:
+    fold = Fold(max_turns=10, max_bytes=MIB, decode=None)
+    server = InspectorServer(fold, "the bus", AllowedHosts(hosts), key=key, vocabulary=None)
+    runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    replace_invalid_bytes(runner.server)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield int(runner.addresses[0][1])
+    await runner.cleanup()
+
+
+@asynccontextmanager
+async def health(_directory: Path) -> AsyncIterator[int]:
+    server = HealthServer(new_registry(), lambda: None)
+    yield await server.start("127.0.0.1", 0)
+    await server.stop()
+
+
+SERVERS: dict[str, Open] = {
+    "frontend": frontend,
+    "frontend with keys": frontend_with_keys,
+    "inspector": lambda _: inspector(None, []),
+    "inspector with a key": lambda _: inspector(KEY, ["*"]),
+    "health": health,
+}
+PATHS = [
+    *("/", "/metrics", "/live", "/health", "/v1/models", "/v1/messages", "/v1/responses", "/v1/responses/resp_1"),
+    *("/api/stream", "/api/search", "/api/turns/x", "/api/turns/x/tokens", "/api/sessions/x", "/page/app.js", "/none"),
+]
+HEADERS = [
+    *("Host", "Authorization", "Cookie", "X-Api-Key", "Accept", "Accept-Encoding", "Accept-Language", "Content-Type"),
+    *("Origin", "Referer", "Range", "If-Range", "If-None-Match", "If-Modified-Since", "If-Match", "Upgrade", "Expect"),
+    *("Connection", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "Via", "Date", "User-Agent", "X-Request-Id"),
+    *("Traceparent", "Tracestate", "Baggage", "Sec-WebSocket-Key", "Sec-WebSocket-Version", "Sec-WebSocket-Protocol"),
+    *("Anthropic-Version", "Anthropic-Beta", "OpenAI-Organization", "Access-Control-Request-Method"),
+    *("Access-Control-Request-Headers", "Content-Encoding", "Content-Length", "Transfer-Encoding", "X-Session-Id"),
+]
+VALUES = [
+    *(
+        b"",
+        b"x",
+        b"\xff",
+        b"\xff\xfe",
+        b"\xed\xa0\x80",
+        "ü".encode(),
+        b"\x80",
+        b"\x7f",
+        b"\t",
+        b'"',
+        b"\\",
+        b"%ff",
+        b"%",
+    ),
+    *(
+        b"Bearer \xff",
+        b"Bearer",
+        b"Bearer ",
+        b"Basic \xff",
+        b"turnwire_inspect_1=\xff",
+        b"a=b; \xff=\xff; =; ;",
+        b'a="',
+    ),
+    *(
+        b"localhost:x",
+        b"localhost:99999",
+        b"[::1",
+        b"[zz]:1",
+        b"a b",
+        b"a@b:c@d",
+        b":",
+        b"//",
+        b"a/b",
+        b"a?b",
+        b"\xff:1",
+    ),
+    *(
+        b"bytes=\xff",
+        b"bytes=9-1",
+        b"*/*;q=\xff",
+        b"text/html;q=x",
+        b";",
+        b",",
+        b"gzip;q=\xff",
+        b"application/json; \xff",
+    ),
+    *(
+        b"charset=\xff",
+        b"application/openmetrics-text; version=\xff",
+        b"application/json;charset=none",
+        b"00-\xff-x-01",
+    ),
+    *(
+        b"websocket",
+        b"100-continue",
+        b"GET",
+        b"GET, \xff",
+        b"http://a.example",
+        b"null",
+        b"0" * 300,
+        b"Thu, 99 Foo \xff",
+    ),
+]
+
+
+def requests(choose: random.Random, count: int) -> list[bytes]:
+    """Requests with any of these values in up to five headers, in the path and in the query."""
+    made = []
+    for _ in range(count):
+        path = choose.choice(PATHS).encode()
+        if choose.random() < 0.3:
+            path += (
+                b"?key="
+                + choose.choice(VALUES).replace(b" ", b"+")
+                + b"&q="
+                + choose.choice(VALUES).replace(b" ", b"+")
+            )
+        if choose.random() < 0.1:
+            path += choose.choice(VALUES).replace(b" ", b"")
+        names = choose.sample(HEADERS, k=choose.randint(1, 5))
+        if "Host" not in names:
+            names.append("Host")
+        lines = [choose.choice([b"GET", b"GET", b"OPTIONS", b"HEAD", b"POST", b"DELETE"]) + b" " + path + b" HTTP/1.1"]
+        for name in names:
+            value = b"localhost" if name == "Host" and choose.random() < 0.6 else choose.choice(VALUES)
+            lines.append(name.encode() + b": " + value + choose.choice([b"", b"", b"\xff", choose.choice(VALUES)]))
+        made.append(b"\r\n".join([*lines, b"", b""]))
+    return made
+
+
+async def status_of(port: int, request: bytes) -> int:
+    """The status of the answer; 400 if the server only closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        async with asyncio.timeout(LIMIT_S):
+            line = await reader.readline()
+        return int(line.split()[1]) if line else 400
+    except ConnectionError:
+        return 400
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+async def test_odd_bytes_in_a_request_are_the_clients_error(name: str, tmp_path: Path) -> None:
+    choose = random.Random(name)
+    async with SERVERS[name](tmp_path) as port:
+        for request in requests(choose, examples(1500)):
+            assert await status_of(port, request) < 500, request
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"\xed\xa0\x80", "ü".encode(), b"\x80abc"])
+async def test_key_that_is_not_utf8_is_refused_by_the_inspector(value: bytes) -> None:
+    async with inspector(KEY, ["*"]) as port:
+        cookie = b"Cookie: turnwire_inspect_%d=" % port + value
+        for head in (b"Authorization: Bearer " + value, cookie):
+            request = b"GET / HTTP/1.1\r\nHost: localhost:%d\r\n" % port + head + b"\r\n\r\n"
+            assert await status_of(port, request) == 401, request
+        asked = b"GET /?key=" + b"".join(b"%%%02x" % byte for byte in value) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        assert await status_of(port, asked) == 401

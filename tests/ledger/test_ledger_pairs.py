@@ -1,0 +1,229 @@
+"""Turns with several calls that come back in parts: each call with its result, in any order, or only the first ones."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from bench.ledger.clients import CLIENTS, Block, Client, Dialogue
+from bench.ledger.sessions import WORD, Choices, Model, go_on, start
+from bench.ledger.walk import ROOM, SEALER, Before, Walk, common
+from fuzz.generated_turns import Choices as Chosen
+from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text
+from services.ledger.evidence import call_id
+from services.ledger.pairs import join_pairs
+from services.ledger.recall import Ledger
+from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt, assemble
+from tests.ledger.test_ledger_sessions import CHANCE, OWN, TEMPLATES, Models, models, quick
+from tests.templates.adapting import assistant, user
+
+__all__ = ["models"]
+FORMS = {*OWN, *({"demo", "gptoss", "glm4moe", "gemma4_v5", "llama3_2"} & TEMPLATES.keys())}
+"""Templates of different forms."""
+ONE, OTHER = "0123456789abcdef01234567", "f" * 24
+C1, C2, C3 = (call_id(ONE, block) for block in (1, 2, 4))
+D1, D2 = (call_id(OTHER, block) for block in (0, 1))
+
+
+def call(call_id: str, name: str = "look") -> Call:
+    return Call(call_id, name, "{}")
+
+
+def results(*ids: str) -> Message:
+    return Message("tool", [Result(id, [Text(f"of {id}")]) for id in ids])
+
+
+class TestJoining:
+    @pytest.mark.parametrize("respell", [str, lambda id: id.replace("_", ""), lambda id: f"call_{id}|fc_1"])
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+    def test_pairs_of_one_turn_are_one_message_in_the_order_of_its_calls(
+        self, order: tuple[int, ...], respell: Callable[[str], str]
+    ) -> None:
+        ids = [respell(id) for id in (C1, C2, C3)]
+        pairs = [message for at in order for message in (assistant(call(ids[at])), results(ids[at]))]
+        joined = [user("hi"), assistant(*map(call, ids)), results(*ids), user("go on")]
+        assert join_pairs([user("hi"), *pairs, user("go on")]) == joined
+
+    def test_parts_stay_before_their_call(self) -> None:
+        pairs = [
+            *(assistant(Reasoning("so"), Text("a"), call(C1)), results(C1)),
+            *(assistant(Text("b")), assistant(call(C2), call(C3), Text("c")), results(C3, C2)),
+        ]
+        one = assistant(Reasoning("so"), Text("a"), call(C1), Text("b"), call(C2), call(C3), Text("c"))
+        assert join_pairs(pairs) == [one, results(C1, C2, C3)]
+
+    def test_reasoning_that_is_repeated_before_each_call_counts_once(self) -> None:
+        sealed = Reasoning(None, "seal")
+        pairs = [assistant(sealed, call(C1)), results(C1), assistant(sealed, call(C2)), results(C2)]
+        assert join_pairs(pairs) == [assistant(sealed, call(C1), call(C2)), results(C1, C2)]
+
+    def test_items_of_a_turn_join_it_by_their_ids(self) -> None:
+        answer = Message("assistant", [Text("done")], ids=[f"msg_{ONE}005"])
+        pairs = [assistant(call(C1)), results(C1), answer]
+        assert join_pairs(pairs) == [Message("assistant", [call(C1), Text("done")], ids=answer.ids), results(C1)]
+
+    @pytest.mark.parametrize(
+        "messages",
+        [
+            [assistant(call(C1)), results(C1), assistant(call(D1)), results(D1)],
+            [assistant(call(C1)), results(C1), user("no"), assistant(call(C2)), results(C2)],
+            [assistant(call(C1)), results(C1), Message("system", [Text("no")]), assistant(call(C2)), results(C2)],
+            [assistant(call(C1)), results(C1), assistant(call(C1)), results(C1)],
+            [assistant(call(C1)), results(C1), assistant(call(C2), call(D2)), results(C2, D2)],
+            [assistant(call(C1)), results(C1), assistant(call(C2), call("call_2")), results(C2, "call_2")],
+            [assistant(call("call_1")), results("call_1"), assistant(call("call_2")), results("call_2")],
+            [assistant(call(C1)), results(C1), assistant(Text("done"))],
+            [assistant(call(C1)), results(C1), assistant(), results(C2)],
+            [results(C1), assistant(call(C1)), results(C2)],
+            [],
+        ],
+    )
+    def test_other_messages_stay_as_they_are(self, messages: list[Message]) -> None:
+        assert join_pairs(messages) is messages
+
+    def test_each_turn_is_joined_with_its_own_pairs(self) -> None:
+        pairs = [message for id in (C1, C2, D1, D2) for message in (assistant(call(id)), results(id))]
+        whole = [message for ids in ((C1, C2), (D1, D2)) for message in (assistant(*map(call, ids)), results(*ids))]
+        assert join_pairs(pairs) == whole
+
+    def test_missing_results_do_not_matter(self) -> None:
+        pairs = [assistant(call(C1)), results(C1), assistant(call(C2)), user("stop")]
+        assert join_pairs(pairs) == [assistant(call(C1), call(C2)), results(C1), user("stop")]
+
+
+# -- Sessions ---------------------------------------------------------------------------------------------------------
+
+ORDERED = ("claude-code", "messages-without-thinking", "codex", "openclaw-responses")
+APIS = (*ORDERED, "openclaw-chat", "plain-chat")
+
+
+def groups_of(blocks: Sequence[Block], choose: Choices) -> list[list[Block]]:
+    """The blocks of a turn in groups, each with a call, cut after calls."""
+    groups: list[list[Block]] = [[]]
+    for at, block in enumerate(blocks):
+        groups[-1].append(block)
+        more = any(later.kind == "tool_use" for later in blocks[at + 1 :])
+        if block.kind == "tool_use" and more and choose.below(4):
+            groups.append([])
+    thoughts = [[block for block in group if block.kind == "reasoning"] for group in groups]
+    if not any(thoughts[1:]) and choose.below(3) == 0:  # as APIs want it that accept no call without reasoning
+        groups[1:] = [thoughts[0] + group for group in groups[1:]]
+    if blocks[-1].kind == "tool_use" and choose.below(3) == 0:
+        groups.reverse()
+    return groups
+
+
+def in_pairs(client: Client, choose: Choices) -> Client:
+    """A client that sends each call of a turn back with its result, or a few at a time."""
+
+    def send(dialogue: Dialogue) -> Conversation:
+        texts = dict(result for kind, what in dialogue.entries if kind == "results" for result in what)
+        entries: list[tuple[str, Any]] = []
+        for kind, what in dialogue.entries:
+            calls = kind == "said" and any(block.kind == "tool_use" for block in what)
+            for group in groups_of(what, choose) if calls else ():
+                ids = [block.call_id for block in group if block.kind == "tool_use"]
+                entries += [("said", group), ("results", [(id, texts[id]) for id in ids])]
+            if not calls and kind != "results":
+                entries.append((kind, what))
+        return client(replace(dialogue, entries=entries))
+
+    return send
+
+
+def prompt_of(client: Client, dialogue: Dialogue, setup: ModelSetup, ledger: Ledger | None = None) -> Prompt:
+    unseal = SEALER.of(None).open
+    look_up = None if ledger is None else partial(ledger.look_up, unseal=unseal)
+    return assemble(client(dialogue), setup, unseal=unseal, look_up=look_up)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES]
+)
+@quick
+@given(chance=CHANCE)
+def test_turn_in_pairs_makes_the_same_prompt(models: Models, name: str, chance: bytes) -> None:
+    setup, choose = models.of(name), Chosen(chance)
+    client = CLIENTS[choose.of(APIS)]
+    for step in Walk(setup, choose, [client, in_pairs(client, choose)]):
+        assert [*step.others[0].ids] == [*step.prompt.ids]
+
+
+@pytest.mark.parametrize("name", sorted(FORMS - OWN.keys() | {"late_end"}))
+@quick
+@given(chance=CHANCE)
+def test_turn_in_pairs_makes_the_same_prompt_without_the_ledger(models: Models, name: str, chance: bytes) -> None:
+    setup, choose = models.of(name), Chosen(chance)
+    client = CLIENTS[choose.of(ORDERED)]
+    ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
+    model = Model(setup, ledger, choose)
+    dialogue = start(model)
+    for _ in range(4):
+        go_on(dialogue, model.answer(prompt_of(client, dialogue, setup, ledger)), model)
+        pairs = prompt_of(in_pairs(client, choose), dialogue, setup)
+        assert pairs.text == prompt_of(client, dialogue, setup).text
+
+
+def first_calls(blocks: Sequence[Block], count: int) -> list[Block]:
+    """The blocks of a turn up to the call with this number."""
+    ends = [at + 1 for at, block in enumerate(blocks) if block.kind == "tool_use"]
+    return [*blocks[: ends[count - 1]]]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES]
+)
+@quick
+@given(chance=CHANCE)
+def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(models: Models, name: str, chance: bytes) -> None:
+    """An agent may run only the first calls, or write something between them."""
+    setup, choose = models.of(name), Chosen(chance)
+    client = CLIENTS[choose.of(APIS)]
+    ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
+    model = Model(setup, ledger, choose)
+    dialogue = start(model)
+    for _ in range(4):
+        before = prompt_of(client, dialogue, setup, ledger)
+        output = model.answer(before)
+        for entry in output.entries:
+            ledger.add(entry)
+        if len(output.calls) < 2:
+            go_on(dialogue, output, model)
+            continue
+        count = 1 + choose.below(len(output.calls) - 1)
+        sent = first_calls(output.blocks, count)
+        say(dialogue, sent, model)
+        if choose.below(2):
+            dialogue.entries.append(("user", model.say()))
+            if choose.below(2):
+                say(dialogue, output.blocks[len(sent) :], model)
+        kept_up_to(Before(before, output), prompt_of(client, dialogue, setup, ledger), sent, setup)
+
+
+def say(dialogue: Dialogue, blocks: Sequence[Block], model: Model) -> None:
+    """Adds blocks of a turn to a session, and the results of their calls."""
+    dialogue.entries.append(("said", blocks))
+    dialogue.entries.append(("results", [(block.call_id, model.say()) for block in blocks if block.kind == "tool_use"]))
+
+
+def kept_up_to(before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup) -> None:
+    """Checks that a prompt keeps the tokens of a turn up to the last word of the parts that were sent back, wherever
+    the template has these words after the same text."""
+    shown, words = WORD.findall(prompt.text[len(before.head) :]), before.output.words
+    parts = [word for block in sent for word in WORD.findall(block.text)]
+    count = next(at for at, word in enumerate(words, 1) if word == parts[-1])
+    if not prompt.text.startswith(before.head) or shown[:count] != words[:count]:
+        return
+    size = next(
+        size
+        for size in range(len(before.output.ids) + 1)
+        if len(re.findall(r"w\d+x", setup.tokenizer.decode(before.output.ids[:size]))) >= count
+    )
+    same = common([*prompt.ids], before.ids)
+    assert same >= len(before.prompt.ids) + size, (before.output.text, prompt.text[len(before.head) :])

@@ -1,0 +1,174 @@
+"""Whatever a client of the bus sends: the connection lives, the next message is handled, and the log gets one line a
+second."""
+
+import asyncio
+import io
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from schemas.control import Heartbeat
+from services.runtime.bus import Bus, Delivery
+from services.runtime.config import BusConfig, ServiceConfig
+from services.runtime.observability.telemetry import open_log
+from tests.conftest import LIMIT_S, NatsServer, examples
+
+ACK = b'{"stream":"KV_tw_responses","seq":7}'
+"""JetStream's answer to a writer, which has no headers. Any writer can have it sent to any subject."""
+HEADERS = [
+    b"",
+    b"NATS/1.0",
+    b"NATS/1.0\r\n",
+    b"NATS/1.0\r\n\r\n",
+    b"NATS/1.0 ",
+    b"NATS/1.0 503\r\n\r\n",
+    b"NATS/1.0 404 No Messages\r\n\r\n",
+    b"NATS/1.0 409\r\nA: b\r\n\r\n",
+    b"NATS/1.0 \xff\xff\xff\r\n\r\n",
+    b"NATS/1.0 503 \xff\xff\r\n\r\n",
+    b"NATS/1.0 503 a\xff\r\nb: c\r\n\r\n",
+    b"NATS/1.0\r\n\xff\xff: \xff\r\n\r\n",
+    b"NATS/1.0\r\n: \r\n\r\n",
+    b"NATS/1.0\r\nno colon\r\n\r\n",
+    b"HTTP/1.1 200\r\n\r\n",
+    b"\xff" * 40,
+    b"\r\n\r\n",
+]
+TOKENS = [
+    b"x",
+    b"\xff\xfe",
+    b"\x0b",
+    b"\x0c",
+    b"\x1f",
+    b"\x00",
+    b"\x85",
+    b"\xed\xa0\x80",
+    "é".encode(),
+    b"*",
+    b">",
+    b"'",
+]
+DATA = [b"", b"{", b"[]", b"null", b"{}", ACK, b"\xff", b"\x00" * 99, b'"\xff"', b'{"x":' + b"[" * 100_000, b"9" * 5000]
+
+
+class RawPublisher:
+    """A client of the bus that sends any bytes."""
+
+    def __init__(self, url: str) -> None:
+        self._port = int(url.rpartition(":")[2])
+
+    async def open(self) -> "RawPublisher":
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
+        self._writer.write(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')
+        return self
+
+    async def send(self, subject: bytes, data: bytes, headers: bytes = b"", reply: bytes = b"") -> None:
+        """Sends a message; returns when the server has read it, or has closed the connection because of it."""
+        head = b" ".join(filter(None, (b"HPUB" if headers else b"PUB", subject, reply)))
+        sizes = b"%d %d" % (len(headers), len(headers) + len(data)) if headers else b"%d" % len(data)
+        self._writer.write(head + b" " + sizes + b"\r\n" + headers + data + b"\r\nPING\r\n")
+        async with asyncio.timeout(LIMIT_S):
+            while (line := await self._reader.readline()) != b"PONG\r\n":
+                if not line:
+                    await self.open()
+                    return
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Listening:
+    """A bus with the log of a service, and with handlers as services have them."""
+
+    def __init__(self, url: str) -> None:
+        self.stream = io.StringIO()
+        self.handled = 0
+        self.reconnects = 0
+        self._began = time.monotonic()
+        log = open_log(ServiceConfig(log_format="json"), self.stream)
+        self.bus = Bus(
+            BusConfig(nats_url=url),
+            name="test",
+            inbox_prefix="_INBOX_test",
+            log=log,
+            on_fatal=pytest.fail,
+            on_reconnect=self._reconnected,
+        )
+
+    def _reconnected(self) -> None:
+        self.reconnects += 1
+
+    async def open(self) -> None:
+        await self.bus.connect()
+        await self.bus.subscribe("t.read.*", self._read)
+        await self.bus.subscribe("t.fail.*", self._fail)
+        await self.bus.subscribe("t.echo", lambda delivery: delivery.reply(delivery.data))
+        await self.bus.flush()
+
+    def _read(self, delivery: Delivery) -> None:
+        self.handled += 1
+        msgspec.json.decode(delivery.data, type=Heartbeat)
+
+    def _fail(self, delivery: Delivery) -> None:
+        self.handled += 1
+        raise ValueError(delivery.data[:20])
+
+    async def is_quiet(self) -> None:
+        """What was sent before is handled, and the log has at most one line a second."""
+        assert await self.bus.request("t.echo", b"!", LIMIT_S) == b"!"
+        assert self.reconnects == 0, self.stream.getvalue()
+        lines = self.stream.getvalue().splitlines()
+        assert len(lines) <= time.monotonic() - self._began + 1, lines[:5]
+
+
+@asynccontextmanager
+async def listening(url: str) -> AsyncIterator[tuple[Listening, RawPublisher]]:
+    service, publisher = Listening(url), await RawPublisher(url).open()
+    await service.open()
+    yield service, publisher
+    publisher.close()
+    await service.bus.close()
+
+
+async def test_every_kind_of_garbage_leaves_the_connection_alone(nats: NatsServer) -> None:
+    async with listening(nats.url) as (service, publisher):
+        for subject in (b"t.read.", b"t.fail."):
+            for headers in HEADERS:
+                for token in TOKENS:
+                    await publisher.send(subject + token, b"x", headers, reply=b"t.echo")
+            for data in DATA:
+                await publisher.send(subject + b"x", data)
+                await publisher.send(subject + b"x", data, reply=b"t.read.x")
+        for token in TOKENS:
+            await publisher.send(b"t.read.x", b"x", b"", b"a." + token)
+        await service.is_quiet()
+        assert service.handled > 2 * len(DATA)
+
+
+async def test_flood_of_garbage_is_one_line_a_second(nats: NatsServer) -> None:
+    async with listening(nats.url) as (service, publisher):
+        for _ in range(20):
+            for subject in (b"t.read.x", b"t.fail.x"):
+                for data in DATA:
+                    await publisher.send(subject, data)
+        await service.is_quiet()
+        lines = [msgspec.json.decode(line) for line in service.stream.getvalue().splitlines()]
+        assert {line["event"] for line in lines} <= {"bus.unreadable", "bus.handler_failed"}
+        assert all("exception" not in line for line in lines if line["event"] == "bus.unreadable")
+
+
+async def test_generated_garbage_leaves_the_connection_alone(nats: NatsServer) -> None:
+    choose = random.Random(11)
+    async with listening(nats.url) as (service, publisher):
+        for _ in range(examples(600)):
+            headers = choose.choice(HEADERS)
+            for _ in range(choose.randint(0, 3) if headers else 0):
+                at = choose.randrange(len(headers))
+                headers = headers[:at] + choose.randbytes(choose.randint(0, 2)) + headers[at + 1 :]
+            token = choose.choice(TOKENS) + bytes(set(choose.randbytes(2)) - set(b" .\t\r\n"))
+            await publisher.send(choose.choice([b"t.read.", b"t.fail."]) + token, choose.choice(DATA), headers)
+        await service.is_quiet()

@@ -1,0 +1,110 @@
+"""No user, password or token of a NATS URL shows in an error, a setting or a log line, however the URL is spelled."""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.errors import Unavailable
+from services.cli.main import main
+from services.runtime.config import FrontendConfig
+from services.runtime.config.command_line import run_command
+from services.runtime.config.loader import LoadedConfig, Sources, mask_passwords, mask_servers
+from services.runtime.nats_login import parse_servers
+from tests.runtime.bus_clients import Client
+
+ODD = "@:/?#[]%;=&+!$'()*\"\\^`{|}~<>, "
+PIECES = st.text(alphabet=ODD + "q", max_size=4)
+HOSTS = st.sampled_from(["h", "h:4222", "127.0.0.1:1", "[::1]:4222", "bus.example.org"])
+SCHEMES = st.sampled_from(["nats://", "tls://", ""])
+
+
+@st.composite
+def secrets_in_urls(draw: st.DrawFn) -> str:
+    """One to three servers with logins that contain the word "geheim", and may have unescaped characters."""
+    urls = []
+    for _ in range(draw(st.integers(1, 3))):
+        login = draw(PIECES) + "geheim" + draw(PIECES)
+        if draw(st.booleans()):
+            login = f"me{draw(PIECES)}:{login}" if draw(st.booleans()) else f"geheim:{login}"
+        urls.append(f"{draw(SCHEMES)}{login}@{draw(HOSTS)}")
+    return draw(st.sampled_from([",", ", ", " ,"])).join(urls)
+
+
+def shown(url: str) -> Iterator[str]:
+    """Where the setting is shown: errors, `turnwire config`, and texts that quote it."""
+    yield mask_servers(url)
+    if not set(', "') & set(url):  # where a URL ends in other text is not known then
+        yield mask_passwords(f"cannot reach {url}: refused")
+    try:
+        parse_servers(url)
+    except ValueError as error:
+        yield repr(error) + repr(error.__cause__)
+    loaded: list[LoadedConfig[FrontendConfig]] = []
+
+    def load(sources: Sources) -> int:
+        loaded.append(sources.load(FrontendConfig))
+        return 0
+
+    run_command(load, "test", [f"--nats-url={url}"], FrontendConfig, env={})
+    yield repr(loaded[0].rows())
+
+
+@given(secrets_in_urls())
+def test_logins_are_masked_wherever_a_url_is_shown(url: str) -> None:
+    for text in shown(url):
+        assert "geheim" not in text, text
+
+
+@given(st.lists(HOSTS, min_size=1, max_size=3), SCHEMES)
+def test_addresses_without_a_login_are_shown_whole(hosts: list[str], scheme: str) -> None:
+    urls = ",".join(scheme + host for host in hosts)
+    assert mask_servers(urls) == urls
+    assert mask_passwords(f"cannot reach {urls}: refused") == f"cannot reach {urls}: refused"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://registry.example.org/@scope/package",
+        "http://127.0.0.1:8000/v1/models answers 404",
+        "/home/me@corp/keys.txt: Permission denied",
+        "acme/model@main",
+        "key ci@example.org expires",
+    ],
+)
+def test_text_without_a_login_stays(text: str) -> None:
+    assert mask_passwords(text) == text
+
+
+LOGINS = ["me:geheim", "geheim", "me:ge:heim@geheim", "me:geheim@", "me:geheim/x", "me:geheim?x#y"]
+
+
+@pytest.mark.parametrize("login", LOGINS)
+async def test_connection_to_no_server_shows_no_login(login: str) -> None:
+    for scheme, many in product(("nats://", "tls://", ""), (1, 2)):
+        urls = [f"{scheme}{login}@127.0.0.1:1"] * many
+        client = Client(*urls, connect_timeout_s=0.05)
+        with pytest.raises(Unavailable) as raised:
+            await client.bus.connect()
+        assert not re.search("geheim|heim@", repr(raised.value) + str(client.log.entries))
+        await client.bus.close()
+
+
+@pytest.mark.parametrize("login", LOGINS)
+@pytest.mark.parametrize("scheme", ["nats://", ""])
+def test_commands_show_no_login(login: str, scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"{scheme}{login}@127.0.0.1:1"
+    bus = ["--nats-url", url, "--connect-timeout-s=0.05"]
+    for argv in (
+        *(["tap", *bus], ["inspect", "--port=0", *bus], ["buckets", *bus], ["doctor", *bus], ["config", *bus]),
+        *(["serve", "frontend", "--port=0", *bus], ["buckets", url], ["serve", "frontend", url]),
+    ):
+        with suppress(SystemExit):
+            main(argv)
+        printed = capsys.readouterr()
+        assert "geheim" not in printed.out + printed.err, argv

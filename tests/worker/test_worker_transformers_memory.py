@@ -1,0 +1,81 @@
+"""The memory that a process can still use, by the files of the kernel."""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from services.worker.engines.transformers.memory import available_bytes
+
+GIB = 2**30
+
+
+def write(root: Path, files: Mapping[str, object]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+    return root
+
+
+def meminfo(available: int, free: int) -> str:
+    return f"MemTotal: {64 * GIB // 1024} kB\nMemFree: {free // 1024} kB\nMemAvailable: {available // 1024} kB\nHuge: 0"
+
+
+def group(version: int, path: str, limit: object, used: int, cache: int) -> dict[str, object]:
+    if version == 1:
+        folder, names = f"sys/fs/cgroup/memory{path}", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        stat = f"cache 1\ntotal_inactive_file {cache}"
+    else:
+        folder, names = f"sys/fs/cgroup{path}", ("memory.max", "memory.current")
+        stat = f"anon 1\ninactive_file {cache}"
+    return {f"{folder}/{names[0]}": limit, f"{folder}/{names[1]}": used, f"{folder}/memory.stat": stat}
+
+
+def line(version: int, path: str) -> str:
+    return f"0::{path}" if version == 2 else f"9:cpu:/other\n4:hugetlb,memory:{path}\n0::/elsewhere"
+
+
+def test_available_memory_counts_and_not_free_memory(tmp_path: Path) -> None:
+    root = write(tmp_path, {"proc/meminfo": meminfo(20 * GIB, 2 * GIB), "proc/self/cgroup": "0::/"})
+    assert available_bytes(root) == 20 * GIB
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("seed", range(20))
+def test_smallest_limit_of_the_groups_counts(tmp_path: Path, version: int, seed: int) -> None:
+    rng = random.Random(seed)
+    available = rng.randrange(GIB, 32 * GIB) // 1024 * 1024
+    paths = ["", "/a", "/a/b", "/a/b/c"][: rng.randrange(1, 5)]
+    files: dict[str, object] = {"proc/meminfo": meminfo(available, GIB)}
+    rooms = [available]
+    for path in paths:
+        limit = rng.choice([None, rng.randrange(GIB, 32 * GIB)])
+        used = rng.randrange(GIB)
+        cache = rng.randrange(used)
+        unlimited = "max" if version == 2 else 2**63 - 4096
+        files |= group(version, path, unlimited if limit is None else limit, used, cache)
+        rooms += [] if limit is None else [limit - used + cache]
+    own = paths[-1] or "/"
+    files["proc/self/cgroup"] = line(version, own)
+    assert available_bytes(write(tmp_path, files)) == min(rooms)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_limit_of_a_container_counts_where_its_group_has_the_path_of_the_host(tmp_path: Path, version: int) -> None:
+    files = {"proc/meminfo": meminfo(20 * GIB, GIB), "proc/self/cgroup": line(version, "/docker/0123/init")}
+    assert available_bytes(write(tmp_path, files | group(version, "", 4 * GIB, GIB, 0))) == 3 * GIB
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_exceeded_limit_leaves_nothing(tmp_path: Path, version: int) -> None:
+    files = {"proc/meminfo": meminfo(20 * GIB, GIB), "proc/self/cgroup": line(version, "/")}
+    assert available_bytes(write(tmp_path, files | group(version, "", GIB, 2 * GIB, 0))) == 0
+
+
+def test_system_without_these_files_has_all_its_memory(tmp_path: Path) -> None:
+    assert available_bytes(tmp_path) > GIB // 4
+
+
+def test_memory_of_this_machine_is_found() -> None:
+    assert 0 < available_bytes() <= available_bytes(Path("/nonexistent"))
