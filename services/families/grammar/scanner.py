@@ -205,9 +205,9 @@ class BlockWriter:
         return self._torn is not None
 
     def end_call(self, complete: bool, torn: Trigger, *, whole: bool) -> None:
-        """Ends the open call. If it is not `whole` (its own closer is missing, or that of a value), its end is held back
-        to the end of the turn, with all that follows. The calls that are held back do not complete if `torn` finds the
-        end of a call at the end of text after one."""
+        """Ends the open call. If it is not `whole` (its own closer is missing, or a value's), its end is held back to
+        the end of the turn, with all that follows. The calls that are held back do not complete if `torn` finds the end
+        of a call at the end of text after one."""
         if self._torn is None and not whole:
             self._flush()
             self._ready, self._events, self._torn = self._events, [], torn

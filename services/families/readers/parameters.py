@@ -90,6 +90,7 @@ class Parameters:
         """Tags before the first value."""
         return self._tags(
             (self.opens, Tag.OPEN),
+            (self._plurals, Tag.BEYOND),
             (self.ends, Tag.END),
             (self.json, Tag.JSON),
             (self.beyond, Tag.BEYOND),
@@ -100,8 +101,17 @@ class Parameters:
     def between(self) -> Markers[Tag]:
         """Tags after a value."""
         return self._tags(
-            (self.opens, Tag.OPEN), (self.ends, Tag.END), (self.beyond, Tag.BEYOND), (self._heads, Tag.BROKEN)
+            (self.opens, Tag.OPEN),
+            (self._plurals, Tag.BEYOND),
+            (self.ends, Tag.END),
+            (self.beyond, Tag.BEYOND),
+            (self._heads, Tag.BROKEN),
         )
+
+    @property
+    def _plurals(self) -> tuple[str, ...]:
+        """Markers that look like a call's closer with a suffix, the `s` of their plural."""
+        return tuple(text for text in self.beyond if text.endswith("s{suffix}>"))
 
     @property
     def _heads(self) -> tuple[str, ...]:
@@ -125,8 +135,7 @@ class Parameters:
                 *((Shape(c), Tag.CLOSED) for c in self.closes),
                 *((Shape(opener, then=heads), Tag.CALL) for opener in self.openers),
                 *((Shape(opener), Tag.OPEN) for opener in self.opens),
-                # A suffix of a marker's name may be the `s` of its plural.
-                *((Shape(b), Tag.BEYOND) for b in after if b.endswith("s{suffix}>")),
+                *((Shape(b), Tag.BEYOND) for b in self._plurals),
                 *(
                     (Shape(e + then, then=(END,)), Tag.LAST)
                     for e in self.ends
