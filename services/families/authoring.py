@@ -6,9 +6,9 @@ A family is one module with a `FAMILY`; see docs/families.md.
 from collections.abc import Sequence
 
 from services.families.family import Family
-from services.families.grammar.channels import Channels, Fields, HeaderPart, MessageKind, Section, Tool
+from services.families.grammar.channels import Channels, Kind, MessageKind, Section, Tool
 from services.families.grammar.markup import Call, CallReader, Markup
-from services.families.grammar.shapes import Shape
+from services.families.grammar.shapes import END, Shape
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.readers.nested import Nested, NestedStyle
@@ -19,6 +19,7 @@ from services.families.writing import Style, Tags
 __all__ = [
     "CHATML_STOPS",
     "DEEPSEEK_STOPS",
+    "END",
     "FRAMED_THINK",
     "GLM_STOPS",
     "THINK",
@@ -27,10 +28,9 @@ __all__ = [
     "CallReader",
     "Channels",
     "Family",
-    "Fields",
     "Form",
-    "HeaderPart",
     "JsonCalls",
+    "Kind",
     "Markup",
     "MessageKind",
     "Nested",
