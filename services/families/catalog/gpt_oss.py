@@ -11,6 +11,7 @@ stop tokens and usually missing.
 from re import compile
 
 from services.families.authoring import (
+    END,
     CallReader,
     Channels,
     Family,
@@ -34,9 +35,13 @@ _OTHERS = compile(r"\s*(?:user|system|developer|tool|functions)\b")
 _CHANNEL = compile(r"(?i)analysis|commentary|final")
 
 
-def unlike(marker: str) -> Shape:
-    """A header that begins with `marker` and goes on in another form than the model was taught."""
-    return Shape(marker + "{header}", then=("to=", "<|message|>"), marker=marker + "{header}")
+def unlike(marker: str) -> tuple[Shape, ...]:
+    """Headers that begin with `marker` and go on in another form than the model was taught, or not at all."""
+    return (
+        Shape(marker, then=(*FOLLOWS, END)),
+        Shape(marker + "{name}", then=FOLLOWS, marker=marker + "{name}"),
+        Shape(marker + "{header}", then=("to=", "<|message|>"), marker=marker + "{header}"),
+    )
 
 
 def route(header: str, arguments: CallReader = ARGUMENTS) -> Kind:
@@ -53,8 +58,8 @@ def route(header: str, arguments: CallReader = ARGUMENTS) -> Kind:
 
 HARMONY = Channels(
     route=route,
-    starts=(Shape(START + "assistant", then=FOLLOWS), unlike(START)),
-    again=(*(Shape(f"<|channel|>{channel}", then=FOLLOWS) for channel in CHANNELS), unlike("<|channel|>")),
+    starts=(Shape(START + "assistant", then=FOLLOWS), *unlike(START)),
+    again=(*(Shape(f"<|channel|>{channel}", then=FOLLOWS) for channel in CHANNELS), *unlike("<|channel|>")),
     bodies=(Shape("<|message|>"),),
     ends=ENDS,
     parts=(START, "<|channel|>", "<|constrain|>", "assistant", *CHANNELS, "json", "code", "xml"),

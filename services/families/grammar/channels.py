@@ -174,10 +174,11 @@ class Channels:
 
     @cached_property
     def _parts(self) -> Pattern[str]:
-        """Matches the parts at the beginning of a header that has no marker for its body."""
-        markers = "|".join(escape(part) for part in self.parts if part[0] == "<")
-        words = "|".join(escape(part) for part in self.parts if part[0] != "<")
-        return compile(rf"(?:\s*(?:(?:{markers})(?:\s*(?:{words or '(?!)'})\b)?|to=[^\s<>|]+))*")
+        """Matches a header that has no marker for its body, up to its last part."""
+        marker = "|".join(escape(part) for part in self.parts if part[0] == "<")
+        word = "|".join(escape(part) for part in self.parts if part[0] != "<") or "(?!)"
+        recipient = r"\s*to=[^\s<>|]+"
+        return compile(rf"(?s:.*(?:{marker})(?:{recipient}|\s*(?:{word})\b)*|{recipient})?")
 
     @cached_property
     def _before(self) -> Pattern[str]:
