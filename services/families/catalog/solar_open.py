@@ -23,7 +23,11 @@ from services.families.authoring import (
 ENDS = ("<|end|>", "<|calls|>")
 BEGIN = "<|begin|>"
 HEADS = ("<|think|>", "<|content|>", "<|tool_calls|>")
-STARTS = (Shape(BEGIN + "assistant", then=HEADS), Shape(BEGIN, then=HEADS))
+STARTS = (
+    Shape(BEGIN + "assistant", then=HEADS),
+    Shape(BEGIN, then=HEADS),
+    Shape(BEGIN + "{ws}{name}", then=HEADS, marker=BEGIN + "{ws}{name}"),
+)
 CALL = "<|tool_call:begin|>{word}<|tool_call:name|>{name}<|tool_call:args|>"
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("<|tool_call:end|>",))
 CALLS = Section((Call(Shape(CALL, then=("{",)), ARGUMENTS),), (*map(Shape, ENDS), *STARTS))

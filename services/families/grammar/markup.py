@@ -145,8 +145,8 @@ class Markup:
         return call.read(turn, match)
 
     def _calls_in_code(self, turn: TurnState, call: Call, match: Match[str], fenced: bool) -> Reader[bool]:
-        """Reads calls; returns whether they are real: the code does not go on after them. A fence may be left open up to
-        the end of the turn."""
+        """Reads calls; returns whether they are real: the code does not go on after them. A model may forget to close a
+        fence."""
         scanner = turn.scanner
         while (yield from call.read(turn, match)) is None:
             while (yield from scanner.match(*self._closers)) is not None:

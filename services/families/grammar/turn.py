@@ -213,8 +213,9 @@ def read_in_code(turn: TurnState, reading: Reader[bool], start: int) -> Reader[s
 
     Their blocks wait for that. Returns None after real calls; else the text that was passed, which only shows calls.
     """
-    scanner, blocks, code, passed = turn.scanner, turn.blocks, turn.code, list[str]()
-    resumed, turn.blocks = turn._resumed, BlockWriter()
+    scanner, blocks, passed = turn.scanner, turn.blocks, list[str]()
+    held, state = [*turn._held], (turn._broken, turn._resumed, turn.code)
+    turn.blocks = BlockWriter()
     real: bool | None = None
     while real is None:
         try:
@@ -228,7 +229,8 @@ def read_in_code(turn: TurnState, reading: Reader[bool], start: int) -> Reader[s
             yield
     written, turn.blocks = turn.blocks.drain(), blocks
     if not real:
-        turn.code, turn._resumed = code, resumed
+        turn._held[:] = held
+        turn._broken, turn._resumed, turn.code = state
         return "".join(passed)
     turn.end_prose()
     for event in written:
