@@ -81,11 +81,10 @@ class Channels:
                 turn.end_prose()
             kind, header = yield from self._header(turn)
             if shown and isinstance(kind, Tool):
-                passed = yield from read_in_code(turn, self._calls_in_code(turn, kind, fenced), scanner.position)
+                turn.reasoning = before is MessageKind.REASONING
+                calls = self._calls_in_code(turn, kind, fenced)
+                passed = yield from read_in_code(turn, calls, scanner.position, header)
                 kind = MessageKind.TEXT if passed is None else before
-                if passed is not None:
-                    turn.reasoning = before is MessageKind.REASONING
-                    turn.quote(header + passed)
             elif shown:
                 turn.end_prose()
         scanner.position = len(scanner.text)

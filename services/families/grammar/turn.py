@@ -208,10 +208,11 @@ def _pass_prose(turn: TurnState, markers: Markers[T]) -> MarkerMatch[T] | Marker
         look = at + 1
 
 
-def read_in_code(turn: TurnState, reading: Reader[bool], start: int) -> Reader[str | None]:
+def read_in_code(turn: TurnState, reading: Reader[bool], start: int, front: str = "") -> Reader[str | None]:
     """Runs `reading`, which reads calls that stand in code, from `start` on, and returns whether they are real.
 
-    Their blocks wait for that. Returns None after real calls; else the text that was passed, which only shows calls.
+    Their blocks wait for that. Returns None after real calls; else "", after all passed text, and `front` before it, was
+    added to the open block.
     """
     scanner, blocks, passed = turn.scanner, turn.blocks, list[str]()
     held, state = [*turn._held], (turn._broken, turn._resumed, turn.code)
@@ -230,8 +231,11 @@ def read_in_code(turn: TurnState, reading: Reader[bool], start: int) -> Reader[s
     written, turn.blocks = turn.blocks.drain(), blocks
     if not real:
         turn._held[:] = held
-        turn._broken, turn._resumed, turn.code = state
-        return "".join(passed)
+        turn._broken, turn._resumed, code = state
+        turn.code = Code()  # fences of the format are not the text's
+        turn.quote(front + "".join(passed))
+        code.last, turn.code = turn.code.last, code
+        return ""
     turn.end_prose()
     for event in written:
         if isinstance(event, BlockStart):
