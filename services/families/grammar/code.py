@@ -10,11 +10,11 @@ _FENCE: Final = compile(r"[ \t]{0,64}(?:(`{3,64}|~{3,64})([^`\n]{0,256})|`{0,2}|
 class Code:
     """The code in one block of prose, up to the text that `add` was last called with."""
 
-    __slots__ = ("_fence", "_line", "last")
+    __slots__ = ("_fence", "_line", "end")
 
     def __init__(self) -> None:
-        self.last = ""
-        """The last character."""
+        self.end = ""
+        """The last two characters."""
         self._fence = ""
         """The fence that is open."""
         self._line: str | None = ""
@@ -22,7 +22,7 @@ class Code:
 
     def add(self, text: str) -> None:
         """Follows the next piece of the block."""
-        self.last = text[-1:] or self.last
+        self.end = (self.end + text[-2:])[-2:]
         if self._line is None:
             _, ended, text = text.partition("\n")
             if not ended:
@@ -32,6 +32,11 @@ class Code:
         for passed in lines:
             self._fence = _after(self._fence, passed)
         self._line = line if _FENCE.match(line) else None
+
+    @property
+    def last(self) -> str:
+        """The last character."""
+        return self.end[-1:]
 
     @property
     def fenced(self) -> bool:

@@ -23,10 +23,11 @@ from services.families.grammar.turn import CallOpener, TurnState, read_in_code, 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
 _FREE: Final = compile(r"\{(?:ws|junk|suffix)\}")
 _LINE_END: Final = Shape("", then=("\n",))
-_APART: Final = " \t\r\n`'\"([{<>/=|*_“‘«「"
+_BEFORE: Final = "\t\r\n`'\"([{<>/=|*_“‘«「"
 """Characters before a tag that is mentioned."""
-_JOINED: Final = ",;:.!?)]}`'\"”’»」"
+_AFTER: Final = ",;:.!?)]}`'\"”’»」"
 """Characters after one."""
+_SENTENCE_ENDS: Final = ".!?:…。！？："
 
 
 class CallReader(Protocol):
@@ -120,7 +121,7 @@ class Markup:
                     continue
                 if turn.scanner.final:
                     return  # the input ended in the call; the rest belongs to it
-            elif meaning is Mark.LATE and (turn.code.fenced or not (turn.line_start or turn.code.last not in _APART)):
+            elif meaning is Mark.LATE and not (yield from _counts(turn)):
                 turn.quote(text)
                 continue
             elif meaning is Mark.LATE and turn.reasoning:
@@ -129,7 +130,7 @@ class Markup:
             elif meaning in (Mark.ORPHAN, Mark.ALONE, Mark.LEAVE) and (turn.quotes or turn.code.fenced):
                 turn.quote(text)
                 continue
-            elif meaning is Mark.ORPHAN or (meaning is Mark.LEAVE and not (yield from _leaves(turn))):
+            elif meaning is Mark.ORPHAN or (meaning is Mark.LEAVE and not (yield from _counts(turn, _LINE_END))):
                 if turn.started:
                     turn.hold(text)
                 continue
@@ -231,11 +232,15 @@ class _Place:
     """A call ended reasoning, or reasoning opened twice; a closer of reasoning may still follow."""
 
 
-def _leaves(turn: TurnState) -> Reader[bool]:
-    """Whether the closer of reasoning that the scanner has just passed is more than a mention of it."""
-    if turn.line_start or (yield from turn.scanner.follows(_LINE_END)):
-        return True
-    return turn.code.last not in _APART and (yield from turn.scanner.peek()) not in _JOINED
+def _counts(turn: TurnState, *then: Shape) -> Reader[bool]:
+    """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a mention: it begins a
+    line, one of `then` follows, or nothing sets it apart from the text before and after it, unlike a word."""
+    if turn.code.fenced or turn.line_start or (yield from turn.scanner.follows(*then)):
+        return not turn.code.fenced
+    ahead = (yield from turn.scanner.peek()) or "\n"
+    if turn.code.last == " ":
+        return turn.code.end[0] in _SENTENCE_ENDS and ahead not in _AFTER and ahead != " "
+    return turn.code.last not in _BEFORE and ahead not in _AFTER
 
 
 def _whole(text: str, *, line_start: bool = False) -> Shape:

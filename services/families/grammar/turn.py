@@ -234,7 +234,7 @@ def read_in_code(turn: TurnState, reading: Reader[bool], start: int, front: str 
         turn._broken, turn._resumed, code = state
         turn.code = Code()  # fences of the format are not the text's
         turn.quote(front + "".join(passed))
-        code.last, turn.code = turn.code.last, code
+        code.end, turn.code = turn.code.end, code
         return ""
     turn.end_prose()
     for event in written:
