@@ -131,7 +131,7 @@ def key_value_tags(
 def object_calls(opener: str, token: str, closer: str, *, think: Pairs = (), stops: tuple[str, ...] = ()) -> Markup:
     """`<|tool_call>call:NAME{KEY:<|"|>text<|"|>,KEY:1}<tool_call|>`, with `token` for quotes."""
     body = JsonCalls(form=Form.ARGUMENTS, closes=(closer,), values=GemmaValues(token, closer))
-    call = Call(Shape(opener + "{ws}call:{ws}{name}", then=("{",)), body)
+    call = Call(Shape(opener + "{ws}call:{ws}{name}", then=("{", closer)), body)
     return Markup(think=think, calls=(call,), tails=(closer,), stops=stops)
 
 

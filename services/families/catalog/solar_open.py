@@ -29,8 +29,9 @@ STARTS = (
     Shape(BEGIN + "{ws}{name}", then=HEADS, marker=BEGIN + "{ws}{name}"),
 )
 CALL = "<|tool_call:begin|>{word}<|tool_call:name|>{name}<|tool_call:args|>"
-ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("<|tool_call:end|>",))
-CALLS = Section((Call(Shape(CALL, then=("{",)), ARGUMENTS),), (*map(Shape, ENDS), *STARTS))
+CALL_END = "<|tool_call:end|>"
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=(CALL_END,))
+CALLS = Section((Call(Shape(CALL, then=("{", "null", CALL_END)), ARGUMENTS),), (*map(Shape, ENDS), *STARTS))
 
 
 def route(header: str) -> Kind:
@@ -53,12 +54,12 @@ FAMILY = Family(
         interrupts=tuple(map(Shape, HEADS[1:])),
     ),
     style=Style(
-        call="<|tool_calls|>" + CALL.replace("{word}", "a1b2c3d4e5") + "{arguments}<|tool_call:end|><|calls|>",
+        call="<|tool_calls|>" + CALL.replace("{word}", "a1b2c3d4e5") + "{arguments}" + CALL_END + "<|calls|>",
         text="<|content|>{text}<|end|>",
         joint=BEGIN + "assistant",
     ),
     think=("<|think|>", "<|end|>"),
-    markers=(BEGIN, *HEADS, *ENDS, "<|tool_call:begin|>", "<|tool_call:end|>"),
+    markers=(BEGIN, *HEADS, *ENDS, "<|tool_call:begin|>", CALL_END),
     stops=("<|calls|>",),
     evidence=("<|tool_call:begin|>", "<|tool_call:args|>"),
     model_types=("solar_open",),

@@ -50,7 +50,7 @@ class _Edge(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """The grammar: `starts` and `again` begin headers, with and without a start, `bodies` end them, `ends` end messages.
+    """The grammar: `starts` and `again` begin headers, with or without start, `bodies` end them, `ends` end messages.
 
     `route` decides the kind of a message by its header, up to and with the marker of the body, if that is there.
     `parts` are the markers and words that headers are made of. `interrupts` begin a header in reasoning that was left

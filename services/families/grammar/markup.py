@@ -233,8 +233,10 @@ class _Place:
 
 
 def _counts(turn: TurnState, *then: Shape) -> Reader[bool]:
-    """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a mention: it begins a
-    line, one of `then` follows, or nothing sets it apart from the text before and after it, unlike a word."""
+    """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a mention.
+
+    It begins a line, one of `then` follows, or nothing sets it apart from the text around it, unlike a word.
+    """
     if turn.code.fenced or turn.line_start or (yield from turn.scanner.follows(*then)):
         return not turn.code.fenced
     ahead = (yield from turn.scanner.peek()) or "\n"

@@ -211,8 +211,8 @@ def _pass_prose(turn: TurnState, markers: Markers[T]) -> MarkerMatch[T] | Marker
 def read_in_code(turn: TurnState, reading: Reader[bool], start: int, front: str = "") -> Reader[str | None]:
     """Runs `reading`, which reads calls that stand in code, from `start` on, and returns whether they are real.
 
-    Their blocks wait for that. Returns None after real calls; else "", after all passed text, and `front` before it, was
-    added to the open block.
+    Their blocks wait for that. Returns None after real calls; else "", after `front` and all passed text were added to
+    the open block.
     """
     scanner, blocks, passed = turn.scanner, turn.blocks, list[str]()
     held, state = [*turn._held], (turn._broken, turn._resumed, turn.code)
