@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec, Unseal
-from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from schemas.events import BlockStart, Delta, FinishReason
 from schemas.ledger import LedgerEntry
 from services.families import Family, TurnParser, open_parser
 from services.ledger.keys import canonical_arguments, changes_directory, squeeze
@@ -192,11 +192,9 @@ class TurnReader:
         """Where the call with this number is complete, before the end of its wrapper."""
         parser = self._open(tools, mode)
         for at, character in enumerate(text):
-            for event in parser.feed(character):
-                if isinstance(event, BlockStart) and event.kind == "tool_use":
-                    number -= 1
-                elif isinstance(event, BlockStop) and number == 0:
-                    return at + 1
+            parser.feed(character)
+            if parser.calls >= number:
+                return at + 1
         return None
 
 

@@ -69,6 +69,8 @@ class TurnParse:
     _may_skip: bool = False
     """Whether plain text may skip parser and builder: no stop strings, log probabilities or ids are requested."""
     _counted: int = 0
+    _called: int = 0
+    """The tokens up to the end of the first call."""
     _vocabulary: Vocabulary = field(init=False)
     _builder: EventBuilder = field(init=False)
     _detokenizer: Detokenizer = field(init=False)
@@ -270,7 +272,10 @@ class TurnParse:
     def _parsed(self, text: str) -> list[BlockEvent]:
         """Returns the parser's events for a text."""
         self._count_reasoning()
-        return self._parser.feed(text)
+        events = self._parser.feed(text)
+        if not self._called and self._parser.calls:
+            self._called = len(self.ids)
+        return events
 
     def _count_reasoning(self) -> None:
         """Counts the tokens inside reasoning. Tokens that skipped the parser cannot have changed the block."""
@@ -292,4 +297,6 @@ class TurnParse:
             builder.add_traced(self.trace, events)
         if builder.cut is not None:
             self.cut = builder.cut
+            if builder.stop_string is None:
+                del self.ids[self._called or len(self.ids) :]
             self._end(builder.cut, stop_string=builder.stop_string)

@@ -48,16 +48,21 @@ def test_blank_is_sent_at_once_and_a_line_break_is_held() -> None:
     assert parser.finish(FinishReason.STOP) == [BlockStop(0, True, 14)]
 
 
-def test_a_call_starts_when_the_grammar_has_confirmed_it_and_ends_with_its_closer() -> None:
+def test_a_call_starts_when_the_grammar_has_confirmed_it_and_ends_when_it_is_known_what_follows() -> None:
     parser = opened()
     assert parser.feed("<tool_call>\n<function=run>\n") == []
     assert parser.feed("<parameter=") == [BlockStart(0, "tool_use", "run")]
     assert parser.feed("cmd>\nl") == [Delta(0, 0, '{"cmd": "l')]
     assert parser.feed("s") == [Delta(0, 10, "s")]
     assert parser.feed("\n</parameter>\n</function") == []
-    assert parser.feed(">") == [Delta(0, 11, '"}'), BlockStop(0, True, 13)]
+    assert parser.feed(">") == [Delta(0, 11, '"}')]
     assert parser.feed("\n</tool_call>") == []
-    assert parser.finish(FinishReason.STOP) == []
+    assert parser.feed("\n<tool_call>\n<function=run>\n</function>") == [
+        BlockStop(0, True, 13),
+        BlockStart(1, "tool_use", "run"),
+        Delta(1, 0, "{}"),
+    ]
+    assert parser.finish(FinishReason.STOP) == [BlockStop(1, True, 2)]
 
 
 def test_in_reasoning_follows_the_blocks() -> None:

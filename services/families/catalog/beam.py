@@ -17,6 +17,7 @@ ARGUMENTS = Parameters(
     closes=("</rfl:parameter>",),
     ends=ENDS,
     beyond=("<|start|>",),
+    openers=("<|message|>",),
     frame=True,
     json=("{",),
     stop_closes=True,

@@ -31,6 +31,7 @@ ARGUMENTS = Parameters(
     closes=("</atem:parameter>",),
     ends=("</atem:invoke>",),
     beyond=("</atem:function_calls>", "<atem:invoke name=", *ENDS, "<|start|>"),
+    openers=("<atem:invoke name={q}{name}{q}>",),
     rename=("functions.",),
     rename_unknown=False,
 )

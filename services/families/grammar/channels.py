@@ -109,6 +109,9 @@ class Channels:
         assert parts is not None
         if edge is _Edge.BODY and isinstance(limit, MarkerMatch):
             body = limit.match[0]
+            turn.blocks.passed(text.partition(_token(self.starts[0]))[0])
+            if parts[0]:
+                turn.blocks.follow()
             scanner.position += len(text + body)
             while (yield from scanner.match(Shape(body))) is not None:
                 pass
@@ -224,7 +227,9 @@ class Section:
         """Reads the calls."""
         name = turn.tools.named(opener.name or "", self.rename)
         while True:
+            turn.scanner.record()
             found = yield from turn.scanner.seek(self._markers)
+            turn.blocks.passed(turn.scanner.recorded())
             if found is None or found.meaning is None:
                 if name in turn.tools:
                     turn.open_call(name)

@@ -17,10 +17,11 @@ from re import Match, compile
 from typing import Final, Protocol, TypeAlias
 
 from services.families.grammar.scanner import Reader
-from services.families.grammar.shapes import Markers, Shape
+from services.families.grammar.shapes import END, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
+_MAX_STRAYS: Final = 3
 _FREE: Final = compile(r"\{(?:ws|junk|suffix)\}")
 _LINE_END: Final = Shape("", then=("\n",))
 _BEFORE: Final = "\t\r\n`'\"([{<>/=|*_“‘«「"
@@ -114,6 +115,7 @@ class Markup:
             if hit is None:
                 return
             meaning, text = hit.meaning, hit.match[0]
+            turn.blocks.passed(text)
             if isinstance(meaning, Call):
                 passed = yield from self._call(turn, meaning, hit.match)
                 if passed is not None:
@@ -198,13 +200,20 @@ class Markup:
             inside = [*answer, *leave, *always]
             boundary = [*inside, *_meaning(Mark.AGAIN, openers)]
             return Markers(boundary), Markers([*inside, *_meaning(Mark.LATE, openers)])
-        tails = _meaning(Mark.TAIL, (*self.tails, *self.joints)) if place.called else []
+        tails = [*_meaning(Mark.TAIL, (*self.tails, *self.joints)), *self._strays] if place.called else []
         orphans = [(_whole(tail), Mark.ORPHAN) for tail in self.tails] if place.calls else []
         alone = [(Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in self.tails] if place.calls else []
         boundary = [*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]
         running = [*(answer if place.unclosed else ()), *(unframe if place.framed else ()), *always, *alone, *orphans]
         running += [*_meaning(Mark.LEAVE, closers), *_meaning(Mark.LATE, openers)]
         return Markers(boundary), Markers(running)
+
+    @cached_property
+    def _strays(self) -> list[tuple[Shape, Meaning]]:
+        """Closing tags that the format does not have, between a call and what closes its section."""
+        heads = (*(Shape(tail).head for tail in self.tails), END)
+        tags = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
+        return [(Shape(text, then=heads), Mark.TAIL) for text in tags] if self.tails else []
 
     @cached_property
     def empty_sections(self) -> tuple[Shape, ...]:

@@ -136,12 +136,32 @@ class Scanner:
 
 
 class BlockWriter:
-    """Writes the blocks of one turn, in order. Text that is written between two `drain`s becomes one delta."""
+    """Writes the blocks of one turn, in order. Text that is written between two `drain`s becomes one delta.
 
-    __slots__ = ("_events", "_parts", "behind", "index", "kind", "length", "write")
+    What ended a call may have been text of one of its values. So a call's end can be held back, with the text after it:
+    `end_call`.
+    """
+
+    __slots__ = (
+        "_events",
+        "_lost",
+        "_parts",
+        "_passed",
+        "_ready",
+        "_torn",
+        "_whole",
+        "behind",
+        "calls",
+        "index",
+        "kind",
+        "length",
+        "write",
+    )
 
     def __init__(self) -> None:
         self.index = -1
+        self.calls = 0
+        """Calls that have ended, those that are held back included."""
         self.kind: BlockKind | None = None
         """The kind of the open block."""
         self.length = 0
@@ -152,12 +172,25 @@ class BlockWriter:
         self._parts: list[str] = []
         self.write: Write = self._parts.append
         """Adds text to the open block."""
+        self._torn: Trigger | None = None
+        """Finds a piece of a call in text; set while events are held back, which then are `_events`."""
+        self._whole = True
+        """They are held back to the next block, else to the end of the turn."""
+        self._lost = False
+        """A call had a wrong end, so those after it may be text of its value."""
+        self._passed: list[str] = []
+        """Pieces of text after a call that no block has."""
+        self._ready: list[BlockEvent] = []
+        """The events before those that are held back."""
 
     def open(
         self, kind: BlockKind, name: str | None = None, call_id: str | None = None, *, behind: int | None = None
     ) -> None:
         """Starts a block, after closing the open one. `behind`: see the attribute."""
         self.close()
+        if kind == "text":
+            self._whole = False
+        self.follow()
         self.index += 1
         if behind is not None:
             self.behind[self.index] = behind
@@ -169,14 +202,62 @@ class BlockWriter:
         """Ends the open block, if there is one."""
         if self.kind is not None:
             self._flush()
+            if self.kind == "tool_use":
+                self.calls += 1
+                complete = complete and not self._lost
             self._events.append(BlockStop(self.index, complete, self.length))
             self.kind = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether events are held back."""
+        return self._torn is not None
+
+    def end_call(self, complete: bool, torn: Trigger, *, whole: bool) -> None:
+        """Ends the open call, and holds back its end: until a call or reasoning follows directly, else to the end of
+        the turn, with all that follows. The calls that are held back do not complete if `torn` finds a piece of a call
+        in text among them. `whole`: the call's own closers ended it; else it waits to the end of the turn."""
+        if self._torn is None:
+            self._flush()
+            self._ready, self._events, self._torn, self._whole = self._events, [], torn, True
+        self._whole = self._whole and whole
+        self.close(complete)
+
+    def passed(self, text: str) -> None:
+        """Notes a piece of text that no block has."""
+        if self._torn is not None:
+            self._passed.append(text)
+
+    def follow(self) -> None:
+        """Notes that something follows which the grammar has after a call."""
+        if self._whole:
+            self.settle()
+
+    def settle(self, *, stopped: bool = False) -> None:
+        """Decides about the calls that are held back. `stopped`: the model ended the turn, so a call without an end has
+        taken the end of another."""
+        if self._torn is None:
+            return
+        calls, texts = {self._events[0].block}, dict[int, str]()
+        for event in self._events:
+            if isinstance(event, Delta):
+                texts[event.block] = texts.get(event.block, "") + event.text
+            elif isinstance(event, BlockStart) and event.kind == "tool_use":
+                calls.add(event.block)
+        self._lost = any(map(self._torn, [*self._passed, *(texts[block] for block in texts.keys() - calls)]))
+        complete = not self._lost
+        for at, event in reversed([*enumerate(self._events)]):
+            if isinstance(event, BlockStop) and event.block in calls:
+                self._events[at] = BlockStop(event.block, event.complete and complete, event.length)
+                complete = complete and (event.complete or not stopped)
+        self._events, self._ready, self._passed, self._torn = [*self._ready, *self._events], [], [], None
 
     def discard(self) -> BlockKind | None:
         """Drops what was written, as if the open block had not begun; returns its kind, except for a tool_use.
 
         An open tool_use stays with all of its text: the text that opens a forced call belongs to that call.
         """
+        self.settle()
         self.behind.clear()
         if self.kind == "tool_use":
             starts = [e for e in self._events if isinstance(e, BlockStart) and e.block == self.index]
@@ -189,7 +270,10 @@ class BlockWriter:
         return kind
 
     def drain(self) -> list[BlockEvent]:
-        """All events since the last call."""
+        """All events since the last call, except those that are held back."""
+        if self._torn is not None:
+            events, self._ready = self._ready, []
+            return events
         if self._parts:
             self._flush()
         events, self._events = self._events, []

@@ -228,6 +228,7 @@ def read_in_code(turn: TurnState, reading: Reader[bool], start: int, front: str 
         if real is None:
             scanner.trigger = None
             yield
+    turn.blocks.settle()
     written, turn.blocks = turn.blocks.drain(), blocks
     if not real:
         turn._held[:] = held
@@ -276,6 +277,11 @@ class TurnParser:
         """Whether the open block, or else the next one, is reasoning."""
         return self._turn.reasoning and self._blocks.kind != "tool_use"
 
+    @property
+    def calls(self) -> int:
+        """The number of calls that have ended. Their ends may be held back."""
+        return self._blocks.calls
+
     def feed(self, text: str) -> list[BlockEvent]:
         """Adds the next piece of the generation; returns the events that are now certain."""
         scanner = self.scanner
@@ -309,8 +315,11 @@ class TurnParser:
         self._read("")
         turn = self._turn
         turn.end_prose()
+        self._blocks.settle(stopped=reason is FinishReason.STOP)
         return self._blocks.drain()
 
     def _read(self, text: str) -> None:
         self.scanner.extend(text)
         next(self._program, None)
+        if self._blocks.holds:
+            self.scanner.trigger = None

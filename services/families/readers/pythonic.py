@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from re import compile
 from typing import Any, Final
 
 from services.families.grammar.scanner import Reader, quoted
 from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
-from services.families.readers.values import PYTHON
+from services.families.readers.values import PYTHON, drop
 
 _CALL: Final = Shape("{name}{ws}(")
+_TORN: Final = compile(r"\)\s*\]\s*\Z").search
+"""Finds the end of a list in text after it, which was in a string: some templates write strings without escapes."""
 _KEY: Final = Shape("{bare}{ws}=")
 
 
@@ -80,7 +83,7 @@ class _Calls:
         name = turn.tools.named(found[1]["name"])
         if not self._grammar.marker and not self._any and turn.started and name not in turn.tools:
             return False
-        before = "{"
+        before, twice, seen = "{", False, set[str]()
         while True:
             yield from scanner.blanks()
             if (yield from scanner.peek()) == ")":
@@ -90,8 +93,11 @@ class _Calls:
                 return False
             if before == "{":
                 turn.open_call(name)
+            twice = twice or key[1]["bare"] in seen
+            seen.add(key[1]["bare"])
+            write = drop if twice else turn.blocks.write
             write(before + quoted(key[1]["bare"]) + ": ")
-            if not (yield from PYTHON.copy(scanner, write, live=True)):
+            if not (yield from PYTHON.copy(scanner, write, live=not twice)):
                 return False
             before = ", "
             yield from scanner.blanks()
@@ -104,7 +110,10 @@ class _Calls:
         if before == "{":
             turn.open_call(name)
         write("{}" if before == "{" else "}")
-        turn.blocks.close()
+        if self._grammar.closes:
+            turn.blocks.end_call(not twice, _TORN, whole=True)
+        else:
+            turn.blocks.close(not twice)
         return True
 
     def _failed(self) -> Reader[str | None]:
