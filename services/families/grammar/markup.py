@@ -210,8 +210,8 @@ class Markup:
 
     @cached_property
     def _strays(self) -> list[tuple[Shape, Meaning]]:
-        """Closing tags that the format does not have, between a call and what closes its section."""
-        heads = (*(Shape(tail).head for tail in self.tails), END)
+        """Closing tags that the format does not have, between a call and what closes its section, or the line's end."""
+        heads = (*(Shape(tail).head for tail in self.tails), "\n", END)
         tags = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
         return [(Shape(text, then=heads), Mark.TAIL) for text in tags] if self.tails else []
 
