@@ -35,11 +35,11 @@ _OTHERS = compile(r"\s*(?:user|system|developer|tool|functions)\b")
 _CHANNEL = compile(r"(?i)analysis|commentary|final")
 
 
-def unlike(marker: str) -> tuple[Shape, ...]:
-    """Headers that begin with `marker` and go on in another form than the model was taught, or not at all."""
+def headers(marker: str) -> tuple[Shape, ...]:
+    """The beginnings of headers with this marker, in the taught forms and in others."""
     return (
-        Shape(marker, then=(*FOLLOWS, END)),
         Shape(marker + "{name}", then=FOLLOWS, marker=marker + "{name}"),
+        Shape(marker, then=(*FOLLOWS, END)),
         Shape(marker + "{header}", then=("to=", "<|message|>"), marker=marker + "{header}"),
     )
 
@@ -58,8 +58,8 @@ def route(header: str, arguments: CallReader = ARGUMENTS) -> Kind:
 
 HARMONY = Channels(
     route=route,
-    starts=(Shape(START + "assistant", then=FOLLOWS), *unlike(START)),
-    again=(*(Shape(f"<|channel|>{channel}", then=FOLLOWS) for channel in CHANNELS), *unlike("<|channel|>")),
+    starts=headers(START),
+    again=headers("<|channel|>"),
     bodies=(Shape("<|message|>"),),
     ends=ENDS,
     parts=(START, "<|channel|>", "<|constrain|>", "assistant", *CHANNELS, "json", "code", "xml"),

@@ -19,7 +19,7 @@ from services.families.grammar.scanner import Reader
 from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
 
-_MAX_HEADER: Final = 512
+_MAX_HEADER: Final = 200
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Channels:
             assert found is not None
             text = found[0]
             limit = self._limits.at(scanner.text, found.end(), scanner.final)
-            if limit is not MORE or scanner.final or len(text) == _MAX_HEADER:
+            if limit is not MORE or scanner.final:
                 break
             yield
         edge = limit.meaning if isinstance(limit, MarkerMatch) else None
