@@ -139,8 +139,10 @@ def is_ambiguous(family: Family, raw: str, blocks: list[Block], written: list[tu
     end = around(family, "command")[1].strip() if family in TAGGED else QUOTES.get(family.name, "]<]minimax[>[</")
     closers = "|".join(map(re.escape, [*words(ends(family)), *family.stops, *(family.think or ())[1:], *"])}"]))
     starts = "|".join(map(re.escape, openings(family)))
-    seam = re.compile(rf"{re.escape(end)}(?:\s|{closers})*(?:{starts})")
-    return any(seam.search(value) for _, arguments in written for value in map(str, arguments.values()))
+    # Text outside of a header or frame is dropped, or read as if it had them.
+    between = "" if isinstance(family.grammar, Markup) and style.text == "{text}" else ".*"
+    seam = re.compile(rf"{re.escape(end)}(?:\s|{closers})*{between}(?:{starts})", re.DOTALL)
+    return any(seam.search("\n".join(map(str, arguments.values()))) for _, arguments in written)
 
 
 def has_wrapper(family: Family) -> bool:

@@ -115,7 +115,6 @@ class Markup:
             if hit is None:
                 return
             meaning, text = hit.meaning, hit.match[0]
-            turn.blocks.passed(text)
             if isinstance(meaning, Call):
                 passed = yield from self._call(turn, meaning, hit.match)
                 if passed is not None:
@@ -135,9 +134,12 @@ class Markup:
             elif meaning is Mark.ORPHAN or (meaning is Mark.LEAVE and not (yield from _counts(turn, _LINE_END))):
                 if turn.started:
                     turn.hold(text)
+                else:
+                    turn.blocks.passed(text)
                 continue
             else:
                 turn.end_prose()
+                turn.blocks.passed(text)
             place = self._after(place, meaning)
 
     def _call(self, turn: TurnState, call: Call, match: Match[str]) -> Reader[str | None]:

@@ -143,10 +143,10 @@ class BlockWriter:
     """
 
     __slots__ = (
+        "_after",
         "_events",
         "_lost",
         "_parts",
-        "_passed",
         "_ready",
         "_torn",
         "_whole",
@@ -173,13 +173,13 @@ class BlockWriter:
         self.write: Write = self._parts.append
         """Adds text to the open block."""
         self._torn: Trigger | None = None
-        """Finds a piece of a call in text; set while events are held back, which then are `_events`."""
+        """Finds the end of a call at the end of text; set while events are held back, which then are `_events`."""
         self._whole = True
         """They are held back to the next block, else to the end of the turn."""
         self._lost = False
         """A call had a wrong end, so those after it may be text of its value."""
-        self._passed: list[str] = []
-        """Pieces of text after a call that no block has."""
+        self._after: list[str] = []
+        """The text after the last call that is held back, in blocks or not."""
         self._ready: list[BlockEvent] = []
         """The events before those that are held back."""
 
@@ -188,8 +188,9 @@ class BlockWriter:
     ) -> None:
         """Starts a block, after closing the open one. `behind`: see the attribute."""
         self.close()
-        if kind == "text":
-            self._whole = False
+        if kind == "tool_use":
+            self._look()
+        self._whole = self._whole and kind != "text"
         self.follow()
         self.index += 1
         if behind is not None:
@@ -215,8 +216,8 @@ class BlockWriter:
 
     def end_call(self, complete: bool, torn: Trigger, *, whole: bool) -> None:
         """Ends the open call, and holds back its end: until a call or reasoning follows directly, else to the end of
-        the turn, with all that follows. The calls that are held back do not complete if `torn` finds a piece of a call
-        in text among them. `whole`: the call's own closers ended it; else it waits to the end of the turn."""
+        the turn, with all that follows. The calls that are held back do not complete if `torn` finds the end of a call
+        at the end of text after one. `whole`: the call's own closers ended it; else it waits to the end of the turn."""
         if self._torn is None:
             self._flush()
             self._ready, self._events, self._torn, self._whole = self._events, [], torn, True
@@ -226,7 +227,8 @@ class BlockWriter:
     def passed(self, text: str) -> None:
         """Notes a piece of text that no block has."""
         if self._torn is not None:
-            self._passed.append(text)
+            self._flush()
+            self._after.append(text)
 
     def follow(self) -> None:
         """Notes that something follows which the grammar has after a call."""
@@ -238,19 +240,21 @@ class BlockWriter:
         taken the end of another."""
         if self._torn is None:
             return
-        calls, texts = {self._events[0].block}, dict[int, str]()
-        for event in self._events:
-            if isinstance(event, Delta):
-                texts[event.block] = texts.get(event.block, "") + event.text
-            elif isinstance(event, BlockStart) and event.kind == "tool_use":
-                calls.add(event.block)
-        self._lost = any(map(self._torn, [*self._passed, *(texts[block] for block in texts.keys() - calls)]))
+        self._look()
+        calls = {e.block for e in self._events if isinstance(e, BlockStart) and e.kind == "tool_use"}
+        calls.add(self._events[0].block)
         complete = not self._lost
         for at, event in reversed([*enumerate(self._events)]):
             if isinstance(event, BlockStop) and event.block in calls:
                 self._events[at] = BlockStop(event.block, event.complete and complete, event.length)
                 complete = complete and (event.complete or not stopped)
-        self._events, self._ready, self._passed, self._torn = [*self._ready, *self._events], [], [], None
+        self._events, self._ready, self._torn = [*self._ready, *self._events], [], None
+
+    def _look(self) -> None:
+        """Looks for the end of a call at the end of the text after the last one."""
+        if self._torn is not None:
+            self._lost = self._lost or self._torn("".join(self._after)) is not None
+            self._after.clear()
 
     def discard(self) -> BlockKind | None:
         """Drops what was written, as if the open block had not begun; returns its kind, except for a tool_use.
@@ -284,5 +288,7 @@ class BlockWriter:
             text = "".join(self._parts)
             self._parts.clear()
             if text:
+                if self._torn is not None and self.kind != "tool_use":
+                    self._after.append(text)
                 self._events.append(Delta(self.index, self.length, text))
                 self.length += len(text)

@@ -111,6 +111,7 @@ class TurnState:
 
     def end_prose(self) -> None:
         """Ends the open reasoning or text; held text is dropped."""
+        self.blocks.passed("".join(self._held))
         self._held.clear()
         self._broken = self.quotes = False
         self._resumed = None

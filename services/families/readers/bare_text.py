@@ -98,9 +98,11 @@ class Tag(Enum):
 class Shown:
     """Follows the calls that a value shows as text: their tags do not end it."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_keys", "seen")
 
     def __init__(self) -> None:
+        self.seen = False
+        """There was one."""
         self._keys: list[str | None] = []
         """The open parameter of each call, the inner calls last; None between two of them."""
 
@@ -113,6 +115,7 @@ class Shown:
         """Takes the next tag, of parameter `key` where tags have keys. Returns whether it belongs to such a call."""
         if not self.between:
             if tag is Tag.CALL:
+                self.seen = True
                 self._keys.append(None)
             elif self._keys and tag in (Tag.CLOSE, Tag.CLOSED, Tag.NEXT) and key == self._keys[-1]:
                 self._keys[-1] = None

@@ -25,7 +25,7 @@ class GemmaValues(Values):
     object: ClassVar[Shape] = Shape("{")
 
     def __init__(self, token: str, closer: str, opener: str = "") -> None:
-        self.torn = compile(escape(token)).search
+        self.torn = compile(rf"\}}\s*{escape(closer)}(?:\s|<[^<>]*>)*\Z").search
         self._opens = Shape(token)
         self._closer = Shape(closer)
         call = Shape(opener, then=("{",))
@@ -34,7 +34,7 @@ class GemmaValues(Values):
                 (Shape(token, then=(",", "}", "]", END)), Tag.CLOSE),
                 (Shape(token), Tag.OPEN),
                 *([(call, Tag.CALL)] if opener else []),
-                (Shape(closer, then=(call.head, END) if opener else (END,)), Tag.LAST),
+                (Shape(closer, then=(END,)), Tag.LAST),
                 (self._closer, Tag.END),
             ]
         )

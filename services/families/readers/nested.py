@@ -68,8 +68,9 @@ class Nested:
 
     @cached_property
     def torn(self) -> Trigger:
-        """Finds a tag in text after a call."""
-        return compile(escape(self.token) + "</(?!tool_call>|invoke>)").search
+        """Finds the end of a call at the end of text."""
+        tag = escape(self.token) + "</"
+        return compile(rf"{tag}[^<>]*>\s*{tag}invoke>(?:\s|{tag}tool_call>)*\Z").search
 
     @cached_property
     def trigger(self) -> Trigger:
@@ -142,7 +143,7 @@ class _Invocation:
         def ends(found: MarkerMatch[Tag], _: bool) -> bool:
             own = found.match.groupdict().get("key", "")
             return not shown.takes(found.meaning, own) and (
-                found.meaning is Tag.LAST or (found.meaning is Tag.CLOSE and own == key)
+                (found.meaning is Tag.LAST and not shown.seen) or (found.meaning is Tag.CLOSE and own == key)
             )
 
         found = yield from copy_text(scanner, self._grammar.inside, ends, sink, trigger)

@@ -143,10 +143,10 @@ class Parameters:
 
     @cached_property
     def torn(self) -> Trigger:
-        """Finds the end of a value in text after a call."""
+        """Finds a parameter after another one in text, or the end of a call at the end of text."""
         closes, ends = ("|".join(Shape(text).pattern for text in texts) for texts in (self.closes, self.ends))
-        heads = "|".join(escape(head) for head in self._heads)
-        return compile(rf"(?:{closes})\s*(?:{heads}|{ends}|\Z)").search
+        opens = "|".join(map(escape, self._heads))
+        return compile(rf"(?:{closes})\s*(?:{opens}|(?:{ends})(?:\s|<[^<>]*>|\w+)*\Z)").search
 
     @cached_property
     def trigger(self) -> Trigger:
@@ -284,7 +284,7 @@ class _Arguments:
                 return False
             match found.meaning:
                 case Tag.LAST:
-                    return True
+                    return not shown.seen
                 case Tag.CLOSE:
                     return found.match[0].startswith(_CDATA[1]) == cdata
                 case Tag.NEXT:

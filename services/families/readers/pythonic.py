@@ -3,17 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from re import compile
+from re import compile, escape
 from typing import Any, Final
 
-from services.families.grammar.scanner import Reader, quoted
+from services.families.grammar.scanner import Reader, Trigger, quoted
 from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.values import PYTHON, drop
 
 _CALL: Final = Shape("{name}{ws}(")
-_TORN: Final = compile(r"\)\s*\]\s*\Z").search
-"""Finds the end of a list in text after it, which was in a string: some templates write strings without escapes."""
 _KEY: Final = Shape("{bare}{ws}=")
 
 
@@ -28,6 +26,12 @@ class Pythonic:
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Reads the calls."""
         return (yield from _Calls(self, turn, opener).read())
+
+    @cached_property
+    def torn(self) -> Trigger:
+        """Finds the end of a list at the end of text: some templates write strings without escapes."""
+        closes = "|".join(map(escape, self.closes))
+        return compile(rf"\)\s*\]?\s*(?:{closes})(?:\s|<[^<>]*>)*\Z").search
 
     @cached_property
     def ends(self) -> Markers[None]:
@@ -111,7 +115,7 @@ class _Calls:
             turn.open_call(name)
         write("{}" if before == "{" else "}")
         if self._grammar.closes:
-            turn.blocks.end_call(not twice, _TORN, whole=True)
+            turn.blocks.end_call(not twice, self._grammar.torn, whole=True)
         else:
             turn.blocks.close(not twice)
         return True

@@ -36,7 +36,7 @@ class Values:
     """JSON, read leniently."""
 
     torn: Trigger | None = None
-    """Finds the end of a string in text after a call, if strings have no escapes."""
+    """Finds the end of a call at the end of text, if strings have no escapes."""
     openers: ClassVar[tuple[str, ...]] = ("{", "[")
     object: ClassVar[Shape] = Shape("{", then=('"', "}", "'"))
     """The unmistakable start of an object."""
