@@ -19,7 +19,7 @@ from services.families.grammar.scanner import Reader
 from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
 
-_MAX_HEADER: Final = 200
+_MAX_HEADER: Final = 128
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Channels:
         while True:
             found = self._before.match(scanner.text, scanner.position)
             assert found is not None
-            text = found[0]
+            text = found.group()
             limit = self._limits.at(scanner.text, found.end(), scanner.final)
             if limit is not MORE or scanner.final:
                 break
@@ -186,7 +186,8 @@ class Channels:
     def _before(self) -> Pattern[str]:
         """Matches the text before one of `_limits`."""
         limits = "|".join(map(escape, (*(body.head for body in self.bodies), *self.ends, "{")))
-        return compile(rf"(?s:(?!{limits}).){{0,{_MAX_HEADER}}}+")
+        words = rf"(?s:(?!{limits}|to=).){{0,{_MAX_HEADER}}}+"
+        return compile(rf"{words}(?:to=[^\s<>|]{{0,256}}+{words})?")
 
     @cached_property
     def _limits(self) -> Markers[_Edge]:

@@ -57,7 +57,7 @@ _HOLES: Final = {
     "header": _Hole(
         r"""(?:(?!to=)[^<>,;`"'(){}\[\]]|<(?!\|(?:message|start|end|call|return|eom|eot)\|>)|(?<=\|)>)""",
         0,
-        256,
+        64,
         captured=False,
     ),
 }
