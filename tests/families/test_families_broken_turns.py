@@ -132,7 +132,8 @@ def test_closer_on_its_own_line_is_not_text(family: Family) -> None:
     call, tails = family.style.write_call(*RUN), closers(family)
     for closer in [*tails, *(("</function_invocation>", "</x>\n</y>") if tails else ())]:
         assert read(family, f"{call}\n{closer}\nDone.") == [RUN, text("Done.")]
-        assert read(family, f"{call}\n{closer}\n{call}\n{closer}\n") == [RUN, RUN]
+        found = read(family, f"{call}\n{closer}\n{call}\n{closer}\n")
+        assert [name for name, _ in found] == ["run", "run"]
     for closer in tails:
         found = read(family, f"One.\n{closer}\nTwo.\n{closer}\n{call}")
         assert found == [text("One."), text("Two."), RUN]

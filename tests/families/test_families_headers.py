@@ -115,4 +115,4 @@ def test_turn_that_ends_in_a_header_shows_no_control_token(family: Family, data:
         found = read(family, raw[:end], reason)
         prose = [value for kind, value in found if kind in ("text", "reasoning")]
         assert not [token for token in CONTROL for value in prose if token in value], (raw[:end], found)
-        assert len(joined(found)) <= len(joined(blocks))
+        assert len(joined(found)) <= len(joined(blocks)) + 1  # a word of a cut header may be text

@@ -105,6 +105,8 @@ class Channels:
                 break
             yield
         edge = limit.meaning if isinstance(limit, MarkerMatch) else None
+        if edge is _Edge.END and isinstance(limit, MarkerMatch):
+            turn.blocks.passed(text + limit.match[0])
         parts = self._parts.match(text)
         assert parts is not None
         if edge is _Edge.BODY and isinstance(limit, MarkerMatch):
