@@ -105,8 +105,6 @@ class Channels:
                 break
             yield
         edge = limit.meaning if isinstance(limit, MarkerMatch) else None
-        if edge is _Edge.END and isinstance(limit, MarkerMatch):
-            turn.blocks.passed(text + limit.match[0])
         parts = self._parts.match(text)
         assert parts is not None
         if edge is _Edge.BODY and isinstance(limit, MarkerMatch):
@@ -162,7 +160,10 @@ class Channels:
             found = yield from read_prose(turn, within, within)
         if found is None:
             return None
-        scanner.position = found.match.end() if found.meaning is _Edge.END else found.match.start()
+        scanner.position = found.match.start()
+        if found.meaning is _Edge.END:
+            turn.blocks.passed(found.match[0])
+            scanner.position = found.match.end()
         return found.meaning
 
     def _opener(self, kind: Tool) -> CallOpener:
