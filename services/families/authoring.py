@@ -6,9 +6,9 @@ A family is one module with a `FAMILY`; see docs/families.md.
 from collections.abc import Sequence
 
 from services.families.family import Family
-from services.families.grammar.channels import Channels, Fields, HeaderPart, MessageKind, Section, Tool
+from services.families.grammar.channels import Channels, Kind, MessageKind, Section, Tool
 from services.families.grammar.markup import Call, CallReader, Markup
-from services.families.grammar.shapes import Shape
+from services.families.grammar.shapes import END, Shape
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.readers.nested import Nested, NestedStyle
@@ -19,6 +19,7 @@ from services.families.writing import Style, Tags
 __all__ = [
     "CHATML_STOPS",
     "DEEPSEEK_STOPS",
+    "END",
     "FRAMED_THINK",
     "GLM_STOPS",
     "THINK",
@@ -27,10 +28,9 @@ __all__ = [
     "CallReader",
     "Channels",
     "Family",
-    "Fields",
     "Form",
-    "HeaderPart",
     "JsonCalls",
+    "Kind",
     "Markup",
     "MessageKind",
     "Nested",
@@ -134,7 +134,7 @@ def object_calls(opener: str, token: str, closer: str, *, think: Pairs = (), sto
     """`<|tool_call>call:NAME{KEY:<|"|>text<|"|>,KEY:1}<tool_call|>`, with `token` for quotes."""
     opener += "{ws}call:{ws}{name}"
     body = JsonCalls(form=Form.ARGUMENTS, closes=(closer,), values=GemmaValues(token, closer, opener))
-    call = Call(Shape(opener, then=("{",)), body)
+    call = Call(Shape(opener, then=("{", closer)), body)
     return Markup(think=think, calls=(call,), tails=(closer,), stops=stops)
 
 

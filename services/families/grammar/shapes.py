@@ -8,8 +8,8 @@ stream was split. Every hole is bounded, and so is the text that a shape can hol
 Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{words}` one
 with blanks · `{id}` and `{junk}` anything up to the next `<` (`{junk}` may be empty) · `{to}` a recipient · `{word}` a
 word · `{tag}` the name of any tag · `{bool}` true or false · `{q}` an optional quote · `{suffix}` text that a tokenizer
-may add to a marker's name.
-Any other brace is literal.
+may add to a marker's name · `{header}` words and markers of a message's header, before its recipient and body. Any
+other brace is literal.
 """
 
 import enum
@@ -54,6 +54,12 @@ _HOLES: Final = {
     "q": _Hole(r"""["']""", 0, 1, captured=False),
     "tag": _Hole(r"[\w.:-]", 1, 64, captured=False),
     "suffix": _Hole(r"[:\w-]", 0, 32, captured=False),
+    "header": _Hole(
+        r"""(?:(?!to=)[^<>,;`"'(){}\[\]]|<(?!\|(?:message|start|end|call|return|eom|eot)\|>)|(?<=\|)>)""",
+        0,
+        64,
+        captured=False,
+    ),
 }
 _SPLIT: Final = re.compile(rf"\{{({'|'.join(_HOLES)})\}}")
 

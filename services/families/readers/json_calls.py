@@ -103,7 +103,7 @@ class _Calls:
             scanner.position -= len(self.opener.text) - len(self._opening)
         scanner.record()
         yield from scanner.blanks()
-        if grammar.form is Form.ARGUMENTS:
+        if grammar.form is Form.ARGUMENTS or (self.name is not None and (yield from scanner.peek()) != "{"):
             whole = yield from self._sole(self._bare)
         elif grammar.form is Form.LINES:
             whole = yield from self._list()

@@ -336,15 +336,21 @@ class _Arguments:
 
 @dataclass(frozen=True)
 class BareCall:
-    """A call that is only a name: `whole` if it has no arguments; one that broke off after the name never completes."""
+    """A call that is only a name: `whole` if it has no arguments; one that broke off after the name never completes.
+
+    `ends_turn`: the end of the turn may be all that closes it.
+    """
 
     whole: bool
+    ends_turn: bool = False
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Writes the block; reads nothing."""
-        turn.open_call(turn.tools.named(opener.name or ""))
-        if self.whole:
+        scanner = turn.scanner
+        cut = self.ends_turn and scanner.final and not scanner.stopped and not scanner.rest().strip()
+        turn.open_call(turn.tools.named(opener.name or ""), opener.call_id)
+        if self.whole and not cut:
             turn.blocks.write("{}")
-        turn.blocks.close(self.whole)
+        turn.blocks.close(self.whole and not cut)
         return None
         yield
