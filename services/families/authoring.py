@@ -6,9 +6,9 @@ A family is one module with a `FAMILY`; see docs/families.md.
 from collections.abc import Sequence
 
 from services.families.family import Family
-from services.families.grammar.channels import Channels, Fields, HeaderPart, MessageKind, Section, Tool
+from services.families.grammar.channels import Channels, Kind, MessageKind, Section, Tool
 from services.families.grammar.markup import Call, CallReader, Markup
-from services.families.grammar.shapes import Shape
+from services.families.grammar.shapes import END, Shape
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.readers.nested import Nested, NestedStyle
@@ -19,6 +19,7 @@ from services.families.writing import Style, Tags
 __all__ = [
     "CHATML_STOPS",
     "DEEPSEEK_STOPS",
+    "END",
     "FRAMED_THINK",
     "GLM_STOPS",
     "THINK",
@@ -27,10 +28,9 @@ __all__ = [
     "CallReader",
     "Channels",
     "Family",
-    "Fields",
     "Form",
-    "HeaderPart",
     "JsonCalls",
+    "Kind",
     "Markup",
     "MessageKind",
     "Nested",
@@ -76,6 +76,7 @@ def function_tags(
         closes=("</parameter>",),
         ends=("</function>",),
         beyond=(closer, opener, "<function="),
+        openers=(opener + "{ws}<function={name}>", "<function={name}>"),
         frame=frame,
     )
     return Markup(
@@ -109,13 +110,14 @@ def key_value_tags(
     opener, closer = f"<{call}{suffix}>", f"</{call}{suffix}>"
     key_tag = f"<{key}{suffix}>{{key}}</{key}{suffix}>"
     tails = (closer,) if not section else (closer, f"</{section}{suffix}>")
+    openers = (f"<{section}{suffix}>{{ws}}{opener}", opener) if section else (opener,)
     body = Parameters(
         opens=(key_tag + f"{{ws}}<{value}{suffix}>", key_tag),
         closes=(f"</{value}{suffix}>",),
         ends=(closer,),
         beyond=(opener, *tails[1:]),
+        openers=tuple(o + "{ws}" + named for o in openers for named in ("{name}{ws}<tool_sep{suffix}>", "{name}")),
     )
-    openers = (f"<{section}{suffix}>{{ws}}{opener}", opener) if section else (opener,)
     as_json = JsonCalls(form=Form.OBJECT, closes=(closer,))
     return Markup(
         think=think,
@@ -130,8 +132,9 @@ def key_value_tags(
 
 def object_calls(opener: str, token: str, closer: str, *, think: Pairs = (), stops: tuple[str, ...] = ()) -> Markup:
     """`<|tool_call>call:NAME{KEY:<|"|>text<|"|>,KEY:1}<tool_call|>`, with `token` for quotes."""
-    body = JsonCalls(form=Form.ARGUMENTS, closes=(closer,), values=GemmaValues(token, closer))
-    call = Call(Shape(opener + "{ws}call:{ws}{name}", then=("{",)), body)
+    opener += "{ws}call:{ws}{name}"
+    body = JsonCalls(form=Form.ARGUMENTS, closes=(closer,), values=GemmaValues(token, closer, opener))
+    call = Call(Shape(opener, then=("{", closer)), body)
     return Markup(think=think, calls=(call,), tails=(closer,), stops=stops)
 
 
@@ -143,15 +146,16 @@ def attribute_tags(
     The section's name varies, and the section may be missing. An invocation may close itself, or contain JSON.
     """
     start, end = f"<｜{token}｜{space}", f"</｜{token}｜{space}"
+    invoke = start + "invoke name={q}{name}{q}"
     body = Parameters(
         opens=(start + "parameter name={q}{key}{q} string={q}{bool}{q}>", start + "parameter name={q}{key}{q}>"),
         closes=(end + "parameter>",),
         ends=(end + "invoke>",),
         beyond=(end + "{word}>", start + "invoke"),
+        openers=(invoke + ">",),
         json=("{",),
         unwrap=("arguments", "input"),
     )
-    invoke = start + "invoke name={q}{name}{q}"
     openers = (*(f"{start}{section}>{{ws}}{invoke}" for section in SECTIONS), invoke)
     return Markup(
         think=think,
@@ -186,14 +190,15 @@ def invoke_tags(
 
     `section` lists the markers that may precede the first call; a call at the start of a line needs none.
     """
+    invoke = f"<{prefix}invoke name={{q}}{{name}}{{q}}>"
     body = Parameters(
         opens=(f"<{prefix}parameter name={{q}}{{key}}{{q}}>",),
         closes=(f"</{prefix}parameter>",),
         ends=(f"</{prefix}invoke>",),
         beyond=(*tails, f"<{prefix}invoke name="),
+        openers=(invoke,),
         json=("{",) if json else (),
     )
-    invoke = f"<{prefix}invoke name={{q}}{{name}}{{q}}>"
     return Markup(
         think=think,
         calls=(

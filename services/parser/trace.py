@@ -23,30 +23,32 @@ Logprobs = Sequence[tuple[int, float]]
 
 
 class _Written(NamedTuple):
-    """A piece of arguments, its place in its block, and the number of input characters after the reader's position."""
+    """A piece of arguments, its place in its block, and the reader's place in the output."""
 
     block: int
     offset: int
     text: str
-    unread: int
+    place: int
 
 
 class TracedBlockWriter(BlockWriter):
     """A `BlockWriter` that records the reader's position for each piece of arguments."""
 
-    __slots__ = ("_scanner", "_waiting", "written")
+    __slots__ = ("_scanner", "_waiting", "end", "written")
 
     def __init__(self, scanner: Scanner) -> None:
         super().__init__()
         self._scanner = scanner
         self._waiting = 0
-        self.written: list[_Written] = []
+        self.end = 0
+        """Characters of the output that the parser has."""
+        self.written: deque[_Written] = deque()
         self.write = self._record
 
     def _record(self, text: str) -> None:
         if self.kind == "tool_use" and text:
-            unread = len(self._scanner.text) - self._scanner.position
-            self.written.append(_Written(self.index, self.length + self._waiting, text, unread))
+            place = self.end - len(self._scanner.text) + self._scanner.position
+            self.written.append(_Written(self.index, self.length + self._waiting, text, place))
         self._waiting += len(text)
         self._parts.append(text)
 
@@ -123,11 +125,12 @@ class Trace:
             self._tokens.append(_Token(start, stop, logprobs))
         self._inside = pending
         if text:
-            self._raw.append(text)
+            self.flushed(text)
 
     def flushed(self, text: str) -> None:
         """Adds the text of an incomplete character at the end."""
         self._raw.append(text)
+        self.blocks.end += len(text)
 
     def match(self, events: Sequence[BlockEvent]) -> list[list[TokenLogprob]]:
         """Returns the tokens of each event that the parser returned for the last text. No events: the parser's
@@ -136,31 +139,30 @@ class Trace:
         for block, behind in blocks.behind.items():
             self._starts[block] = end - behind
         blocks.behind.clear()
-        written, blocks.written = deque(blocks.written), []
-        tokens = [self._of(event, written, end) if isinstance(event, Delta) else [] for event in events]
+        tokens = [self._of(event, end) if isinstance(event, Delta) else [] for event in events]
         if self._passed > self._base:
             raw = "".join(self._raw)[self._passed - self._base :]
             self._base, self._raw = self._passed, [raw]
         return tokens
 
-    def _of(self, delta: Delta, written: deque[_Written], end: int) -> list[TokenLogprob]:
-        start = self._starts.get(delta.block)
+    def _of(self, delta: Delta, end: int) -> list[TokenLogprob]:
+        written, start = self.blocks.written, self._starts.get(delta.block)
         if start is not None:
             return self._take(_Run(start + delta.offset, delta.offset, delta.text, False))
         runs = []
         whole = delta.offset + len(delta.text)
         while written and (written[0].block, written[0].offset) < (delta.block, whole):
-            runs.append(self._found(written.popleft(), end))
+            runs.append(self._found(written.popleft()))
         if not runs:  # not written by the reader: the last text, escaped where necessary
             text = self._raw[-1]
             runs.append(_Run(end - len(text), delta.offset, text, len(text) != len(delta.text)))
             self._flowing = True
         return [token for run in runs if run is not None for token in self._take(run)]
 
-    def _found(self, piece: _Written, end: int) -> _Run | None:
+    def _found(self, piece: _Written) -> _Run | None:
         """Finds a piece of arguments in the output; None if it is not there."""
         raw = "".join(self._raw)
-        at, low = end - piece.unread - self._base, max(self._passed - self._base, 0)
+        at, low = piece.place - self._base, max(self._passed - self._base, 0)
         for text, quote, is_escaped in _spellings(piece.text):
             start = _find(raw, text, at, low, self._flowing)
             if start is not None:

@@ -169,7 +169,7 @@ class TurnParse:
         self.plain = None
         if text:
             self.log.add(text)
-            self._parser.passed(len(text))
+            self._parser.passed(text)
         self.sent.length = self.offset
         self.fresh = ""
         self._count_reasoning()
@@ -194,7 +194,7 @@ class TurnParse:
             if may_skip and trigger is not None and trigger(text) is None:
                 if scanner.escape:
                     text = escaped(text)
-                self._parser.passed(len(text))
+                self._parser.passed(text)
                 self.log.add(text)
                 continue
             self._take(self._parsed(text))

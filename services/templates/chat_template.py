@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -94,10 +95,12 @@ class ChatTemplate:
         """The prompt text; with `generation`, it ends with the opening of the model's turn. Messages, tools and
         variables are JSON data.
 
-        Raises Invalid, with the template's own message, where the template refuses these messages or variables, and
+        Agents drop old messages, and several templates demand one of the user, or that the first is the user's. If a
+        template refuses messages that do not begin so, an empty one is put after the leading instructions. Raises
+        Invalid, with the template's own message, where the template refuses these messages or variables, and
         RecursionError where they are nested too deeply to be written as JSON.
         """
-        variables = variables or {}
+        passed = variables = variables or {}
         if taken := _RESERVED & variables.keys():
             raise Invalid(f"chat_template_kwargs may not set {', '.join(sorted(taken))}", param="chat_template_kwargs")
         if not messages:
@@ -121,6 +124,11 @@ class ChatTemplate:
                 f"the chat template {self.name} exceeded the recursion limit with this conversation", param="messages"
             ) from error
         except jinja2.TemplateError as error:
+            at = sum(1 for _ in takewhile(lambda message: message["role"] in ("system", "developer"), messages))
+            if at == len(messages) or messages[at]["role"] != "user":
+                asked = [*messages[:at], {"role": "user", "content": ""}, *messages[at:]]
+                with suppress(Invalid):
+                    return self.render(asked, tools=tools, variables=passed, generation=generation)
             raise Invalid(f"the model's chat template refuses this conversation: {error}", param="messages") from error
         except (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
             raise Invalid(

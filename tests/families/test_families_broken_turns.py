@@ -126,6 +126,21 @@ def test_closer_without_opener_is_dropped_at_a_boundary_and_at_the_end(family: F
             ]
 
 
+@pytest.mark.parametrize("family", [f for f in CALLING if f in TAGGED], ids=ids)
+def test_closer_on_its_own_line_is_not_text(family: Family) -> None:
+    """After a call any closing tag, in prose those of the format; not in code."""
+    call, tails = family.style.write_call(*RUN), closers(family)
+    for closer in [*tails, *(("</function_invocation>", "</x>\n</y>") if tails else ())]:
+        assert read(family, f"{call}\n{closer}\nDone.") == [RUN, text("Done.")]
+        found = read(family, f"{call}\n{closer}\n{call}\n{closer}\n")
+        assert [name for name, _ in found] == ["run", "run"]
+    for closer in tails:
+        found = read(family, f"One.\n{closer}\nTwo.\n{closer}\n{call}")
+        assert found == [text("One."), text("Two."), RUN]
+        shown = f"So:\n```\n{closer}\n```\nDone."
+        assert read(family, shown) == [text(shown)]
+
+
 @pytest.mark.parametrize("family", CALLING, ids=ids)
 def test_doubled_name_is_mapped_and_other_namespaces_stay(family: Family) -> None:
     """Only a namespace that the format adds, or a doubled name, leads to the registered tool."""

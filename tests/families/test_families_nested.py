@@ -61,7 +61,8 @@ def read(text: str, reason: FinishReason = FinishReason.STOP, opener: str = "") 
         ("NS<free>NS<l>NS<item>1NS</item>NS</l>NS</free>", {"free": {"l": [1]}}),
         ("NS<free>NS<a>1NS</a>NS<a>2NS</a>NS</free>", {"free": {"a": [1, 2]}}),
         ("NS<free>so NS<a>1NS</a>NS</free>", {"free": {"$text": "so ", "a": 1}}),
-        ("NS<n>1NS</n>NS<n>2NS</n>NS<s>xNS</s>", {"n": [1, 2], "s": "x"}),
+        ("NS<n>1NS</n>NS<s>xNS</s>NS<n>2NS</n>", None),
+        ("NS<s>aNS</s>NS<s>bNS</s>", None),
         ("", {}),
     ],
 )

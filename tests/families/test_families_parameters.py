@@ -83,9 +83,17 @@ def test_a_tag_s_text_inside_a_value_is_text(value: str) -> None:
     assert whole(INLINE, f"<p=s>{value}</p><p=n>1</p></f>")[0] == {"s": value, "n": 1}
 
 
-def test_missing_parameter_ends_an_open_value() -> None:
-    assert whole(INLINE, "<p=s>3.5<p=n>4</p></f>")[0] == {"s": "3.5", "n": 4}
-    assert whole(FRAMED, "<p=s>\nx\n<p=n>\n4\n</p>\n</f>")[0] == {"s": "x", "n": 4}
+def test_missing_parameter_ends_an_open_value_that_is_whole_by_its_type() -> None:
+    assert whole(INLINE, "<p=n>4<p=s>x</p></f>")[0] == {"n": 4, "s": "x"}
+    assert whole(FRAMED, "<p=n>\n4\n<p=s>\nx\n</p>\n</f>")[0] == {"n": 4, "s": "x"}
+
+
+def test_string_that_holds_the_tag_of_a_parameter_completes_only_if_that_parameter_follows() -> None:
+    """Nothing tells whether its own closer is missing."""
+    assert whole(INLINE, "<p=s>3.5<p=n>4</p><p=n>4</p></f>")[0] == {"s": "3.5<p=n>4", "n": 4}
+    assert cut(INLINE, "<p=s>3.5<p=n>4</p></f>", FinishReason.STOP) == '{"s": "3.5<p=n>4"'
+    assert cut(FRAMED, "<p=s>\nx\n<p=n>\n4\n</p>\n</f>", FinishReason.STOP) == '{"s": "x\\n<p=n>\\n4"'
+    assert whole(FRAMED, "<p=s>\nIt is <p=n>.\n</p>\n</f>")[0] == {"s": "It is <p=n>."}
 
 
 def test_end_of_the_call_ends_an_open_value() -> None:

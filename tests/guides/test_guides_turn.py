@@ -12,6 +12,7 @@ import pytest
 
 from schemas.conversation import Grammar, OutputFormat, ToolSpec
 from services.families import Family, families, family
+from services.families.writing import Tags
 from services.guides.calls import Unguidable
 from services.guides.turn import TurnForm, turn_grammar
 from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of
@@ -118,6 +119,18 @@ def snippets(found: Family) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
+def written_twice(found: Family, text: str) -> bool:
+    """Whether a call has an argument twice: the grammar of a tool without `strict` cannot exclude it."""
+    if not isinstance(found.style.arguments, Tags):
+        return False
+    before = found.style.arguments.template.partition("{key}")[0]
+    for call in text.split(found.style.call.partition("{name}")[0].split("\n")[-1]):
+        keys = re.findall(rf"{re.escape(before)}([^<>\"]+)", call)
+        if len(keys) > len(set(keys)):
+            return True
+    return False
+
+
 def turns(
     name: str, special: bool, form: TurnForm, seeds: Sequence[int]
 ) -> Iterator[tuple[Family, str, bool, list[tuple[str, str, bool]], str]]:
@@ -129,6 +142,8 @@ def turns(
         calls, prose = calls_of(
             found, form.tools, text, ended=ended, in_reasoning=form.in_reasoning, prefix=form.prefix
         )
+        if written_twice(found, text):
+            continue
         for i, (called, arguments, complete) in enumerate(calls):
             assert complete or (not ended and i == len(calls) - 1), (text, calls)
             if complete:

@@ -70,3 +70,24 @@ def test_reserved_variables_are_refused(demo_dir: Path, name: str) -> None:
 def test_empty_conversation_is_refused(demo_dir: Path) -> None:
     with pytest.raises(Invalid, match="at least one message"):
         ChatTemplate.load(str(demo_dir)).render([])
+
+
+def test_history_without_a_user_message_gets_an_empty_one_where_the_template_demands_one(
+    demo_tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    demand = "{% if 'user' not in messages | map(attribute='role') %}{{ raise_exception('No user query.') }}{% endif %}"
+    show = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}{{ mood }}"
+    demanding, free = ChatTemplate(demo_tokenizer, demand + show), ChatTemplate(demo_tokenizer, show)
+    system, said = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "Hi."}
+    for before, rest in (([system], [said]), ([], [said]), ([system], [])):
+        messages = [*before, *rest]
+        shown = "".join(f"[{m['role']}:{m['content']}]" for m in [*before, {"role": "user", "content": ""}, *rest])
+        assert demanding.render(messages, variables={"mood": "!"}) == shown + "!"
+        assert free.render(messages) == "".join(f"[{m['role']}:{m['content']}]" for m in messages)
+    assert demanding.render(USER) == free.render(USER)
+
+
+def test_refusal_for_another_reason_is_the_templates_own(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    source = "{{ raise_exception('no answers' if messages[0].role == 'assistant' else 'no users') }}"
+    with pytest.raises(Invalid, match="no answers"):
+        ChatTemplate(demo_tokenizer, source).render([{"role": "assistant", "content": "Hi."}])

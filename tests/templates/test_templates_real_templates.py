@@ -127,3 +127,13 @@ def test_each_prompt_of_a_tool_loop_extends_the_last(real_template: ChatTemplate
     after = render(real_template, [*messages, assistant(Reasoning("tho7z"), call(3)), results(3)])
     seam = before.rindex("res2z") + len("res2z")
     assert after.startswith(before[:seam])
+
+
+def test_history_without_a_user_message_is_rendered(real_template: ChatTemplate) -> None:
+    traits = probe(real_template)
+    history = [assistant(Text("said1z"), call(1)), results(1), assistant(Text("said2z"))]
+    for messages in (history[:2], history, [Message("system", [Text("rule1z")]), *history]):
+        adapted = adapt(Conversation("any", messages), traits, real_template)
+        prompt = real_template.render(adapted.messages)
+        assert "res1z" in prompt
+        assert ("said2z" in prompt) == (len(messages) > 2)

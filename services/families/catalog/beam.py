@@ -8,8 +8,8 @@ Special: harmony's headers; arguments are tags with a line break on each side of
 from dataclasses import replace
 from functools import partial
 
-from services.families.authoring import HeaderPart, Parameters, Shape, Tags
-from services.families.catalog.gpt_oss import ENDS, HARMONY, HEADER, route
+from services.families.authoring import Parameters, Tags
+from services.families.catalog.gpt_oss import ENDS, HARMONY, route
 from services.families.catalog.gpt_oss import FAMILY as GPT_OSS
 
 ARGUMENTS = Parameters(
@@ -17,6 +17,7 @@ ARGUMENTS = Parameters(
     closes=("</rfl:parameter>",),
     ends=ENDS,
     beyond=("<|start|>",),
+    openers=("<|message|>",),
     frame=True,
     json=("{",),
     stop_closes=True,
@@ -26,9 +27,7 @@ ARGUMENTS = Parameters(
 FAMILY = GPT_OSS.variant(
     "beam",
     "Beam",
-    grammar=replace(
-        HARMONY, header=(HeaderPart(Shape("{ws}xml", then=("<|",))), *HEADER), route=partial(route, arguments=ARGUMENTS)
-    ),
+    grammar=replace(HARMONY, route=partial(route, arguments=ARGUMENTS)),
     style=replace(
         GPT_OSS.style,
         call=" to={name}<|channel|>analysis <|constrain|>xml<|message|>{arguments}<|call|>",

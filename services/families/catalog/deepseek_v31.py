@@ -14,7 +14,7 @@ FAMILY = DEEPSEEK_V3.variant(
     "DeepSeek V3.1",
     tool_parsers=("deepseekv31", "deepseek_v3_1"),
     reasoning_parsers=("deepseek-v3", "deepseek_v3_1"),
-    grammar=grammar("{name}<｜tool▁sep｜>", ("{", '"', END), (END,)),
+    grammar=grammar("{name}<｜tool▁sep｜>", ("{", '"', "null", END), (END,)),
     style=Style(call=SECTION + CALL + "{name}<｜tool▁sep｜>{arguments}" + END + SECTION_END),
     evidence=("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"),
 )

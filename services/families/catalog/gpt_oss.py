@@ -4,52 +4,65 @@ r"""gpt-oss (harmony).
     <|channel|>final<|message|>Done.<|return|>
 
 Special: the prompt ends in `<|start|>assistant`. A recipient, wherever in the header it stands, makes a message a call;
-commentary without one is text for the user. `<|call|>` and `<|return|>` are stop tokens and usually missing.
+commentary without one is text for the user, and so is a message with an unknown channel. `<|call|>` and `<|return|>` are
+stop tokens and usually missing.
 """
 
+from re import compile
+
 from services.families.authoring import (
+    END,
     CallReader,
     Channels,
     Family,
-    Fields,
     Form,
-    HeaderPart,
     JsonCalls,
+    Kind,
     MessageKind,
     Shape,
     Style,
     Tool,
 )
 
+START = "<|start|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
 CHANNELS = ("analysis", "commentary", "final")
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=ENDS, stop_closes=True, rename=("functions.",))
-HEADER = (
-    HeaderPart(Shape("{ws}to={to}", then=("<|", "json", "code")), "to"),
-    *(HeaderPart(Shape(f"{{ws}}<|channel|>{channel}"), "channel", channel) for channel in CHANNELS),
-    HeaderPart(Shape("{ws}<|constrain|>{word}", then=("<|", "to="))),
-    HeaderPart(Shape("{ws}json", then=("<|",))),
-    HeaderPart(Shape("{ws}code", then=("<|",))),
-    HeaderPart(Shape("{ws}<|message|>"), last=True),
-)
 FOLLOWS = ("<|message|>", "<|channel|>", "<|constrain|>", "to=")
 NOBODY = ("user", "assistant", "all")
+_TO = compile(r"to\s*=\s*([^\s<>|]+)")
+_OTHERS = compile(r"\s*(?:user|system|developer|tool|functions)\b")
+_CHANNEL = compile(r"(?i)analysis|commentary|final")
 
 
-def route(fields: Fields, arguments: CallReader = ARGUMENTS) -> MessageKind | Tool:
+def headers(marker: str) -> tuple[Shape, ...]:
+    """The beginnings of headers with this marker, in the taught forms and in others."""
+    return (
+        Shape(marker + "{name}", then=FOLLOWS, marker=marker + "{name}"),
+        Shape(marker, then=(*FOLLOWS, END)),
+        Shape(marker + "{header}", then=("to=", "<|message|>"), marker=marker + "{header}"),
+    )
+
+
+def route(header: str, arguments: CallReader = ARGUMENTS) -> Kind:
     """The kind of a message with this header."""
-    recipient = fields.get("to")
-    if recipient is not None and recipient not in NOBODY:
+    _, started, header = header.rpartition(START)
+    if started and _OTHERS.match(header):
+        return MessageKind.NOTHING
+    recipient = next((found for found in _TO.findall(header) if found not in NOBODY), None)
+    if recipient is not None:
         return Tool(recipient, arguments)
-    return MessageKind.REASONING if fields.get("channel") == "analysis" else MessageKind.TEXT
+    channels = _CHANNEL.findall(header)
+    return MessageKind.REASONING if channels and channels[-1].lower() == "analysis" else MessageKind.TEXT
 
 
 HARMONY = Channels(
-    header=HEADER,
     route=route,
-    starts=(Shape("<|start|>assistant", then=FOLLOWS),),
-    again=tuple(Shape(f"<|channel|>{channel}", then=FOLLOWS) for channel in CHANNELS),
+    starts=headers(START),
+    again=headers("<|channel|>"),
+    bodies=(Shape("<|message|>"),),
     ends=ENDS,
+    parts=(START, "<|channel|>", "<|constrain|>", "assistant", *CHANNELS, "json", "code", "xml"),
 )
 
 FAMILY = Family(
@@ -64,7 +77,7 @@ FAMILY = Family(
         joint="<|start|>assistant",
     ),
     think=("<|channel|>analysis<|message|>", "<|end|>"),
-    markers=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", *ENDS),
+    markers=(START, "<|channel|>", "<|constrain|>", "<|message|>", *ENDS),
     evidence=("<|channel|>commentary", "<|message|>"),
     model_types=("gpt_oss",),
 )

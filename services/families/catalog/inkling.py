@@ -7,18 +7,20 @@ Special: the prompt ends in `<|message_model|>`; the header's name may be missin
 (`<|content_invoke_tool_text|>`, `<|content_tool_error|>`) is text.
 """
 
-from services.families.authoring import Channels, Family, Fields, HeaderPart, JsonCalls, MessageKind, Shape, Style, Tool
+from services.families.authoring import Channels, Family, JsonCalls, Kind, MessageKind, Shape, Style, Tool
 
+START = "<|message_model|>"
 ENDS = ("<|end_message|>", "<|content_model_end_sampling|>")
 INVOKE = "<|content_invoke_tool_json|>"
 CALL = JsonCalls(closes=ENDS, arguments=("args", "arguments"), stop_closes=True)
 
 
-def route(fields: Fields) -> MessageKind | Tool:
+def route(header: str) -> Kind:
     """The kind of a message with this header."""
-    if fields.get("content") == "call":
-        return Tool(fields.get("name"), CALL)
-    return MessageKind.REASONING if fields.get("content") == "thinking" else MessageKind.TEXT
+    if header.endswith(INVOKE):
+        name = header.removesuffix(INVOKE).rpartition(START)[2].strip()
+        return Tool(name or None, CALL)
+    return MessageKind.REASONING if header.endswith("<|content_thinking|>") else MessageKind.TEXT
 
 
 FAMILY = Family(
@@ -26,23 +28,19 @@ FAMILY = Family(
     models="Inkling",
     tool_parsers=("inkling_tool_parser",),
     grammar=Channels(
-        header=(
-            HeaderPart(Shape(INVOKE), "content", "call", last=True),
-            HeaderPart(Shape("<|content_thinking|>"), "content", "thinking", last=True),
-            HeaderPart(Shape("<|content_{word}|>"), "content", "other", last=True),
-            HeaderPart(Shape("{name}", then=("<|content_",)), "name"),
-        ),
         route=route,
-        starts=(Shape("<|message_model|>"),),
+        starts=(Shape(START),),
+        bodies=(Shape(INVOKE), Shape("<|content_{word}|>")),
         ends=ENDS,
+        parts=(START,),
         interrupts=(Shape(INVOKE, then=("{",)), Shape("<|content_text|>")),
     ),
     style=Style(
         call='{name}<|content_invoke_tool_json|>{"name": "{name}", "args": {arguments}}<|end_message|>',
         text="<|content_text|>{text}<|end_message|>",
-        joint="<|message_model|>",
+        joint=START,
     ),
     think=("<|content_thinking|>", "<|end_message|>"),
-    markers=("<|message_model|>", "<|content_thinking|>", "<|content_text|>", INVOKE, *ENDS),
+    markers=(START, "<|content_thinking|>", "<|content_text|>", INVOKE, *ENDS),
     evidence=("<|content_invoke_tool_json|>",),
 )

@@ -19,6 +19,7 @@ ARGUMENTS = Parameters(
     closes=("</ifm|arg_value>",),
     ends=("</ifm|tool_call>",),
     beyond=(CALL, "</ifm|tool_calls>"),
+    openers=(CALL + "{ws}{name}",),
     json=("{",),
 )
 

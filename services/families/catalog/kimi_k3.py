@@ -24,16 +24,17 @@ def unescape(attribute: str) -> str:
     return attribute.replace("&quot;", '"').replace("&amp;", "&")
 
 
+CALL = ("call tool={q}{name}{q} index={q}{suffix}{q}", "call tool={q}{name}{q}")
 NEXT_CALL = "<|open|>{ws}call tool="
 ARGUMENTS = Parameters(
     opens=(opening("argument key={q}{key}{q} type={q}{word}{q}"), opening("argument key={q}{key}{q}")),
     closes=(closing("argument"),),
     ends=(closing("call"),),
     beyond=(closing("tools"), NEXT_CALL, closing("message")),
+    openers=tuple(map(opening, CALL)),
     json=(opening("json type={q}object{q}"), opening("json")),
     unescape=unescape,
 )
-CALL = ("call tool={q}{name}{q} index={q}{suffix}{q}", "call tool={q}{name}{q}")
 TOOLS = opening("tools")
 
 FAMILY = Family(

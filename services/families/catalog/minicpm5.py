@@ -13,6 +13,7 @@ ARGUMENTS = Parameters(
     closes=("]]>{ws}</param>", "</param>"),
     ends=("</function>",),
     beyond=("<function name=",),
+    openers=("<function name={q}{name}{q}>",),
 )
 
 FAMILY = Family(

@@ -5,15 +5,20 @@ r"""Mistral: v13 (Magistral 1.2, Devstral 2, Small 4), v11 (Small 3.2, Magistral
     [TOOL_CALLS]run_shell[CALL_ID]a1b2c3d4e[ARGS]{"cmd": "ls"}
     [TOOL_CALLS] [{"name": "run_shell", "arguments": {"cmd": "ls"}, "id": "a1b2c3d4e"}]
 
-Special: nothing closes a call but its brace; call ids, where written, have 9 characters.
+Special: nothing closes a call but its brace, or the end of the turn if it has no arguments; call ids, where written, have 9
+characters.
 """
 
+from services.families.authoring import END, BareCall, Call, Family, Form, JsonCalls, Markup, Shape, Style
 from services.families.authoring import THINK as TEXT_THINK
-from services.families.authoring import Call, Family, Form, JsonCalls, Markup, Shape, Style
 
 OPENER = "[TOOL_CALLS]"
 THINK = ("[THINK]", "[/THINK]")
+STOP = "</s>"
+SECTION_END = "[/TOOL_CALLS]"
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS)
+NAMES = (OPENER + "{ws}{name}[CALL_ID]{word}[ARGS]", OPENER + "{ws}{name}[ARGS]")
+EMPTY = (OPENER, SECTION_END, STOP, "[THINK]", END)
 
 FAMILY = Family(
     name="mistral",
@@ -22,13 +27,13 @@ FAMILY = Family(
         think=(THINK, TEXT_THINK),
         calls=(
             Call(Shape(OPENER, then=("[{", "[ {", "[\n", "{")), JsonCalls(form=Form.LIST, ids=("id",))),
-            Call(Shape(OPENER + "{ws}{name}[CALL_ID]{word}[ARGS]", then=("{", '"')), ARGUMENTS),
-            Call(Shape(OPENER + "{ws}{name}[ARGS]", then=("{", '"')), ARGUMENTS),
+            *(Call(Shape(name, then=("{", '"', "null")), ARGUMENTS) for name in NAMES),
+            *(Call(Shape(name, then=EMPTY), BareCall(whole=True, ends_turn=True)) for name in NAMES),
             Call(Shape(OPENER + "{ws}{name}", then=("{",)), ARGUMENTS),
         ),
-        tails=("[/TOOL_CALLS]",),
+        tails=(SECTION_END,),
         joints=(";",),
-        stops=("</s>",),
+        stops=(STOP,),
     ),
     style=Style(call="[TOOL_CALLS]{name}[ARGS]{arguments}"),
     markers=(OPENER, "[ARGS]", "[CALL_ID]", *THINK),

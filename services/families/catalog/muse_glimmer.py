@@ -8,11 +8,12 @@ text (markup in it is text, too), a tool is calls. A registered tool's name may 
 `NAME.NAME`).
 """
 
+from re import compile
+
 from services.families.authoring import (
     Channels,
     Family,
-    Fields,
-    HeaderPart,
+    Kind,
     MessageKind,
     Parameters,
     Section,
@@ -23,18 +24,21 @@ from services.families.authoring import (
 )
 
 ENDS = ("<|eom|>", "<|eot|>")
-START = Shape("<|start|>assistant", then=("to=", "<|message|>"))
+BODY = "<|message|>"
+START = Shape("<|start|>assistant", then=("to=", BODY))
 ARGUMENTS = Parameters(
     opens=("<atem:parameter name={q}{key}{q}>",),
     closes=("</atem:parameter>",),
     ends=("</atem:invoke>",),
     beyond=("</atem:function_calls>", "<atem:invoke name=", *ENDS, "<|start|>"),
+    openers=("<atem:invoke name={q}{name}{q}>",),
     rename=("functions.",),
     rename_unknown=False,
 )
 CALLS = Section((ARGUMENTS.call("<atem:invoke name={q}{name}{q}>"),), (*map(Shape, ENDS), START), ARGUMENTS.rename)
 UNMARKED = Shape("<atem:function_calls>", then=("<atem:invoke name=",))
 """Calls inside reasoning that was left open."""
+_TO = compile(r"to\s*=\s*([^\s<>|]+)")
 TO = {
     "self": MessageKind.REASONING,
     "user": MessageKind.TEXT,
@@ -43,9 +47,10 @@ TO = {
 }
 
 
-def route(fields: Fields) -> MessageKind | Tool:
+def route(header: str) -> Kind:
     """The kind of a message with this header."""
-    recipient = fields.get("to", "user")
+    recipients = _TO.findall(header.rpartition("<|start|>")[2])
+    recipient = recipients[-1] if recipients else "functions" if header.endswith(UNMARKED.text) else "user"
     return TO.get(recipient) or Tool(recipient, CALLS)
 
 
@@ -54,14 +59,11 @@ FAMILY = Family(
     models="Muse Glimmer, Muse Spark",
     tool_parsers=("muse-glimmer", "muse", "musespark1x"),
     grammar=Channels(
-        header=(
-            HeaderPart(Shape("{ws}to={to}", then=("<|message|>",)), "to"),
-            HeaderPart(Shape("{ws}<|message|>"), last=True),
-            HeaderPart(UNMARKED, "to", "functions", last=True),
-        ),
         route=route,
-        starts=(START,),
+        starts=(START, Shape("<|start|>{header}", then=START.then, marker="<|start|>{header}")),
+        bodies=(Shape(BODY), UNMARKED),
         ends=ENDS,
+        parts=("<|start|>", "assistant"),
         interrupts=(UNMARKED,),
     ),
     style=Style(

@@ -25,7 +25,7 @@ FAMILY = Family(
     grammar=Markup(
         think=(THINK,),
         calls=tuple(
-            Call(Shape(opener + REQUEST + "{name}" + ARGUMENTS + constraint, then=("{", '"')), BODY)
+            Call(Shape(opener + REQUEST + "{name}" + ARGUMENTS + constraint, then=("{", '"', "null", ENDS[0])), BODY)
             for opener in (SECTION + "{ws}", "")
             for constraint in (JSON, "<|plamo:msg|>", "")
         ),

@@ -10,10 +10,9 @@ from services.families.authoring import (
     Call,
     Channels,
     Family,
-    Fields,
     Form,
-    HeaderPart,
     JsonCalls,
+    Kind,
     MessageKind,
     Section,
     Shape,
@@ -22,21 +21,24 @@ from services.families.authoring import (
 )
 
 ENDS = ("<|end|>", "<|calls|>")
-START = Shape("<|begin|>assistant", then=("<|",))
+BEGIN = "<|begin|>"
+HEADS = ("<|think|>", "<|content|>", "<|tool_calls|>")
+STARTS = (
+    Shape(BEGIN + "assistant", then=HEADS),
+    Shape(BEGIN, then=HEADS),
+    Shape(BEGIN + "{ws}{name}", then=HEADS, marker=BEGIN + "{ws}{name}"),
+)
 CALL = "<|tool_call:begin|>{word}<|tool_call:name|>{name}<|tool_call:args|>"
-ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=("<|tool_call:end|>",))
-CALLS = Section((Call(Shape(CALL, then=("{",)), ARGUMENTS),), (*map(Shape, ENDS), START))
-KINDS: dict[str, MessageKind | Tool] = {
-    "think": MessageKind.REASONING,
-    "content": MessageKind.TEXT,
-    "tool_calls": Tool(None, CALLS),
-}
-HEADS = tuple(f"<|{kind}|>" for kind in KINDS)
+CALL_END = "<|tool_call:end|>"
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=(CALL_END,))
+CALLS = Section((Call(Shape(CALL, then=("{", "null", CALL_END)), ARGUMENTS),), (*map(Shape, ENDS), *STARTS))
 
 
-def route(fields: Fields) -> MessageKind | Tool:
+def route(header: str) -> Kind:
     """The kind of a message with this header."""
-    return KINDS[fields.get("kind", "content")]
+    if header.endswith("<|tool_calls|>"):
+        return Tool(None, CALLS)
+    return MessageKind.REASONING if header.endswith("<|think|>") else MessageKind.TEXT
 
 
 FAMILY = Family(
@@ -44,19 +46,20 @@ FAMILY = Family(
     models="Solar Open",
     tool_parsers=("solar",),
     grammar=Channels(
-        header=tuple(HeaderPart(Shape(head), "kind", kind, last=True) for head, kind in zip(HEADS, KINDS, strict=True)),
         route=route,
-        starts=(START,),
+        starts=STARTS,
+        bodies=tuple(map(Shape, HEADS)),
         ends=ENDS,
+        parts=(BEGIN, "assistant"),
         interrupts=tuple(map(Shape, HEADS[1:])),
     ),
     style=Style(
-        call="<|tool_calls|>" + CALL.replace("{word}", "a1b2c3d4e5") + "{arguments}<|tool_call:end|><|calls|>",
+        call="<|tool_calls|>" + CALL.replace("{word}", "a1b2c3d4e5") + "{arguments}" + CALL_END + "<|calls|>",
         text="<|content|>{text}<|end|>",
-        joint="<|begin|>assistant",
+        joint=BEGIN + "assistant",
     ),
     think=("<|think|>", "<|end|>"),
-    markers=("<|begin|>", *HEADS, *ENDS, "<|tool_call:begin|>", "<|tool_call:end|>"),
+    markers=(BEGIN, *HEADS, *ENDS, "<|tool_call:begin|>", CALL_END),
     stops=("<|calls|>",),
     evidence=("<|tool_call:begin|>", "<|tool_call:args|>"),
     model_types=("solar_open",),

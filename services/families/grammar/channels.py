@@ -3,31 +3,23 @@
     <|start|>assistant<|channel|>analysis<|message|>reasoning<|end|>
     <|start|>assistant to=functions.NAME …<|message|>{…}<|call|>
 
-The prompt contains the start of the first header. The header decides the kind of a message; text between messages is
-dropped. If a header breaks off or is missing, the parts that were read decide.
+The prompt contains the start of the first header. All text between two messages is a header: whatever it looks like,
+the parts that are there decide the kind of the message. Text that no header follows is text.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TypeAlias
+from re import Pattern, compile, escape
+from typing import Final, TypeAlias
 
 from services.families.grammar.markup import Call, CallReader
 from services.families.grammar.scanner import Reader
-from services.families.grammar.shapes import Markers, Shape
-from services.families.grammar.turn import CallOpener, TurnState, read_prose
+from services.families.grammar.shapes import MORE, MarkerMatch, Markers, Shape
+from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
 
-
-@dataclass(frozen=True)
-class HeaderPart:
-    """One piece of a header. It sets `field` to `value`, or to the text of the hole with the field's name."""
-
-    shape: Shape
-    field: str = ""
-    value: str | None = None
-    last: bool = False
-    """The message begins after it."""
+_MAX_HEADER: Final = 128
 
 
 @dataclass(frozen=True)
@@ -46,111 +38,178 @@ class MessageKind(Enum):
     NOTHING = "not for the client"
 
 
-Fields: TypeAlias = Mapping[str, str]
-Route: TypeAlias = "Callable[[Fields], MessageKind | Tool]"
+Kind: TypeAlias = MessageKind | Tool
 
 
 class _Edge(Enum):
+    BODY = "the message begins after it"
     END = "the message ends"
-    START = "a header begins after it"
-    AGAIN = "a header begins with it, without a start"
+    HEADER = "a header begins with it"
+    JSON = "the message begins with it, without a marker"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channels:
-    """The grammar: `starts` precede a header, `again` are first pieces of a header without start, `ends` end a message.
+    """The grammar: `starts` and `again` begin headers, with or without start, `bodies` end them, `ends` end messages.
 
-    `interrupts` are first pieces of a header that end reasoning which was left open; in text they are text.
+    `route` decides the kind of a message by its header, up to and with the marker of the body, if that is there.
+    `parts` are the markers and words that headers are made of. `interrupts` begin a header in reasoning that was left
+    open; in text they are text.
     """
 
-    header: tuple[HeaderPart, ...]
-    route: Route
+    route: Callable[[str], Kind]
     starts: tuple[Shape, ...]
+    bodies: tuple[Shape, ...]
     ends: tuple[str, ...]
+    parts: tuple[str, ...]
     again: tuple[Shape, ...] = ()
     interrupts: tuple[Shape, ...] = ()
 
     def __call__(self, turn: TurnState) -> Reader[None]:
         """Reads a turn."""
         scanner = turn.scanner
-        kind: MessageKind | Tool | None = MessageKind.REASONING
+        kind: Kind | None = MessageKind.REASONING
         if not turn.reasoning:
-            kind = yield from self._header(turn, first=True)
+            kind, _ = yield from self._header(turn, first=True)
         while kind is not None:
             edge = yield from self._message(turn, kind)
-            if edge is _Edge.END:
-                found = yield from scanner.seek(self._between)
-                if found is None:
-                    break
-                if found.meaning is _Edge.START:
-                    scanner.position = found.match.end()
-            elif edge is None:
+            if edge is None:
                 break
-            kind = yield from self._header(turn, first=False)
+            before, fenced = kind, turn.code.fenced
+            shown = turn.calls and edge is _Edge.HEADER and (fenced or turn.code.last == "`")
+            if not shown:
+                turn.end_prose()
+            kind, header = yield from self._header(turn)
+            if shown and isinstance(kind, Tool):
+                turn.reasoning = before is MessageKind.REASONING
+                calls = self._calls_in_code(turn, kind, fenced)
+                passed = yield from read_in_code(turn, calls, scanner.position, header)
+                kind = MessageKind.TEXT if passed is None else before
+            elif shown:
+                turn.end_prose()
         scanner.position = len(scanner.text)
 
-    def _header(self, turn: TurnState, first: bool) -> Reader[MessageKind | Tool | None]:
-        """Reads a header; None if the input ends in it."""
+    def _header(self, turn: TurnState, first: bool = False) -> Reader[tuple[Kind | None, str]]:
+        """Reads a header; returns the kind of its message, None if the input ends in it, and the passed text."""
         scanner = turn.scanner
-        turn.reasoning = False
-        fields: dict[str, str] = {}
-        shapes = [piece.shape for piece in self.header]
+        if first and not (yield from scanner.follows(*self._openings)):
+            cut = [shape.cut(scanner.text, scanner.position) for shape in self._openings]
+            lost = scanner.final and not scanner.stopped and any(cut)
+            return (None if lost else MessageKind.TEXT), ""
         while True:
-            found = yield from scanner.match(*shapes)
-            if found is None:
+            found = self._before.match(scanner.text, scanner.position)
+            assert found is not None
+            text = found.group()
+            limit = self._limits.at(scanner.text, found.end(), scanner.final)
+            if limit is not MORE or scanner.final:
                 break
-            piece, groups = self.header[found[0]], found[1].groupdict()
-            if piece.field:
-                fields[piece.field] = piece.value if piece.value is not None else groups[piece.field]
-            if piece.last:
-                return self.route(fields)
-        if scanner.final and (fields or not first or self._broken(turn)):
-            return None
-        return self.route(fields) if fields else MessageKind.TEXT
+            yield
+        edge = limit.meaning if isinstance(limit, MarkerMatch) else None
+        parts = self._parts.match(text)
+        assert parts is not None
+        if edge is _Edge.BODY and isinstance(limit, MarkerMatch):
+            body = limit.match[0]
+            turn.blocks.passed(text.partition(_token(self.starts[0]))[0])
+            scanner.position += len(text + body)
+            while (yield from scanner.match(Shape(body))) is not None:
+                pass
+            return self.route(text + body), text + body
+        kind = self.route(text) if first or parts[0] else MessageKind.TEXT
+        if edge is None and scanner.final and not scanner.stopped and (first or parts[0]):
+            return None, text
+        if not isinstance(kind, Tool):
+            text = parts[0]
+        scanner.position += len(text)
+        if edge is None and isinstance(kind, Tool):  # neither a body nor the end of the message follows
+            turn.open_call(turn.tools.named(kind.name or "", ("functions.",)))
+            turn.blocks.close(False)
+            kind = MessageKind.TEXT
+        return kind, text
 
-    def _broken(self, turn: TurnState) -> bool:
-        """Whether the input ended inside the first piece."""
+    def _calls_in_code(self, turn: TurnState, kind: Kind | None, fenced: bool) -> Reader[bool]:
+        """Reads calls; returns whether they are real: the code does not go on after them."""
         scanner = turn.scanner
-        cuts = [cut for piece in self.header if (cut := piece.shape.cut(scanner.text, scanner.position))]
-        return any(cuts) and (not scanner.stopped or any(marked for marked, _ in cuts if scanner.rest()[0] == "<"))
+        ends = tuple(Shape("{ws}" + end) for end in self.ends)
+        while isinstance(kind, Tool):
+            yield from kind.body.read(turn, self._opener(kind))
+            while (yield from scanner.match(*ends)) is not None:
+                pass
+            if not fenced:
+                return (yield from scanner.peek()) != "`"
+            yield from scanner.blanks()
+            if not (yield from scanner.peek()):
+                return True
+            kind, _ = yield from self._header(turn)
+        return False
 
-    def _message(self, turn: TurnState, kind: MessageKind | Tool) -> Reader[_Edge | None]:
+    def _message(self, turn: TurnState, kind: Kind) -> Reader[_Edge | None]:
         """Reads a message; returns the kind of marker that ended it, None at the end of the input."""
         scanner = turn.scanner
         if isinstance(kind, Tool) and turn.calls:
-            after = yield from kind.body.read(turn, CallOpener(name=kind.name))
+            after = yield from kind.body.read(turn, self._opener(kind))
             if after:
                 turn.prose(after)
-                turn.end_prose()
-            return _Edge.END
+            return None if scanner.final else _Edge.END  # text at the end belongs to the call
         turn.reasoning = kind is MessageKind.REASONING
         if kind is MessageKind.NOTHING:
             found = yield from scanner.seek(self._within)
-            if found is not None and found.meaning is not _Edge.AGAIN:
-                scanner.position = found.match.end()
         else:
             within = self._within_reasoning if turn.reasoning else self._within
             found = yield from read_prose(turn, within, within)
-            turn.end_prose()
-            if found is not None and found.meaning is _Edge.AGAIN:
-                scanner.position = found.match.start()
-        return found.meaning if found else None
+        if found is None:
+            return None
+        scanner.position = found.match.start()
+        if found.meaning is _Edge.END:
+            turn.blocks.passed(found.match[0])
+            scanner.position = found.match.end()
+        return found.meaning
+
+    def _opener(self, kind: Tool) -> CallOpener:
+        return CallOpener(head=_token(self.starts[0]), name=kind.name)
 
     @cached_property
-    def _between(self) -> Markers[_Edge]:
-        return self._edges()
+    def _openings(self) -> tuple[Shape, ...]:
+        """The beginnings of a header that follows a prompt."""
+        follow = self.starts[0].then or tuple(body.head for body in self.bodies)
+        beginnings = (*self.parts, *(part for part in follow if part == "to="))
+        bodies = (Shape("{ws}" + body.text, body.then) for body in self.bodies)
+        return (*(Shape("{ws}" + part) for part in beginnings), *bodies, Shape("{ws}{name}", then=follow))
+
+    @cached_property
+    def _parts(self) -> Pattern[str]:
+        """Matches a header that has no marker for its body, up to its last part."""
+        marker = "|".join(escape(part) for part in self.parts if part[0] == "<")
+        word = "|".join(escape(part) for part in self.parts if part[0] != "<") or "(?!)"
+        recipient = r"\s*to=[^\s<>|]+"
+        return compile(rf"(?s:.*(?:{marker})(?:{recipient}|\s*(?:{word})\b)*|{recipient})?")
+
+    @cached_property
+    def _before(self) -> Pattern[str]:
+        """Matches the text before one of `_limits`."""
+        limits = "|".join(map(escape, (*(body.head for body in self.bodies), *self.ends, "{")))
+        words = rf"(?s:(?!{limits}|to=).){{0,{_MAX_HEADER}}}+"
+        return compile(rf"{words}(?:to=[^\s<>|]{{0,256}}+{words})?")
+
+    @cached_property
+    def _limits(self) -> Markers[_Edge]:
+        bodies, ends = ((body, _Edge.BODY) for body in self.bodies), ((Shape(end), _Edge.END) for end in self.ends)
+        return Markers([*bodies, *ends, (Shape("{"), _Edge.JSON)])
 
     @cached_property
     def _within(self) -> Markers[_Edge]:
-        return self._edges(self.ends)
+        return self._edges()
 
     @cached_property
     def _within_reasoning(self) -> Markers[_Edge]:
-        return self._edges(self.ends, self.interrupts)
+        return self._edges(*self.interrupts)
 
-    def _edges(self, ends: tuple[str, ...] = (), interrupts: tuple[Shape, ...] = ()) -> Markers[_Edge]:
-        starts, again = ((s, _Edge.START) for s in self.starts), ((s, _Edge.AGAIN) for s in (*self.again, *interrupts))
-        return Markers([*((Shape(end), _Edge.END) for end in ends), *starts, *again])
+    def _edges(self, *interrupts: Shape) -> Markers[_Edge]:
+        headers = ((shape, _Edge.HEADER) for shape in (*self.starts, *self.again, *interrupts))
+        return Markers([*((Shape(end), _Edge.END) for end in self.ends), *headers])
+
+
+def _token(shape: Shape) -> str:
+    return shape.head[: shape.head.find(">") + 1]
 
 
 @dataclass(frozen=True)
@@ -170,7 +229,9 @@ class Section:
         """Reads the calls."""
         name = turn.tools.named(opener.name or "", self.rename)
         while True:
+            turn.scanner.record()
             found = yield from turn.scanner.seek(self._markers)
+            turn.blocks.passed(turn.scanner.recorded())
             if found is None or found.meaning is None:
                 if name in turn.tools:
                     turn.open_call(name)

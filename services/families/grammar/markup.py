@@ -2,10 +2,11 @@
 
     reasoning </think> text <call> … </call> text <think> reasoning </think> <call> … </call>
 
-Reasoning opens at a block boundary only: at the start, or if only blanks follow the last call or block. A well-formed
-call ends open reasoning; the closer of the reasoning may still follow. A marker is text if the grammar does not
-continue after it. A section without calls makes no block. A closer without an opener is dropped at a block boundary and
-at the end of the output; elsewhere it is text, except a closer of reasoning on a line of its own.
+Reasoning opens at a block boundary: at the start, or if only blanks follow the last call or block. In running text its
+tags count unless they are mentioned, as a word of a sentence or in code. A well-formed call ends open reasoning; the
+closer of the reasoning may still follow. A marker is text if the grammar does not continue after it, and so is a call
+in code that goes on after the call. A section without calls makes no block. A closer without an opener is dropped at a
+block boundary, on a line of its own, and at the end of the output; elsewhere it is text.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,11 +17,18 @@ from re import Match, compile
 from typing import Final, Protocol, TypeAlias
 
 from services.families.grammar.scanner import Reader
-from services.families.grammar.shapes import Markers, Shape
-from services.families.grammar.turn import CallOpener, TurnState, read_prose
+from services.families.grammar.shapes import END, Markers, Shape
+from services.families.grammar.turn import CallOpener, TurnState, read_in_code, read_prose
 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
+_MAX_STRAYS: Final = 3
 _FREE: Final = compile(r"\{(?:ws|junk|suffix)\}")
+_LINE_END: Final = Shape("", then=("\n",))
+_BEFORE: Final = "\t\r\n`'\"([{<>/=|*_“‘«「"
+"""Characters before a tag that is mentioned."""
+_AFTER: Final = ",;:.!?)]}`'\"”’»」"
+"""Characters after one."""
+_SENTENCE_ENDS: Final = ".!?:…。！？："
 
 
 class CallReader(Protocol):
@@ -48,6 +56,11 @@ class Call:
                 return match[0]
         return (yield from self.body.read(turn, CallOpener(match[0], self.shape.head, name, call_id)))
 
+    @property
+    def marked(self) -> bool:
+        """Whether its marker is more than brackets or a fence. Such a call may stand in a fence by its format."""
+        return self.shape.head[0] != "`" and any(map(str.isalnum, self.shape.head))
+
 
 class Mark(Enum):
     """The meaning of a marker that does not open a call."""
@@ -60,7 +73,8 @@ class Mark(Enum):
     EMPTY = "a section without calls"
     ORPHAN = "closes what is not open"
     ALONE = "the same, on a line of its own"
-    QUOTE = "opens reasoning where none can begin"
+    LATE = "opens reasoning inside of a text, or inside of reasoning"
+    LEAVE = "closes reasoning that is not open"
     TAIL = "closes what contains the call"
     STOP = "ends the turn"
 
@@ -102,32 +116,69 @@ class Markup:
                 return
             meaning, text = hit.meaning, hit.match[0]
             if isinstance(meaning, Call):
-                passed = yield from meaning.read(turn, hit.match)
+                passed = yield from self._call(turn, meaning, hit.match)
                 if passed is not None:
                     turn.quote(passed)
                     continue
                 if turn.scanner.final:
                     return  # the input ended in the call; the rest belongs to it
-            elif meaning is Mark.QUOTE or (turn.quotes and meaning in (Mark.ORPHAN, Mark.ALONE)):
+            elif meaning is Mark.LATE and not (yield from _counts(turn)):
                 turn.quote(text)
                 continue
-            elif meaning is Mark.ORPHAN:
+            elif meaning is Mark.LATE and turn.reasoning:
+                place = replace(place, unclosed=True)
+                continue
+            elif meaning in (Mark.ORPHAN, Mark.ALONE, Mark.LEAVE) and (turn.quotes or turn.code.fenced):
+                turn.quote(text)
+                continue
+            elif meaning is Mark.ORPHAN or (meaning is Mark.LEAVE and not (yield from _counts(turn, _LINE_END))):
                 if turn.started:
                     turn.hold(text)
+                else:
+                    turn.blocks.passed(text)
                 continue
             else:
                 turn.end_prose()
+                turn.blocks.passed(text)
             place = self._after(place, meaning)
+
+    def _call(self, turn: TurnState, call: Call, match: Match[str]) -> Reader[str | None]:
+        """Reads a call, or calls in code; returns as `CallReader.read` does."""
+        fenced = call.marked and turn.code.fenced
+        if fenced or turn.code.last == "`":
+            return read_in_code(turn, self._calls_in_code(turn, call, match, fenced), match.start())
+        return call.read(turn, match)
+
+    def _calls_in_code(self, turn: TurnState, call: Call, match: Match[str], fenced: bool) -> Reader[bool]:
+        """Reads calls; returns whether they are real: the code does not go on after them. A model may forget to close a
+        fence."""
+        scanner = turn.scanner
+        while (yield from call.read(turn, match)) is None:
+            while (yield from scanner.match(*self._closers)) is not None:
+                pass
+            if not fenced:
+                return (yield from scanner.peek()) != "`"
+            yield from scanner.blanks()
+            found = yield from scanner.match(*(call.shape for call in self.calls))
+            if found is None:
+                return not (yield from scanner.peek())
+            call, match = self.calls[found[0]], found[1]
+        return False
+
+    @cached_property
+    def _closers(self) -> tuple[Shape, ...]:
+        return tuple(Shape("{ws}" + text) for text in (*self.tails, *self.stops))
 
     def _after(self, place: "_Place", meaning: Meaning) -> "_Place":
         """The state after a marker."""
         if isinstance(meaning, Call) or meaning is Mark.EMPTY:
             return replace(place, reasoning=False, unclosed=place.unclosed or place.reasoning, called=True)
         match meaning:
-            case Mark.THINK:
+            case Mark.THINK | Mark.LATE:
                 return replace(place, reasoning=True, called=False)
-            case Mark.ANSWER:
-                return replace(place, reasoning=False, unclosed=False, called=False)
+            case Mark.ANSWER | Mark.LEAVE:
+                unclosed = place.unclosed and place.reasoning
+                return replace(place, reasoning=False, unclosed=unclosed, called=False)
             case Mark.FRAME | Mark.UNFRAME:
                 return replace(place, framed=self.framed or meaning is Mark.FRAME, called=False)
         return place
@@ -149,14 +200,22 @@ class Markup:
         if place.reasoning:
             leave = [(shape, Mark.ANSWER) for shape, _ in frame + unframe] if self.framed else []
             inside = [*answer, *leave, *always]
-            return Markers([*inside, *_meaning(Mark.AGAIN, openers)]), Markers(inside)
-        tails = _meaning(Mark.TAIL, (*self.tails, *self.joints)) if place.called else []
+            boundary = [*inside, *_meaning(Mark.AGAIN, openers)]
+            return Markers(boundary), Markers([*inside, *_meaning(Mark.LATE, openers)])
+        tails = [*_meaning(Mark.TAIL, (*self.tails, *self.joints)), *self._strays] if place.called else []
         orphans = [(_whole(tail), Mark.ORPHAN) for tail in self.tails] if place.calls else []
-        alone = [(Shape(closer, then=("\n",), line_start=True), Mark.ALONE) for closer in closers]
+        alone = [(Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in self.tails] if place.calls else []
         boundary = [*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]
         running = [*(answer if place.unclosed else ()), *(unframe if place.framed else ()), *always, *alone, *orphans]
-        running += [*_meaning(Mark.ORPHAN, closers), *_meaning(Mark.QUOTE, openers)]
+        running += [*_meaning(Mark.LEAVE, closers), *_meaning(Mark.LATE, openers)]
         return Markers(boundary), Markers(running)
+
+    @cached_property
+    def _strays(self) -> list[tuple[Shape, Meaning]]:
+        """Closing tags that the format does not have, between a call and what closes its section, or the line's end."""
+        heads = (*(Shape(tail).head for tail in self.tails), "\n", END)
+        tags = ("{ws}".join(["</{tag}>"] * count) for count in range(1, _MAX_STRAYS + 1))
+        return [(Shape(text, then=heads), Mark.TAIL) for text in tags] if self.tails else []
 
     @cached_property
     def empty_sections(self) -> tuple[Shape, ...]:
@@ -181,7 +240,20 @@ class _Place:
     called: bool = False
     """The last block was a call."""
     unclosed: bool = False
-    """A call ended reasoning; the closer of the reasoning may still follow."""
+    """A call ended reasoning, or reasoning opened twice; a closer of reasoning may still follow."""
+
+
+def _counts(turn: TurnState, *then: Shape) -> Reader[bool]:
+    """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a mention.
+
+    It begins a line, one of `then` follows, or nothing sets it apart from the text around it, unlike a word.
+    """
+    if turn.code.fenced or turn.line_start or (yield from turn.scanner.follows(*then)):
+        return not turn.code.fenced
+    ahead = (yield from turn.scanner.peek()) or "\n"
+    if turn.code.last == " ":
+        return turn.code.end[0] in _SENTENCE_ENDS and ahead not in _AFTER and ahead != " "
+    return turn.code.last not in _BEFORE and ahead not in _AFTER
 
 
 def _whole(text: str, *, line_start: bool = False) -> Shape:

@@ -136,9 +136,25 @@ class Scanner:
 
 
 class BlockWriter:
-    """Writes the blocks of one turn, in order. Text that is written between two `drain`s becomes one delta."""
+    """Writes the blocks of one turn, in order. Text that is written between two `drain`s becomes one delta.
 
-    __slots__ = ("_events", "_parts", "behind", "index", "kind", "length", "write")
+    Where a closer is missing, what ended a call may have been text of one of its values. Then the call's end is held
+    back: `end_call`.
+    """
+
+    __slots__ = (
+        "_after",
+        "_events",
+        "_lost",
+        "_parts",
+        "_ready",
+        "_torn",
+        "behind",
+        "index",
+        "kind",
+        "length",
+        "write",
+    )
 
     def __init__(self) -> None:
         self.index = -1
@@ -152,12 +168,22 @@ class BlockWriter:
         self._parts: list[str] = []
         self.write: Write = self._parts.append
         """Adds text to the open block."""
+        self._torn: Trigger | None = None
+        """Finds the end of a call at the end of text; set while events are held back, which then are `_events`."""
+        self._lost = False
+        """A call had a wrong end, so those after it may be text of its value."""
+        self._after: list[str] = []
+        """The text after the last call that is held back, in blocks or not."""
+        self._ready: list[BlockEvent] = []
+        """The events before those that are held back."""
 
     def open(
         self, kind: BlockKind, name: str | None = None, call_id: str | None = None, *, behind: int | None = None
     ) -> None:
         """Starts a block, after closing the open one. `behind`: see the attribute."""
         self.close()
+        if kind == "tool_use":
+            self._look()
         self.index += 1
         if behind is not None:
             self.behind[self.index] = behind
@@ -169,14 +195,57 @@ class BlockWriter:
         """Ends the open block, if there is one."""
         if self.kind is not None:
             self._flush()
+            complete = complete and not (self._lost and self.kind == "tool_use")
             self._events.append(BlockStop(self.index, complete, self.length))
             self.kind = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether events are held back."""
+        return self._torn is not None
+
+    def end_call(self, complete: bool, torn: Trigger, *, whole: bool) -> None:
+        """Ends the open call. If it is not `whole` (its own closer is missing, or a value's), its end is held back to
+        the end of the turn, with all that follows. The calls that are held back do not complete if `torn` finds the end
+        of a call at the end of text after one."""
+        if self._torn is None and not whole:
+            self._flush()
+            self._ready, self._events, self._torn = self._events, [], torn
+        self.close(complete)
+
+    def passed(self, text: str) -> None:
+        """Notes a piece of text that no block has."""
+        if self._torn is not None:
+            self._flush()
+            self._after.append(text)
+
+    def settle(self, *, stopped: bool = False) -> None:
+        """Decides about the calls that are held back. `stopped`: the model ended the turn, so a call without an end has
+        taken the end of another."""
+        if self._torn is None:
+            return
+        self._look()
+        calls = {e.block for e in self._events if isinstance(e, BlockStart) and e.kind == "tool_use"}
+        calls.add(self._events[0].block)
+        complete = not self._lost
+        for at, event in reversed([*enumerate(self._events)]):
+            if isinstance(event, BlockStop) and event.block in calls:
+                self._events[at] = BlockStop(event.block, event.complete and complete, event.length)
+                complete = complete and (event.complete or not stopped)
+        self._events, self._ready, self._torn = [*self._ready, *self._events], [], None
+
+    def _look(self) -> None:
+        """Looks for the end of a call at the end of the text after the last one."""
+        if self._torn is not None:
+            self._lost = self._lost or self._torn("".join(self._after)) is not None
+            self._after.clear()
 
     def discard(self) -> BlockKind | None:
         """Drops what was written, as if the open block had not begun; returns its kind, except for a tool_use.
 
         An open tool_use stays with all of its text: the text that opens a forced call belongs to that call.
         """
+        self.settle()
         self.behind.clear()
         if self.kind == "tool_use":
             starts = [e for e in self._events if isinstance(e, BlockStart) and e.block == self.index]
@@ -189,7 +258,10 @@ class BlockWriter:
         return kind
 
     def drain(self) -> list[BlockEvent]:
-        """All events since the last call."""
+        """All events since the last call, except those that are held back."""
+        if self._torn is not None:
+            events, self._ready = self._ready, []
+            return events
         if self._parts:
             self._flush()
         events, self._events = self._events, []
@@ -200,5 +272,7 @@ class BlockWriter:
             text = "".join(self._parts)
             self._parts.clear()
             if text:
+                if self._torn is not None and self.kind != "tool_use":
+                    self._after.append(text)
                 self._events.append(Delta(self.index, self.length, text))
                 self.length += len(text)

@@ -7,8 +7,9 @@ stream was split. Every hole is bounded, and so is the text that a shape can hol
 
 Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{words}` one
 with blanks · `{id}` and `{junk}` anything up to the next `<` (`{junk}` may be empty) · `{to}` a recipient · `{word}` a
-word · `{bool}` true or false · `{q}` an optional quote · `{suffix}` text that a tokenizer may add to a marker's name.
-Any other brace is literal.
+word · `{tag}` the name of any tag · `{bool}` true or false · `{q}` an optional quote · `{suffix}` text that a tokenizer
+may add to a marker's name · `{header}` words and markers of a message's header, before its recipient and body. Any
+other brace is literal.
 """
 
 import enum
@@ -51,7 +52,14 @@ _HOLES: Final = {
     "word": _Hole(r"[\w.-]", 1, 64),
     "bool": _Hole(r"[truefalsTRUEFALS]", 4, 5),
     "q": _Hole(r"""["']""", 0, 1, captured=False),
+    "tag": _Hole(r"[\w.:-]", 1, 64, captured=False),
     "suffix": _Hole(r"[:\w-]", 0, 32, captured=False),
+    "header": _Hole(
+        r"""(?:(?!to=)[^<>,;`"'(){}\[\]]|<(?!\|(?:message|start|end|call|return|eom|eot)\|>)|(?<=\|)>)""",
+        0,
+        64,
+        captured=False,
+    ),
 }
 _SPLIT: Final = re.compile(rf"\{{({'|'.join(_HOLES)})\}}")
 
@@ -102,20 +110,26 @@ class Shape:
     def _ends_in_head(self, text: str, position: int) -> bool:
         return len(text) - position < len(self.head) and self.head.startswith(text[position:])
 
+    @property
+    def pattern(self) -> str:
+        """The shape as a regular expression, without what must follow."""
+        return _pattern(self._pieces)
+
     @cached_property
     def _full(self) -> re.Pattern[str]:
-        follow = [re.escape(t) for t in self.then if t]
-        return re.compile(_pattern(self._pieces) + (_follow(follow) if follow else ""))
+        return re.compile(self.pattern + self._follow())
 
     @cached_property
     def _final(self) -> re.Pattern[str]:
-        if END not in self.then:
-            return self._full
-        return re.compile(_pattern(self._pieces) + _follow([*(re.escape(t) for t in self.then if t), r"\Z"]))
+        return re.compile(self.pattern + self._follow(r"\Z")) if END in self.then else self._full
+
+    def _follow(self, *end: str) -> str:
+        follow = [*(re.escape(t) for t in self.then if t), *end]
+        return rf"(?=[ \t\r\n]{{0,64}}(?:{'|'.join(follow) or '(?!)'}))" if self.then else ""
 
     @cached_property
     def _partial(self) -> re.Pattern[str]:
-        return re.compile(_partial(self._pieces, [t for t in self.then if t]))
+        return re.compile(_partial(self._pieces, self.then))
 
     @cached_property
     def _marker(self) -> re.Pattern[str]:
@@ -132,10 +146,6 @@ def _hole(name: str) -> str:
     return f"(?P<{name}>{body})" if hole.captured else body
 
 
-def _follow(alternatives: list[str]) -> str:
-    return rf"(?=[ \t\r\n]{{0,64}}(?:{'|'.join(alternatives)}))"
-
-
 def _prefixes(text: str) -> list[str]:
     return [re.escape(text[:n]) for n in range(len(text) - 1, -1, -1)]
 
@@ -144,7 +154,7 @@ def _partial(pieces: Sequence[str], then: Sequence[str]) -> str:
     """A pattern for input that ends in the middle of the shape."""
     rest = r"(?!)"
     if then:
-        heads = dict.fromkeys(p for t in then for p in _prefixes(t))
+        heads = dict.fromkeys(p for t in then for p in ("", *_prefixes(t)))
         rest = rf"[ \t\r\n]{{0,64}}+(?:{'|'.join(sorted(heads, key=len, reverse=True))})\Z"
     for i in range(len(pieces) - 1, -1, -1):
         piece = pieces[i]

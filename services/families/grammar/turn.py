@@ -4,7 +4,8 @@ from collections.abc import Callable
 from re import compile
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from schemas.events import BlockEvent, BlockKind, Delta, FinishReason
+from schemas.events import BlockEvent, BlockKind, BlockStart, Delta, FinishReason
+from services.families.grammar.code import Code
 from services.families.grammar.scanner import BlockWriter, Reader, Scanner, escaped
 from services.families.grammar.shapes import BLANKS, MORE, MarkerCut, MarkerMatch, Markers, More
 from services.families.tool_types import Tools
@@ -25,7 +26,7 @@ class CallOpener(NamedTuple):
 class TurnState:
     """The state that the readers of a turn share: input, output, tools, and whether the block is reasoning."""
 
-    __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "quotes", "reasoning", "scanner", "tools")
+    __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "code", "quotes", "reasoning", "scanner", "tools")
 
     def __init__(
         self,
@@ -44,6 +45,8 @@ class TurnState:
         """Whether the open or the next block is reasoning."""
         self.quotes = False
         """The open block mentions a marker without what must follow it, so a closer may be text, too."""
+        self.code = Code()
+        """The code in the open block."""
         self._held: list[str] = []
         self._broken = False
         self._resumed: BlockKind | None = None
@@ -58,6 +61,7 @@ class TurnState:
         lines at the start of a block are framing.
         """
         held, blocks = self._held, self.blocks
+        self.code.add(text)
         solid, wait = _parted(text)
         kind: BlockKind = "reasoning" if self.reasoning else "text"
         if not solid or not (blocks.kind == kind or solid.strip(BLANKS)) or (held and not solid.strip(BLANKS)):
@@ -107,9 +111,11 @@ class TurnState:
 
     def end_prose(self) -> None:
         """Ends the open reasoning or text; held text is dropped."""
+        self.blocks.passed("".join(self._held))
         self._held.clear()
         self._broken = self.quotes = False
         self._resumed = None
+        self.code = Code()
         if self.blocks.kind != "tool_use":
             self.blocks.close()
 
@@ -203,6 +209,46 @@ def _pass_prose(turn: TurnState, markers: Markers[T]) -> MarkerMatch[T] | Marker
         look = at + 1
 
 
+def read_in_code(turn: TurnState, reading: Reader[bool], start: int, front: str = "") -> Reader[str | None]:
+    """Runs `reading`, which reads calls that stand in code, from `start` on, and returns whether they are real.
+
+    Their blocks wait for that. Returns None after real calls; else "", after `front` and all passed text were added to
+    the open block.
+    """
+    scanner, blocks, passed = turn.scanner, turn.blocks, list[str]()
+    held, state = [*turn._held], (turn._broken, turn._resumed, turn.code)
+    turn.blocks = BlockWriter()
+    real: bool | None = None
+    while real is None:
+        try:
+            next(reading)
+        except StopIteration as end:
+            real = bool(end.value)
+        passed.append(scanner.text[start : scanner.position])
+        start = 0
+        if real is None:
+            scanner.trigger = None
+            yield
+    turn.blocks.settle()
+    written, turn.blocks = turn.blocks.drain(), blocks
+    if not real:
+        turn._held[:] = held
+        turn._broken, turn._resumed, code = state
+        turn.code = Code()  # fences of the format are not the text's
+        turn.quote(front + "".join(passed))
+        code.end, turn.code = turn.code.end, code
+        return ""
+    turn.end_prose()
+    for event in written:
+        if isinstance(event, BlockStart):
+            blocks.open(event.kind, event.name, event.call_id)
+        elif isinstance(event, Delta):
+            blocks.write(event.text)
+        else:
+            blocks.close(event.complete)
+    return None
+
+
 Grammar: TypeAlias = Callable[[TurnState], Reader[None]]
 
 
@@ -241,17 +287,19 @@ class TurnParser:
                 text = escaped(text)
             blocks = self._blocks
             length = blocks.length
-            blocks.length = length + len(text)
+            self.passed(text)
             return [Delta(blocks.index, length, text)]
         if not text:
             return []
         self._read(text)
         return self._blocks.drain()
 
-    def passed(self, length: int) -> None:
-        """Counts characters that the caller put into the open block itself, because the scanner's `trigger` found
-        nothing in them. Must be called before the next `feed` or `finish`."""
-        self._blocks.length += length
+    def passed(self, text: str) -> None:
+        """Counts text that the caller put into the open block itself, because the scanner's `trigger` found nothing in
+        it. Must be called before the next `feed` or `finish`."""
+        self._blocks.length += len(text)
+        if self._blocks.kind != "tool_use":
+            self._turn.code.add(text)
 
     def finish(self, reason: FinishReason) -> list[BlockEvent]:
         """Ends the generation: decides about text that was held back, and closes all blocks.
@@ -263,8 +311,11 @@ class TurnParser:
         self._read("")
         turn = self._turn
         turn.end_prose()
+        self._blocks.settle(stopped=reason is FinishReason.STOP)
         return self._blocks.drain()
 
     def _read(self, text: str) -> None:
         self.scanner.extend(text)
         next(self._program, None)
+        if self._blocks.holds:
+            self.scanner.trigger = None

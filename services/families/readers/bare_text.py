@@ -6,6 +6,7 @@ parameter that is a string in the schema, or missing there.
 """
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Final, TypeAlias, TypeVar
 
 from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped, quoted
@@ -55,12 +56,17 @@ class StringSink:
 class HeldSink:
     """Collects a value, and writes it at its end as `convert` returns it."""
 
-    __slots__ = ("_convert", "_parts", "_write")
+    __slots__ = ("_convert", "_parts", "_typed", "_write")
     live = False
 
-    def __init__(self, write: Write, convert: Callable[[str], str]) -> None:
-        self._write, self._convert = write, convert
+    def __init__(self, write: Write, convert: Callable[[str], str], *, typed: bool = False) -> None:
+        self._write, self._convert, self._typed = write, convert, typed
         self._parts: list[str] = []
+
+    @property
+    def whole(self) -> bool:
+        """Whether the text so far is a value of a type that admits no other text; only if it is `typed`."""
+        return self._typed and self._convert("".join(self._parts))[0] != '"'
 
     def write(self, text: str) -> None:
         """Adds the next piece."""
@@ -74,10 +80,57 @@ class HeldSink:
 Sink: TypeAlias = StringSink | HeldSink
 
 
+class Tag(Enum):
+    """A tag in or between values."""
+
+    OPEN = "opens a parameter"
+    CLOSE = "closes it"
+    END = "closes a call"
+    CLOSED = "closes a parameter where the call cannot go on"
+    NEXT = "closes it, and the next call opens"
+    LAST = "closes a call, and nothing but what closes more follows"
+    CALL = "opens a call"
+    JSON = "holds all arguments as JSON"
+    BEYOND = "belongs to what comes after the call"
+    BROKEN = "opens a parameter, but its key cannot be read"
+
+
+class Shown:
+    """Follows the calls that a value shows as text: their tags do not end it."""
+
+    __slots__ = ("_keys", "seen")
+
+    def __init__(self) -> None:
+        self.seen = False
+        """There was one."""
+        self._keys: list[str | None] = []
+        """The open parameter of each call, the inner calls last; None between two of them."""
+
+    @property
+    def between(self) -> bool:
+        """Whether such a call is open, and no parameter of it."""
+        return bool(self._keys) and self._keys[-1] is None
+
+    def takes(self, tag: Tag, key: str = "") -> bool:
+        """Takes the next tag, of parameter `key` where tags have keys. Returns whether it belongs to such a call."""
+        if not self.between:
+            if tag is Tag.CALL:
+                self.seen = True
+                self._keys.append(None)
+            elif self._keys and tag in (Tag.CLOSE, Tag.CLOSED, Tag.NEXT) and key == self._keys[-1]:
+                self._keys[-1] = None
+            return tag is Tag.CALL or bool(self._keys)
+        if tag is Tag.OPEN:
+            self._keys[-1] = key
+        elif tag in (Tag.END, Tag.LAST):
+            self._keys.pop()
+        return True
+
+
 def copy_text(
     scanner: Scanner,
     markers: Markers[T],
-    ends: Callable[[MarkerMatch[T]], bool],
+    ends: Callable[[MarkerMatch[T], bool], bool],
     sink: Sink,
     trigger: Trigger | None,
     *,
@@ -85,17 +138,14 @@ def copy_text(
 ) -> Reader[MarkerMatch[T] | None]:
     """Writes text up to the first marker that `ends` it, and stops in front of that marker; None at the input's end.
 
-    `trigger` finds text that must pass this reader; None: all must. `frame`: a line break on each side is left out.
+    `ends` gets each marker once, after the text before it, and whether a `frame` admits an end there. `trigger` finds
+    text that must pass this reader; None: all must. `frame`: a line break on each side is left out.
     """
-    held, first = "", frame
+    held, first, look = "", frame, scanner.position
     while True:
-        text, look = scanner.text, scanner.position
-        while True:
-            at = markers.find(text, look, scanner.final)
-            found = markers.at(text, at, scanner.final) if at >= 0 else None
-            if at < 0 or found is MORE or (isinstance(found, MarkerMatch) and ends(found)):
-                break
-            look = at + 1
+        text = scanner.text
+        at = markers.find(text, look, scanner.final)
+        found = markers.at(text, at, scanner.final) if at >= 0 else None
         piece = text[scanner.position : at if at >= 0 else len(text)]
         scanner.position += len(piece)
         if piece and first:
@@ -105,14 +155,17 @@ def copy_text(
             piece = held + piece
             held = "\n" if frame and piece[-1] == "\n" else ""
             sink.write(piece.removesuffix(held))
-        if isinstance(found, MarkerMatch):
+        if isinstance(found, MarkerMatch) and ends(found, bool(held) or first or not frame):
             return found
+        if at >= 0 and found is not MORE:
+            look = at + 1
+            continue
         if scanner.final:
             return None
         if trigger is not None and at < 0 and not held and not first and sink.live:
             scanner.trigger, scanner.escape = trigger, True
         yield
-        scanner.trigger = None
+        scanner.trigger, look = None, scanner.position
 
 
 def coerced(text: str, types: frozenset[str]) -> str:

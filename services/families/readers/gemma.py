@@ -1,18 +1,18 @@
 """Reads and writes Gemma's argument objects: `{key:<|"|>text<|"|>,n:42,l:[…]}`, with a token for quotes.
 
-The string token also stands for a quote inside a string: it closes a string only if the grammar continues after it.
-JSON's quotes and strings without their opening token are read, too.
+The string token also stands for a quote inside a string: it closes a string only if the grammar continues after it. A
+call that a string shows is text, with its tokens. JSON's quotes and strings without their opening token are read, too.
 """
 
 from collections.abc import Callable, Mapping
 from itertools import chain
 from json import dumps
-from re import compile
+from re import compile, escape
 from typing import Any, ClassVar, Final
 
 from services.families.grammar.scanner import Reader, Scanner, Write, quoted
-from services.families.grammar.shapes import END, Markers, Shape
-from services.families.readers.bare_text import StringSink, copy_text
+from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
+from services.families.readers.bare_text import Shown, StringSink, Tag, copy_text
 from services.families.readers.values import CONSTANTS, Values, number_text
 
 _BARE: Final = compile(r"[^,}\]<]*+")
@@ -20,16 +20,23 @@ _TRIGGER: Final = compile("<").search
 
 
 class GemmaValues(Values):
-    """Values with `token` on both sides of a string; `closer` ends the call."""
+    """Values with `token` on both sides of a string; `closer` ends a call, which the shape `opener` opened."""
 
     object: ClassVar[Shape] = Shape("{")
 
-    def __init__(self, token: str, closer: str) -> None:
-        self._token = token
+    def __init__(self, token: str, closer: str, opener: str = "") -> None:
+        self.torn = compile(rf"\}}\s*{escape(closer)}(?:\s|<[^<>]*>)*\Z").search
         self._opens = Shape(token)
         self._closer = Shape(closer)
-        self._closes = Markers(
-            [(Shape(token, then=(",", "}", "]", END)), "end"), (Shape(token), "quote"), (self._closer, "broken")]
+        call = Shape(opener, then=("{",))
+        self._inside = Markers(
+            [
+                (Shape(token, then=(",", "}", "]", END)), Tag.CLOSE),
+                (Shape(token), Tag.OPEN),
+                *([(call, Tag.CALL)] if opener else []),
+                (Shape(closer, then=(END,)), Tag.LAST),
+                (self._closer, Tag.END),
+            ]
         )
         *quoted_keys, bare, words = (
             [f"{quote}{{{hole}}}{quote}{{ws}}{colon}" for colon in ":="]
@@ -58,13 +65,18 @@ class GemmaValues(Values):
         return (yield from self._bare(scanner, write, closer))
 
     def _string(self, scanner: Scanner, write: Write, live: bool) -> Reader[bool]:
-        sink = StringSink(write)
+        sink, shown = StringSink(write), Shown()
+
+        def ends(found: MarkerMatch[Tag], _: bool) -> bool:
+            tag = Tag.OPEN if found.meaning is Tag.CLOSE and shown.between else found.meaning
+            return not shown.takes(tag) and tag is not Tag.END
+
         while True:
-            found = yield from copy_text(scanner, self._closes, lambda _: True, sink, _TRIGGER if live else None)
-            if found is None or found.meaning == "broken":
+            found = yield from copy_text(scanner, self._inside, ends, sink, _TRIGGER if live else None)
+            if found is None or found.meaning is Tag.LAST:
                 return False
             scanner.position = found.match.end()
-            if found.meaning == "end":
+            if found.meaning is Tag.CLOSE:
                 sink.end()
                 return True
             sink.write('"')

@@ -15,7 +15,7 @@ from typing import Final
 from services.families.grammar.scanner import Reader, Scanner
 from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
-from services.families.readers.values import JSON, Values
+from services.families.readers.values import JSON, Values, drop
 
 _KEY: Final = compile(r"""(["'])((?:[^"'\\]|\\.){0,256}+)\1""")
 _MAX_KEY: Final = 520
@@ -72,6 +72,7 @@ class _Calls:
         "_other",
         "_pending",
         "_started",
+        "_twice",
         "call_id",
         "grammar",
         "name",
@@ -90,6 +91,8 @@ class _Calls:
         self._argued = False
         self._other = False
         """A dropped key may have held arguments."""
+        self._twice = False
+        """There are arguments twice."""
         self._any = False
         self._started = False
 
@@ -100,7 +103,7 @@ class _Calls:
             scanner.position -= len(self.opener.text) - len(self._opening)
         scanner.record()
         yield from scanner.blanks()
-        if grammar.form is Form.ARGUMENTS:
+        if grammar.form is Form.ARGUMENTS or (self.name is not None and (yield from scanner.peek()) != "{"):
             whole = yield from self._sole(self._bare)
         elif grammar.form is Form.LINES:
             whole = yield from self._list()
@@ -121,11 +124,20 @@ class _Calls:
         """Reads one call and its closing marker."""
         if not (yield from item()):
             return False
-        self.turn.blocks.close((yield from self._closed()))
+        closed = yield from self._closed()
+        scanner = self.turn.scanner
+        self._end(closed or scanner.stopped or not scanner.final, whole=closed)
         return True
 
+    def _end(self, complete: bool, *, whole: bool) -> None:
+        torn = self.grammar.values.torn
+        if torn is None:
+            self.turn.blocks.close(complete)
+        else:
+            self.turn.blocks.end_call(complete, torn, whole=whole)
+
     def _closed(self) -> Reader[bool]:
-        """Passes the closing marker, and stray brackets before it; False if the input was cut off here."""
+        """Passes the closing marker, and stray brackets before it; False if there is none."""
         if not self.grammar.closers:
             return True
         scanner = self.turn.scanner
@@ -133,9 +145,7 @@ class _Calls:
         while (yield from scanner.peek()) in ("}", "]"):
             scanner.position += 1
             yield from scanner.blanks()
-        if (yield from scanner.match(*self.grammar.closers)) is not None:
-            return True
-        return scanner.stopped or not scanner.final
+        return (yield from scanner.match(*self.grammar.closers)) is not None
 
     def _list(self) -> Reader[bool]:
         scanner = self.turn.scanner
@@ -144,7 +154,7 @@ class _Calls:
             char = yield from scanner.peek()
             if char == "{":
                 self.name = self.call_id = self._pending = None
-                self._argued = self._other = False
+                self._argued = self._other = self._twice = False
                 if not (yield from self._object()):
                     return False
                 self.turn.blocks.close()
@@ -160,7 +170,9 @@ class _Calls:
     def _object(self) -> Reader[bool]:
         """Reads an object that is a call; leaves its block open."""
         scanner, blocks = self.turn.scanner, self.turn.blocks
-        if (yield from scanner.peek()) != "{" or not (yield from self._members(nested=False)) or self.name is None:
+        if (yield from scanner.peek()) != "{" or not (yield from self._members(nested=False)):
+            return False
+        if self.name is None or self._twice:
             return False
         if blocks.kind != "tool_use":
             unsure = self._other or (self.grammar.strict and self.name not in self.turn.tools)
@@ -181,7 +193,7 @@ class _Calls:
                     return True
                 continue
             key = yield from self._short_string()
-            if key is None or not (yield from JSON.colon(scanner, _drop)) or not (yield from self._member(key, nested)):
+            if key is None or not (yield from JSON.colon(scanner, drop)) or not (yield from self._member(key, nested)):
                 return False
 
     def _member(self, key: str, nested: bool) -> Reader[bool]:
@@ -190,7 +202,10 @@ class _Calls:
         if grammar.form is Form.KEYED:
             self._set_name(key)
             return (yield from self._value())
-        if key in grammar.arguments and not self._argued:  # the first ones may have been sent
+        if key in grammar.arguments:
+            if self._argued:  # the first ones may have been sent
+                self._other = self._twice = True
+                return (yield from grammar.values.copy(scanner, drop))
             self._argued = True
             return (yield from self._value())
         if key in grammar.names or (key == "function" and char == '"'):
@@ -207,7 +222,7 @@ class _Calls:
         if grammar.strict and key not in ("type", "id"):
             return False
         self._other = self._other or key not in _NO_ARGUMENTS
-        return (yield from grammar.values.copy(scanner, _drop))
+        return (yield from grammar.values.copy(scanner, drop))
 
     def _short_string(self) -> Reader[str | None]:
         scanner = self.turn.scanner
@@ -315,12 +330,8 @@ class _Calls:
                 return text
             if self.name is not None:
                 self._open("")
-        turn.blocks.close(False)
+        self._end(False, whole=False)
         if self.grammar.closers:
             again = (Shape(self.opener.head),) if self.opener.head else ()
             yield from scanner.seek(Markers([(shape, None) for shape in (*self.grammar.closers, *again)]))
         return None
-
-
-def _drop(_: str) -> None:
-    """Drops text that is not needed."""

@@ -1,13 +1,13 @@
 """Reads calls with one tag per argument: `<function=NAME> <parameter=KEY> value </parameter> … </function>`.
 
-A value is text up to its closing tag. The tag counts only if the grammar continues after it, so a value may contain the
-tag's text. A value without a closer ends at a tag that opens a parameter which is still missing. Strings stream; the
-type of any other value is decided at its end.
+A value is text up to its closing tag. The tag counts only if the grammar continues after it, and outside of calls that
+the value shows, so a value may contain any tag's text. A value of another type than string may lack its closer: it ends
+at a tag that opens a missing parameter, if it is one of its type. In a string that tag is text, and the call completes
+only if the parameter follows. Strings stream; the type of any other value is decided at its end.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property, partial
 from re import Match, compile, escape
 from typing import Any, Final
@@ -18,8 +18,10 @@ from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
 from services.families.readers.bare_text import (
     HeldSink,
+    Shown,
     Sink,
     StringSink,
+    Tag,
     coerced,
     copy_text,
     json_or_string,
@@ -29,17 +31,7 @@ from services.families.readers.values import JSON
 from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
-
-
-class Tag(Enum):
-    """A tag in or between values."""
-
-    OPEN = "opens a parameter"
-    CLOSE = "closes it"
-    END = "closes the call"
-    JSON = "holds all arguments as JSON"
-    BEYOND = "belongs to what comes after the call"
-    BROKEN = "opens a parameter, but its key cannot be read"
+_CDATA: Final = ("<![CDATA[", "]]>")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +39,15 @@ class Parameters:
     """The grammar of a call with one tag per argument, after its opening tag.
 
     `opens` are the parameters' opening tags (holes: `key`, and `bool` or `word` for a stated type), `closes` their
-    closing tags; `ends` close the call, `beyond` are heads of markers after it. `frame`: the template puts a line
-    break on each side of a value.
+    closing tags; `ends` close the call, `beyond` are heads of markers after it; `openers` open a call, which a value
+    may show. `frame`: the template puts a line break on each side of a value.
     """
 
     opens: tuple[str, ...]
     closes: tuple[str, ...]
     ends: tuple[str, ...]
     beyond: tuple[str, ...] = ()
+    openers: tuple[str, ...] = ()
     frame: bool = False
     json: tuple[str, ...] = ()
     """Markers before arguments that are one JSON object instead; `{` for an object without a marker."""
@@ -82,7 +75,9 @@ class Parameters:
         """Reads the call."""
         name = turn.tools.named(self.unescape(opener.name or ""), self.rename, unknown=self.rename_unknown)
         turn.open_call(name)
-        turn.blocks.close((yield from _Arguments(self, turn, name).read(opener)))
+        arguments = _Arguments(self, turn, name)
+        complete = yield from arguments.read(opener)
+        turn.blocks.end_call(complete, self.torn, whole=arguments.whole)
         return None
 
     @cached_property
@@ -95,6 +90,7 @@ class Parameters:
         """Tags before the first value."""
         return self._tags(
             (self.opens, Tag.OPEN),
+            (self._plurals, Tag.BEYOND),
             (self.ends, Tag.END),
             (self.json, Tag.JSON),
             (self.beyond, Tag.BEYOND),
@@ -105,8 +101,17 @@ class Parameters:
     def between(self) -> Markers[Tag]:
         """Tags after a value."""
         return self._tags(
-            (self.opens, Tag.OPEN), (self.ends, Tag.END), (self.beyond, Tag.BEYOND), (self._heads, Tag.BROKEN)
+            (self.opens, Tag.OPEN),
+            (self._plurals, Tag.BEYOND),
+            (self.ends, Tag.END),
+            (self.beyond, Tag.BEYOND),
+            (self._heads, Tag.BROKEN),
         )
+
+    @property
+    def _plurals(self) -> tuple[str, ...]:
+        """Markers that look like a call's closer with a suffix, the `s` of their plural."""
+        return tuple(text for text in self.beyond if text.endswith("s{suffix}>"))
 
     @property
     def _heads(self) -> tuple[str, ...]:
@@ -118,49 +123,78 @@ class Parameters:
 
     @cached_property
     def inside(self) -> Markers[Tag]:
-        """Tags that may end a value."""
-        after = (*dict.fromkeys(Shape(t).head for t in (*self.opens, *self.ends, *self.beyond)), END)
-        beyond = (*(Shape(b).head for b in self.beyond), END)
+        """Tags that a value may contain, or that end it."""
+        after = [b for b in self.beyond if not any(opener.startswith(b) for opener in self.openers)]
+        opens = dict.fromkeys(opener.partition("{key}")[0].removesuffix("{q}") for opener in self.opens)
+        heads = (*(Shape(text).head for text in (*self.opens, *self.ends)), "{")
         return Markers(
             [
-                *((Shape(c, then=after), Tag.CLOSE) for c in self.closes),
-                *((Shape(o), Tag.OPEN) for o in self.opens),
-                *((Shape(e, then=beyond), Tag.END) for e in self.ends),
+                *((Shape(c + "{ws}" + then), Tag.CLOSE) for c in self.closes for then in (*opens, *self.ends, *after)),
+                *((Shape(c + "{ws}" + opener, then=heads), Tag.NEXT) for c in self.closes for opener in self.openers),
+                *((Shape(c, then=(END,)), Tag.CLOSE) for c in self.closes),
+                *((Shape(c), Tag.CLOSED) for c in self.closes),
+                *((Shape(opener, then=heads), Tag.CALL) for opener in self.openers),
+                *((Shape(opener), Tag.OPEN) for opener in self.opens),
+                *((Shape(b), Tag.BEYOND) for b in self._plurals),
+                *(
+                    (Shape(e + then, then=(END,)), Tag.LAST)
+                    for e in self.ends
+                    for then in ("", *("{ws}" + b for b in after))
+                ),
+                *((Shape(e), Tag.END) for e in self.ends),
             ]
         )
 
     @cached_property
+    def closers(self) -> tuple[Shape, ...]:
+        """`closes` as shapes."""
+        return tuple(map(Shape, self.closes))
+
+    @cached_property
+    def torn(self) -> Trigger:
+        """Finds a parameter after another one in text, or the end of a call at the end of text."""
+        closes, ends = ("|".join(Shape(text).pattern for text in texts) for texts in (self.closes, self.ends))
+        opens = "|".join(map(escape, self._heads))
+        return compile(rf"(?:{closes})\s*(?:{opens}|(?:{ends})(?:\s|<[^<>]*>|\w+)*\Z)").search
+
+    @cached_property
     def trigger(self) -> Trigger:
         """Finds text in a value that must pass the reader."""
-        first = "".join(sorted({escape(t[0]) for t in (*self.opens, *self.closes, *self.ends)}))
+        first = "".join(sorted({escape(t[0]) for t in (*self.opens, *self.closes, *self.ends, *self.openers)}))
         return compile(rf"[{first}]|\n\Z" if self.frame else rf"[{first}]").search
 
 
 class _Arguments:
-    __slots__ = ("_cut", "_end", "grammar", "name", "parameters", "seen", "turn")
-
     def __init__(self, grammar: Parameters, turn: TurnState, name: str) -> None:
         self.grammar, self.turn, self.name = grammar, turn, name
         self.parameters: Mapping[str, Any] = turn.tools.parameters(name)
         self.seen: set[str] = set()
+        self.whole = True
+        """The call's own closer ended it, and all of its values have theirs."""
+        self._doubts: set[str] = set()
+        """Parameters that have a tag in the text of a value."""
         self._end = "{}"
-        self._cut = False
+        self._cut = self._broken = False
+        self._opened = 0
+        """Opening tags that are text in a value, and have no closing tag there."""
+        self._ambiguous = False
+        """A value has the closing tag to one of them, so that it may be a piece of the value before."""
 
     def read(self, opener: CallOpener) -> Reader[bool]:
-        """Reads to the end of the call; returns whether it is whole. It is not if the next call opens before any
-        argument or closer."""
+        """Reads to the end of the call; returns whether it is complete. It is not if a parameter stands twice, or if
+        the next call opens before any argument or closer. The rest of a call that cannot complete is passed over."""
         found = yield from self._next()
         if found is not None and found.meaning is Tag.JSON:
             return (yield from self._json(found.match))
-        while found is not None and found.meaning is Tag.OPEN:
-            found = yield from self._parameter(found.match)
-        if found is not None and found.meaning is Tag.BROKEN:
-            while found is not None and found.meaning not in (Tag.END, Tag.BEYOND):
-                found = yield from self._next()
-            return False
+        while found is not None and found.meaning in (Tag.OPEN, Tag.BROKEN):
+            self._broken = self._broken or found.meaning is Tag.BROKEN
+            found = yield from (self._next() if found.meaning is Tag.BROKEN else self._parameter(found.match))
+        self.whole = self.whole and not self._broken and found is not None and found.meaning is Tag.END
         if found is not None and found.meaning is Tag.BEYOND and not self.seen and found.match[0] in opener.text:
             return False
         if found is None and not ((self.seen or self.grammar.stop_closes) and self._settled):
+            return False
+        if self._broken or self._ambiguous or not self._doubts <= self.seen:
             return False
         self.turn.blocks.write(self._end)
         return True
@@ -185,7 +219,7 @@ class _Arguments:
     def _next(self) -> Reader[MarkerMatch[Tag] | None]:
         """Passes the next tag and any text before it; a tag after the end of the call is not passed."""
         grammar, scanner = self.grammar, self.turn.scanner
-        found = yield from scanner.seek(grammar.between if self.seen else grammar.before)
+        found = yield from scanner.seek(grammar.between if self.seen or self._broken else grammar.before)
         if found is not None and found.meaning is not Tag.BEYOND:
             scanner.position = found.match.end()
         return found
@@ -195,28 +229,33 @@ class _Arguments:
         grammar = self.grammar
         key = grammar.unescape(tag["key"]).strip()
         if key in grammar.unwrap and not self.seen and key not in self.parameters:
-            return (yield from self._wrapped(key))
+            return (yield from self._wrapped(tag, key))
         self._begin(key)
         sink = self._sink(key, tag.groupdict())
-        found = yield from self._value(sink)
+        found = yield from self._value(tag, sink)
         if found is not None:
             sink.end()
         return (yield from self._after(found))
 
     def _after(self, found: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
         self._cut = found is None
-        return (yield from self._next()) if found is not None and found.meaning is Tag.CLOSE else found
+        return (yield from self._next()) if found is not None and found.meaning in (Tag.CLOSE, Tag.NEXT) else found
 
     def _begin(self, key: str) -> None:
-        self.turn.blocks.write(("{" if not self.seen else ", ") + quoted(key) + ": ")
+        self._broken = self._broken or key in self.seen
+        self._write(("{" if not self.seen else ", ") + quoted(key) + ": ")
         self.seen.add(key)
         self._end = "}"
 
-    def _wrapped(self, key: str) -> Reader[MarkerMatch[Tag] | None]:
+    def _write(self, text: str) -> None:
+        if not self._broken:
+            self.turn.blocks.write(text)
+
+    def _wrapped(self, tag: Match[str], key: str) -> Reader[MarkerMatch[Tag] | None]:
         """Reads a parameter that may hold all arguments."""
         written: list[str] = []
         sink = HeldSink(written.append, json_or_string)
-        ended = yield from self._value(sink)
+        ended = yield from self._value(tag, sink)
         if ended is not None:
             sink.end()
         found = yield from self._after(ended)
@@ -226,53 +265,92 @@ class _Arguments:
             self._end = value
         else:
             self._begin(key)
-            self.turn.blocks.write(value)
+            self._write(value)
         return found
 
     def _sink(self, key: str, tag: Mapping[str, str]) -> Sink:
-        write = self.turn.blocks.write
         types = self.turn.tools.types(self.name, key)
         stated = tag.get("bool") or tag.get("word")
         declared = key in self.parameters
         if stated is None and not declared and self.grammar.stated:
-            return HeldSink(write, json_or_string)
+            return HeldSink(self._write, json_or_string)
         if stated in _RAW or (stated is None and types == STRING):
-            return StringSink(write)
+            return StringSink(self._write)
         if stated is not None:
-            return HeldSink(write, json_string_or_string if declared and types == STRING else json_or_string)
+            as_string = declared and types == STRING
+            return HeldSink(self._write, json_string_or_string if as_string else json_or_string, typed=True)
         if types == NULLABLE_STRING:
-            return StringSink(write, nullable=True)
-        return HeldSink(write, partial(coerced, types=types))
+            return StringSink(self._write, nullable=True)
+        return HeldSink(self._write, partial(coerced, types=types), typed="string" not in types)
 
-    def _value(self, sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
-        """Writes the value, and passes the tag that ends it; None at the end of the input."""
+    def _value(self, tag: Match[str], sink: Sink) -> Reader[MarkerMatch[Tag] | None]:
+        """Writes the value after `tag`, and passes the tag that ends it; None at the end of the input."""
         grammar, scanner = self.grammar, self.turn.scanner
-        found = yield from copy_text(scanner, grammar.inside, self._ends, sink, grammar.trigger, frame=grammar.frame)
+        shown, opened, cdata = Shown(), self._opened, tag[0].endswith(_CDATA[0])
+
+        def ends(found: MarkerMatch[Tag], framed: bool) -> bool:
+            if shown.takes(found.meaning):
+                return False
+            match found.meaning:
+                case Tag.LAST:
+                    return not shown.seen
+                case Tag.CLOSE:
+                    return found.match[0].startswith(_CDATA[1]) == cdata
+                case Tag.NEXT:
+                    return not self._broken and self._doubts <= self.seen
+                case Tag.CLOSED if self._opened > opened:
+                    self._opened -= 1
+                case Tag.CLOSED if opened:
+                    self._ambiguous = True
+                case Tag.OPEN:
+                    return self._names(found.match["key"], sink, framed)
+            return False
+
+        trigger = None if self._broken else grammar.trigger
+        found = yield from copy_text(scanner, grammar.inside, ends, sink, trigger, frame=grammar.frame)
         if found is None:
             return None
-        scanner.position = found.match.end()
-        # Cut text might have continued with anything.
-        return found if found.meaning is not Tag.END or not scanner.final or scanner.stopped else None
+        self.whole = self.whole and found.meaning is Tag.CLOSE
+        if found.meaning is Tag.LAST:
+            yield from scanner.match(*map(Shape, grammar.ends))
+            return found if scanner.stopped else None  # cut text might have continued with anything
+        if found.meaning is Tag.OPEN:
+            scanner.position = found.match.end()
+        else:
+            yield from scanner.match(*grammar.closers)
+        return found
 
-    def _ends(self, found: MarkerMatch[Tag]) -> bool:
-        """Whether a tag ends the value: an opening tag does so only for a parameter of the tool that is missing."""
-        if found.meaning is not Tag.OPEN:
+    def _names(self, tag_key: str, sink: Sink, framed: bool) -> bool:
+        """Whether a tag that opens a parameter ends a value: the parameter is missing, and the value is one without
+        that tag. Otherwise the tag is text."""
+        self._opened += 1
+        key = self.grammar.unescape(tag_key).strip()
+        if key in self.seen | self._doubts or (self.parameters and key not in self.parameters):
+            return False
+        if isinstance(sink, HeldSink) and sink.whole:
             return True
-        key = found.match["key"].strip()
-        return key not in self.seen and (key in self.parameters or not self.parameters)
+        if framed:
+            self._doubts.add(key)
+        return False
 
 
 @dataclass(frozen=True)
 class BareCall:
-    """A call that is only a name: `whole` if it has no arguments; one that broke off after the name never completes."""
+    """A call that is only a name: `whole` if it has no arguments; one that broke off after the name never completes.
+
+    `ends_turn`: the end of the turn may be all that closes it.
+    """
 
     whole: bool
+    ends_turn: bool = False
 
     def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
         """Writes the block; reads nothing."""
-        turn.open_call(turn.tools.named(opener.name or ""))
-        if self.whole:
+        scanner = turn.scanner
+        cut = self.ends_turn and scanner.final and not scanner.stopped and not scanner.rest().strip()
+        turn.open_call(turn.tools.named(opener.name or ""), opener.call_id)
+        if self.whole and not cut:
             turn.blocks.write("{}")
-        turn.blocks.close(self.whole)
+        turn.blocks.close(self.whole and not cut)
         return None
         yield

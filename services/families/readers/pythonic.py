@@ -8,7 +8,7 @@ from typing import Any, Final
 from services.families.grammar.scanner import Reader, quoted
 from services.families.grammar.shapes import Markers, Shape
 from services.families.grammar.turn import CallOpener, TurnState
-from services.families.readers.values import PYTHON
+from services.families.readers.values import PYTHON, drop
 
 _CALL: Final = Shape("{name}{ws}(")
 _KEY: Final = Shape("{bare}{ws}=")
@@ -80,7 +80,7 @@ class _Calls:
         name = turn.tools.named(found[1]["name"])
         if not self._grammar.marker and not self._any and turn.started and name not in turn.tools:
             return False
-        before = "{"
+        before, twice, seen = "{", False, set[str]()
         while True:
             yield from scanner.blanks()
             if (yield from scanner.peek()) == ")":
@@ -90,8 +90,11 @@ class _Calls:
                 return False
             if before == "{":
                 turn.open_call(name)
+            twice = twice or key[1]["bare"] in seen
+            seen.add(key[1]["bare"])
+            write = drop if twice else turn.blocks.write
             write(before + quoted(key[1]["bare"]) + ": ")
-            if not (yield from PYTHON.copy(scanner, write, live=True)):
+            if not (yield from PYTHON.copy(scanner, write, live=not twice)):
                 return False
             before = ", "
             yield from scanner.blanks()
@@ -104,7 +107,7 @@ class _Calls:
         if before == "{":
             turn.open_call(name)
         write("{}" if before == "{" else "}")
-        turn.blocks.close()
+        turn.blocks.close(not twice)
         return True
 
     def _failed(self) -> Reader[str | None]:

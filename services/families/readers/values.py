@@ -6,13 +6,18 @@ backslash in a string, Python's spelling of constants and quotes.
 """
 
 import re
+from decimal import Decimal
+from json import loads
 from typing import ClassVar, Final
 
-from services.families.grammar.scanner import Reader, Scanner, Write, escaped
+from services.families.grammar.scanner import Reader, Scanner, Trigger, Write, escaped
 from services.families.grammar.shapes import BLANKS, Shape
 
 _MAX_DEPTH: Final = 256
 _MAX_SCALAR: Final = 4096
+_MAX_DIGITS: Final = 309
+"""Digits of a whole number that has an exponent or a fraction: those of the largest numbers of most languages."""
+_MAX_EXPONENT: Final = len("e+308")
 _SCALAR: Final = re.compile(r"[\w.+-]{0,4096}+")
 _CLOSERS: Final = {"{": ("}", "}"), "[": ("]", "]"), "(": (")", "]")}
 CONSTANTS: Final = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
@@ -23,9 +28,15 @@ _LOOSE_NUMBER: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?((?:[eE][+-]?[
 _QUOTES: Final = ('"', "'")
 
 
+def drop(_: str) -> None:
+    """Drops text."""
+
+
 class Values:
     """JSON, read leniently."""
 
+    torn: Trigger | None = None
+    """Finds the end of a call at the end of text, if strings have no escapes."""
     openers: ClassVar[tuple[str, ...]] = ("{", "[")
     object: ClassVar[Shape] = Shape("{", then=('"', "}", "'"))
     """The unmistakable start of an object."""
@@ -33,24 +44,33 @@ class Values:
     def copy(self, scanner: Scanner, write: Write, live: bool = False) -> Reader[bool]:
         """Copies the value that begins here; returns True at its end.
 
-        False: the text is not a value (the scanner stays where that showed), or the input ended in it. `live`: `write`
-        adds to the open block itself, so plain text of a string may go there without passing this reader.
+        False: the text is not a value (the scanner stays where that showed), an object in it has a key twice (the
+        scanner passes it), or the input ended in it. `live`: `write` adds to the open block itself, so plain text of a
+        string may go there without passing this reader.
         """
-        stack: list[tuple[str, str]] = []
+        stack: list[tuple[str, str, set[str]]] = []
         comma = ""
-        due = True
+        due, twice = True, False
         while True:
             space = yield from scanner.blanks()
             char = (yield from scanner.peek()) or " "
             if due and not (stack and char == stack[-1][0]):
                 if stack:
                     write(comma + space)
-                    if stack[-1][0] == "}" and not (yield from self.key(scanner, write)):
-                        return False
+                    if stack[-1][0] == "}":
+                        spelled: list[str] = []
+                        if not (yield from self.key(scanner, spelled.append)):
+                            return False
+                        text = "".join(spelled)
+                        key = loads(text.rpartition(":")[0])
+                        if key in stack[-1][2]:
+                            twice, live, write = True, False, drop
+                        stack[-1][2].add(key)
+                        write(text)
                 char = yield from scanner.peek()
                 if char in self.openers and len(stack) < _MAX_DEPTH:
                     scanner.position += 1
-                    stack.append(_CLOSERS[char])
+                    stack.append((*_CLOSERS[char], set()))
                     write("{" if char == "{" else "[")
                     comma = ""
                     continue
@@ -68,7 +88,7 @@ class Values:
             else:
                 return False
             if not stack:
-                return True
+                return not twice
 
     def key(self, scanner: Scanner, write: Write) -> Reader[bool]:
         """Copies a key and its colon; leaves the scanner at the value."""
@@ -238,21 +258,25 @@ class LiteralValues(Values):
 
 
 def number_text(text: str, fraction: bool) -> str | None:
-    """Returns `text` as a JSON number, unchanged if it is one; None if it is none, or a fraction without `fraction`."""
+    """Returns `text` as a JSON number, unchanged if it is one; None if it is none. Without `fraction` it must be whole,
+    and is written as an integer."""
     if _INTEGER.match(text):
         digits = text.lstrip("+-").lstrip("0") or "0"
         return ("-" if text[0] == "-" else "") + digits
-    if _NUMBER.match(text):
-        return text if fraction or _whole(text) else None
     loose = _LOOSE_NUMBER.match(text)
-    if not fraction or loose is None or not (loose[2] or loose[3]):
+    if loose is None or not (loose[2] or loose[3]):
         return None
+    if not fraction:
+        return _whole(text) if len(loose[4]) <= _MAX_EXPONENT else None
+    if _NUMBER.match(text):
+        return text
     return ("-" if loose[1] == "-" else "") + (loose[2].lstrip("0") or "0") + f".{loose[3] or '0'}{loose[4]}"
 
 
-def _whole(text: str) -> bool:
-    mantissa, _, exponent = text.lower().partition("e")
-    return not exponent and not mantissa.partition(".")[2].strip("0")
+def _whole(text: str) -> str | None:
+    """A number as an integer; None if it has a fraction or too many digits."""
+    number = Decimal(text)
+    return str(int(number)) if number.adjusted() < _MAX_DIGITS and number == number.to_integral_value() else None
 
 
 JSON: Final = Values()

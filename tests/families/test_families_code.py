@@ -1,0 +1,147 @@
+"""A call in code, in backticks or in a fence, is text; a call that only follows code is run."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.events import FinishReason
+from services.families import Family
+from services.families.grammar.code import Code
+from tests.conftest import examples
+from tests.families.test_families_catalog import CALLING, PING, PLAIN, RUN, ids, read, text
+
+BARE = ("llama3_json", "pythonic", "xlam")
+"""Their calls have no marker, so a fence may be part of a call."""
+MARKED = [family for family in CALLING if family.name not in BARE]
+QUOTABLE = [family for family in PLAIN if family.name not in BARE]
+CALLS = (RUN, PING)
+FENCES = ("```", "````", "~~~", "  ```", "~~~~")
+FRONTS = (
+    "Run `ls`.",
+    "Run `ls`",
+    "Run `ls` and `pwd`:\n",
+    "A stray ` here. ",
+    "A stray `",
+    "So:\n```sh\nls\n```\n",
+    "So:\n```\nls\n```",
+    "~~~\nls\n~~~\n\n",
+    "```python\nprint('~~~')\n```\nThen:\n",
+    "````\n```\n````\n",
+    "``a ` b``\n",
+)
+
+
+def run_calls(blocks: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The calls that would be dispatched."""
+    return [block for block in blocks if block[0] not in ("text", "reasoning") and block[1] is not None]
+
+
+def prose(blocks: list[tuple[str, Any]]) -> str:
+    return "".join(value for kind, value in blocks if kind in ("text", "reasoning"))
+
+
+@pytest.mark.parametrize("family", CALLING, ids=ids)
+@pytest.mark.parametrize("ticks", ["`", "``", "```"])
+def test_call_in_backticks_does_not_run(family: Family, ticks: str) -> None:
+    for call in CALLS:
+        written = family.style.write_call(*call).strip()
+        for raw in (f"You would write {ticks}{written}{ticks} to clean.", f"{ticks}{written}{ticks}"):
+            for reason in FinishReason.STOP, FinishReason.LENGTH:
+                found = read(family, raw, reason)
+                assert run_calls(found) == []
+                if family in PLAIN and not raw.startswith("`"):
+                    assert found == [text(raw)]
+
+
+@pytest.mark.parametrize("family", MARKED, ids=ids)
+@pytest.mark.parametrize("fence", FENCES)
+def test_call_in_a_fence_does_not_run(family: Family, fence: str) -> None:
+    for info in ("", "xml", " json title=a"):
+        calls = CALLS if family in PLAIN or family.name == "gpt_oss" else CALLS[:1]
+        written = f"{family.style.joint or chr(10)}".join(family.style.write_call(*call) for call in calls)
+        raw = f"For example:\n{fence}{info}\n{written}\n{fence}\nThat is all."
+        found = read(family, raw)
+        assert run_calls(found) == []
+        if family in PLAIN:
+            assert found == [text(raw)]
+
+
+@pytest.mark.parametrize("family", CALLING, ids=ids)
+def test_call_after_code_runs(family: Family) -> None:
+    for front in FRONTS:
+        if family.name == "pythonic" and not front.endswith("\n"):
+            continue
+        for call in CALLS:
+            raw = f"{front}{family.style.joint}{family.style.write_call(*call)}"
+            if family.style.joint:
+                raw = family.style.write_text(front) + raw.removeprefix(front)
+            assert read(family, raw) == [text(front.strip()), call], front
+
+
+@pytest.mark.parametrize("family", QUOTABLE, ids=ids)
+def test_call_in_a_fence_that_is_never_closed_runs(family: Family) -> None:
+    front = "So:\n```sh\n"
+    raw = front + family.style.write_call(*RUN)
+    assert read(family, raw) == [text(front.strip()), RUN]
+    again = raw + "\n" + family.style.write_call(*PING)
+    assert read(family, again) == [text(front.strip()), RUN, PING]
+    assert run_calls(read(family, again[:-9], FinishReason.LENGTH)) in ([], [RUN], [RUN, PING])
+
+
+@pytest.mark.parametrize("family", QUOTABLE, ids=ids)
+@settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_shown_and_real_calls_are_told_apart(family: Family, data: st.DataObject) -> None:
+    """Any order of prose and shown calls, which stay as written, and real calls after them, which run.
+
+    A shown call after a real one may be the rest of the real one's value, so the real one need not run then.
+    """
+    raw = ""
+    for _ in range(data.draw(st.integers(1, 4))):
+        written = family.style.write_call(*data.draw(st.sampled_from(CALLS))).strip()
+        raw += data.draw(
+            st.sampled_from(
+                [
+                    "Well, `ls` is it.\n",
+                    "A ` stray.\n",
+                    "So:\n```sh\nls\n```\n",
+                    f"Write `{written}` here.\n",
+                    f"Like:\n~~~\n{written}\n~~~\nso.\n",
+                ]
+            )
+        )
+    calls = data.draw(st.lists(st.sampled_from(CALLS), max_size=3))
+    turn = raw + "\n".join(family.style.write_call(*call) for call in calls)
+    assert read(family, turn) == [text(raw.strip()), *calls]
+    ran = run_calls(read(family, turn + raw))
+    assert ran == calls[: len(ran)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "fenced"),
+    [
+        ("", False),
+        ("```\n", True),
+        ("```py\nx\n", True),
+        ("```py\nx\n```\n", False),
+        ("```py\nx\n```js\n", True),
+        ("````\n```\n", True),
+        ("````\n```\n`````\n", False),
+        ("~~~\n```\n", True),
+        ("~~~\n```\n~~~", False),
+        ("```a`b\n", False),
+        ("x ```\n", False),
+        ("``\n", False),
+        ("- x\n  ```\n", True),
+        ("a\r\n```\r\n", True),
+        ("```\r\nx\r\n```\r\n", False),
+    ],
+)
+def test_fence_opens_and_closes_as_in_markdown(lines: str, fenced: bool) -> None:
+    for size in (1, 2, 3, 100):
+        code = Code()
+        for at in range(0, len(lines), size):
+            code.add(lines[at : at + size])
+        assert code.fenced is fenced
