@@ -59,7 +59,7 @@ def follow_trajectories(url: str) -> Work:
 def compare_behaviour(url: str) -> Work:
     config = BusConfig(nats_url=url, connect_timeout_s=600.0)
     flags = behaviour.Flags(a="http://a", b="http://b")
-    return behaviour._run_all(["task"], ["sleep", "600"], flags, config, [])
+    return behaviour._run_all(["task"], ["sleep", "600"], flags, config, {})
 
 
 def doctor(url: str) -> Work:
