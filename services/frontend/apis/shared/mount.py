@@ -1,4 +1,5 @@
-"""The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes."""
+"""The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes and answers their
+requests."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
