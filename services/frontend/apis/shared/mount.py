@@ -1,4 +1,4 @@
-"""The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes and answers their
+"""The interface between an API and the HTTP application: `Api` describes one, `Mount` takes its routes and answers
 requests."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
