@@ -113,7 +113,7 @@ class Choice:
                 return []
             self.doubts[number] = "client"
             return [named] if marks <= set(named.entry.marks) else []
-        found = [stored for stored in self._store.find(key, MAX_COMPARED + 1) if not stored.entry.beginning]
+        found = self._store.find(key, MAX_COMPARED + 1)
         if not found:
             return []
         if evidence.thoughts:

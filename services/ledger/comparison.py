@@ -19,7 +19,7 @@ from services.ledger.keys import canonical_arguments, changes_directory, squeeze
 from services.ledger.store import OriginalTurn
 from services.templates.arguments import arguments_of
 from services.tokenization.detokenizer import Vocabulary, tokens_within
-from services.tokenization.segments import common_prefix
+from services.tokenization.segments import alternatives, common_prefix
 
 TurnPart: TypeAlias = Text | Reasoning | Call
 WriteCalls: TypeAlias = Callable[[Sequence[Call]], str]
@@ -62,8 +62,10 @@ class TurnReader:
         write_calls: WriteCalls | None = None,
     ) -> None:
         """`controls`: the texts of the tokenizer's special tokens. `write_calls`: how the template writes calls."""
-        hidden = sorted(set(controls) - set(family.markers), key=len, reverse=True)
-        self._hidden_text = re.compile("|".join(map(re.escape, hidden))) if hidden else None
+        controls = sorted(controls)
+        self._control_text = re.compile(alternatives(controls)) if controls else None
+        hidden = [text for text in controls if text not in family.markers]
+        self._hidden_text = re.compile(alternatives(hidden)) if hidden else None
         """Tokens that a parser never receives, though templates write their text."""
         self._family = family
         self._write_calls = write_calls
@@ -133,9 +135,14 @@ class TurnReader:
                 start = len(form) - len(after)
                 if text.endswith(after[at:]) and self._is_read_as(turn, form[: start + at], opening, tools, mode):
                     written, rendered = turn.text[own:], after[at:]
-                    same = len(common_prefix(written, rendered))
+                    same = self._outside_control(rendered, len(common_prefix(written, rendered)))
                     return len(turn.text) - len(written[same:].lstrip()), len(text) - len(rendered) + same
         return None
+
+    def _outside_control(self, text: str, at: int) -> int:
+        """The position, or the start of the control token of the text that it would split."""
+        found = self._control_text.finditer(text[: at + _OPENING_CHARS]) if self._control_text is not None else ()
+        return next((match.start() for match in found if match.start() < at < match.end()), at)
 
     def tokens_within(self, ids: Iterable[int], chars: int) -> tuple[int, int]:
         """How many tokens end within the first characters of a turn's text, and how many characters they have."""

@@ -6,12 +6,10 @@ calls comes back as several, between results. The ids of the calls show the turn
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from schemas.conversation import Call, Message, Part, Reasoning, Result
 from services.ledger.evidence import call_place, item_tags
-
-_role = attrgetter("role")
 
 
 def join_pairs(messages: list[Message]) -> list[Message]:
@@ -21,66 +19,68 @@ def join_pairs(messages: list[Message]) -> list[Message]:
     Messages of the model are of one turn if only results are between them, and all calls have ids of that turn. In
     messages without calls, the ids of Responses items count. A repeated call begins another turn.
     """
-    runs: list[list[Message]] = []
-    tag, joined = "", False
-    for role, group in groupby(messages, key=_role):
+    turns: list[list[list[Message]]] = []
+    """Runs of messages with one role: of a turn, messages of the model and results in alternation."""
+    tag, calls = "", set[str]()
+    for role, group in groupby(messages, key=attrgetter("role")):
         run = list(group)
         if role == "assistant":
-            before, tag = tag, _tag_of(run)
-            if tag and tag == before and (turn := _joined(runs[-2], run)) is not None:
-                runs[-2], joined = [turn], True
-                continue
-        elif role != "tool":
+            before, (tag, more) = tag, _place_of(run)
+            if tag and tag == before and calls.isdisjoint(more):
+                turns[-1].append(run)
+                calls |= more
+            else:
+                turns.append([run])
+                calls = more
+        elif role == "tool" and tag:
+            turns[-1].append(run)
+        else:
             tag = ""
-        elif runs and runs[-1][0].role == "tool":
-            runs[-1] = [_ordered([*runs[-1], *run], runs[-2])]
-            continue
-        runs.append(run)
-    return list(chain.from_iterable(runs)) if joined else messages
+            turns.append([run])
+    if max(map(len, turns), default=0) < 3:
+        return messages
+    return [message for turn in turns for message in (_joined(turn) if len(turn) > 2 else chain(*turn))]
 
 
-def _tag_of(messages: Iterable[Message]) -> str:
-    """The tag of the one turn of this server that all calls, or else all items, are of; empty if there is none."""
+def _place_of(messages: Iterable[Message]) -> tuple[str, set[str]]:
+    """The tag of the one turn of this server that all calls, or else all items, are of, "" if there is none; and the
+    calls' places in it."""
     tags: set[str] = set()
+    places: set[str] = set()
     items: list[str] = []
     for message in messages:
         items += message.ids
         for part in message.parts:
             if isinstance(part, Call):
-                tags.add(call_place(part.call_id)[0])
+                tag, place = call_place(part.call_id)
+                tags.add(tag)
+                places.add(place)
             elif isinstance(part, Reasoning) and part.id:
                 items.append(part.id)
     tags = tags or item_tags(items)
-    return tags.pop() if len(tags) == 1 else ""
+    return tags.pop() if len(tags) == 1 else "", places
 
 
-def _joined(earlier: Sequence[Message], later: Sequence[Message]) -> Message | None:
-    """One message of both; None where a call occurs twice. Equal reasoning counts once: where an API requires it before
-    a call, clients repeat it."""
-    parts = [part for message in earlier for part in message.parts]
-    thoughts = [(part.text, part.seal) for part in parts if isinstance(part, Reasoning)]
-    for part in (part for message in later for part in message.parts):
-        if not (isinstance(part, Reasoning) and (part.text, part.seal) in thoughts):
-            parts.append(part)
-    segments: dict[str, list[Part]] = {}
-    """Each call with the parts before it, by a key that sorts the calls."""
+def _joined(turn: Sequence[Sequence[Message]]) -> Iterable[Message]:
+    """One message of the model, then one with the results, first those of other calls. Equal reasoning counts once:
+    where an API requires it before a call, clients repeat it."""
+    said, answers = list(chain(*turn[::2])), chain(*turn[1::2])
+    calls: list[tuple[str, list[Part]]] = []
+    """Each call with the parts before it, by its place."""
     rest: list[Part] = []
-    for part in parts:
+    thoughts = set[tuple[str | None, str | None]]()
+    for part in (part for message in said for part in message.parts):
+        if isinstance(part, Reasoning):
+            if (part.text, part.seal) in thoughts:
+                continue
+            thoughts.add((part.text, part.seal))
         rest.append(part)
         if isinstance(part, Call):
-            place = call_place(part.call_id)[1]
-            if place in segments:
-                return None
-            segments[place], rest = rest, []
-    ordered = [part for place in sorted(segments) for part in segments[place]]
-    return Message("assistant", ordered + rest, earlier[0].name, [id for one in (*earlier, *later) for id in one.ids])
-
-
-def _ordered(messages: Iterable[Message], turn: Iterable[Message]) -> Message:
-    """The results in the order of the turn's calls, after those of other calls."""
-    calls = [part.call_id for message in turn for part in message.parts if isinstance(part, Call)]
-
-    def place(part: Part) -> int:
-        return calls.index(part.call_id) if isinstance(part, Result) and part.call_id in calls else -1
-
-    return Message("tool", sorted((part for message in messages for part in message.parts), key=place))
+            calls.append((call_place(part.call_id)[1], rest))
+            rest = []
+    parts = [part for _, segment in sorted(calls, key=itemgetter(0)) for part in segment] + rest
+    order = {part.call_id: at for at, part in enumerate(parts) if isinstance(part, Call)}
+    results: list[Part] = [part for message in answers for part in message.parts]
+    results.sort(key=lambda part: order.get(part.call_id, -1) if isinstance(part, Result) else -1)
+    yield Message("assistant", parts, said[0].name, [id for message in said for id in message.ids])
+    yield Message("tool", results)

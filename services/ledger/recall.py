@@ -278,7 +278,7 @@ class Recall:
         if chars == len(turn.text):
             return _Base(stored, end, entry.tail)
         tokens, within = ledger.reader.tokens_within(unpack_ids(entry.ids), chars)
-        return _Base(stored, end, turn.text[within:chars], tokens)
+        return _Base(stored, end, turn.text[within:chars], tokens) if tokens else None
 
     def _restored(self, number: int, stored: StoredEntry) -> list[Message] | None:
         """The turn's messages as the model wrote them, if the client did not change the turn."""

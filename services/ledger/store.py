@@ -98,10 +98,11 @@ class EntryStore:
         return key in self._siblings
 
     def find(self, key: bytes, most: int) -> list[StoredEntry]:
-        """The entries of a key, newest first, `most` at most."""
+        """The entries of a key that may be chosen without ids and seals, newest first, `most` at most."""
         with self._lock:
             siblings = self._siblings.get(key)
-            return [] if siblings is None else list(islice(reversed(siblings.entries.values()), most))
+            newest = reversed(siblings.entries.values()) if siblings is not None else ()
+            return list(islice((stored for stored in newest if not stored.entry.beginning), most))
 
     def find_marked(self, key: bytes, marks: Iterable[bytes]) -> StoredEntry | None:
         """The entry of a key with one of these marks."""

@@ -106,3 +106,31 @@ def test_separator_after_the_last_complete_call_is_left_out(models: Models) -> N
     following = prompt_of(CLIENTS["codex"], sent_back(output.blocks, dialogue), setup, ledger)
     assert [*following.ids[: len(prompt.ids) + len(whole)]] == [*prompt.ids, *whole]
     assert setup.tokenizer.decode(following.ids[len(prompt.ids) + len(whole) :]).startswith("]<|tools_suffix|>")
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_token_across_the_last_part_and_a_cut_call_splits_and_doubles_nothing(models: Models, name: str) -> None:
+    """The first token ends a text and begins a call, which the client does not get, or a control token after the turn."""
+    setup = models.of(name)
+    call = setup.family.style.write_call("look", {"where": "w9x"})
+    token = next(
+        id
+        for id in range(setup.tokenizer.backend.get_vocab_size())
+        if (text := setup.tokenizer.decode([id])).endswith(call[0]) and text[:-1].strip() and text.isascii()
+    )
+    rest = [id for character in call[1:-4] for id in setup.tokenizer.encode(character)]
+    for size in range(len(rest) + 1):
+        ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
+        model = Model(setup, ledger, Choices(b""))
+        dialogue = start(model)
+        prompt = prompt_of(CLIENTS["codex"], dialogue, setup, ledger)
+        output = model.read(prompt, [token, *rest[:size]], FinishReason.LENGTH)
+        for entry in output.entries:
+            ledger.add(entry)
+        later = sent_back(output.blocks, dialogue)
+        following = prompt_of(CLIENTS["codex"], later, setup, ledger)
+        assert WORD.findall(setup.tokenizer.decode(following.ids)) == WORD.findall(following.text)
+        if all(block.kind == "text" for block in output.blocks):
+            shown = output.blocks[-1].text.strip()
+            after = ledger.fragment(following.text[following.text.rindex(shown) + len(shown) :])
+            assert [*following.ids[-len(after) :]] == [*after]

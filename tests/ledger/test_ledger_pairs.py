@@ -1,6 +1,7 @@
 """Turns with several calls that come back in parts: each call with its result, in any order, or only the first ones."""
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -91,6 +92,13 @@ class TestJoining:
         pairs = [message for id in (C1, C2, D1, D2) for message in (assistant(call(id)), results(id))]
         whole = [message for ids in ((C1, C2), (D1, D2)) for message in (assistant(*map(call, ids)), results(*ids))]
         assert join_pairs(pairs) == whole
+
+    def test_long_turns_are_joined_in_linear_time(self) -> None:
+        ids = [call_id(ONE, block) for block in range(2_000)]
+        pairs = [message for id in ids for message in (assistant(Reasoning(id), call(id)), results(id))]
+        begun = time.thread_time()
+        assert len(join_pairs(pairs)) == 2
+        assert time.thread_time() - begun < 5
 
     def test_missing_results_do_not_matter(self) -> None:
         pairs = [assistant(call(C1)), results(C1), assistant(call(C2)), user("stop")]

@@ -6,9 +6,9 @@ from services.ledger.store import EntryStore
 CONTEXT = LedgerContext(b"state", 0, b"hash")
 
 
-def entry(number: int, key: bytes = b"key") -> LedgerEntry:
+def entry(number: int, key: bytes = b"key", *, beginning: bool = False) -> LedgerEntry:
     mark = number.to_bytes(8, "big")
-    return LedgerEntry("m", key, CONTEXT, b"ids!" * 10, marks=[mark], mac=b"mac" + mark)
+    return LedgerEntry("m", key, CONTEXT, b"ids!" * 10, beginning=beginning, marks=[mark], mac=b"mac" + mark)
 
 
 def test_siblings_are_found_by_marks_and_newest_first() -> None:
@@ -22,6 +22,16 @@ def test_siblings_are_found_by_marks_and_newest_first() -> None:
     assert store.find_marked(b"other", [(42).to_bytes(8, "big")]) is None
     assert [stored.entry for stored in store.find(b"key", 3)] == [entry(99), entry(98), entry(97)]
     assert store.is_complete(b"key")
+
+
+def test_beginnings_hide_no_sibling_and_are_found_by_marks_only() -> None:
+    store = EntryStore(1 << 20)
+    for number in range(100):
+        store.add(entry(number, beginning=number % 10 > 0))
+    assert [stored.entry for stored in store.find(b"key", 3)] == [entry(90), entry(80), entry(70)]
+    found = store.find_marked(b"key", [(99).to_bytes(8, "big")])
+    assert found is not None
+    assert found.entry.beginning
 
 
 def test_siblings_are_as_cheap_as_sessions() -> None:
