@@ -235,6 +235,9 @@ def test_instructions_are_shell_lines() -> None:
     assert "  export ANTHROPIC_MODEL='a b'" in own.splitlines()
     assert '  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in /keys' in own.splitlines()
     assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in own
+    hint = "  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  turnwire connect claude"
+    assert hint in own.splitlines()
+    assert "1,000,000" not in large
     assert "demo" not in own
 
 

@@ -84,6 +84,9 @@ def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, p
     settings = [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
     if keys:
         settings[1] = f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'
+        # /v1/models needs a key, of which this process knows the hash only.
+        shown = f"{program} connect claude"
+        settings.append(f"  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  {shown}")
     if certificate:
         settings.append(f"  # If your own authority signed {certificate}:  export NODE_EXTRA_CA_CERTS=FILE")
     return "\n".join(

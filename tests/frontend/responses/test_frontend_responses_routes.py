@@ -353,6 +353,13 @@ async def test_compacted_conversation_replaces_the_whole(served: Served, client:
     assert "They said one, then two." in replayed[2][1][0]
 
 
+@pytest.mark.parametrize("path", ["/compact", "/input_tokens"])
+async def test_names_of_chat_are_not_lost_silently(client: Client, path: str) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "one"}]}
+    refused = await client.ask("POST", path, json=body, status=400)
+    assert refused["error"]["code"] == "unsupported_parameter"
+
+
 async def test_compaction_trigger_makes_one_item_and_ends_the_chain(served: Served, client: Client) -> None:
     first = await client.create(input="one")
     served.gateway.steps = lambda: [[*text(0, "All of it."), finish(1)]]

@@ -118,6 +118,10 @@ def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None
         raise unsupported(
             "conversation", "names a stored conversation, which this server does not keep; send its items"
         )
+    for name, place in _MOVED.items():
+        if is_set(getattr(body, name)):
+            message = f"Unsupported parameter: '{name}'. In the Responses API, this parameter has moved to '{place}'."
+            raise Invalid(message, param=name, code="unsupported_parameter")
     if not counting:
         _refuse_unsupported(body)
     items = body.input or []
@@ -167,10 +171,6 @@ def _one_line(raw: Raw) -> Raw:
 def _refuse_unsupported(body: wire.Body) -> None:
     if is_set(body.prompt):
         raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
-    for name, place in _MOVED.items():
-        if is_set(getattr(body, name)):
-            message = f"Unsupported parameter: '{name}'. In the Responses API, this parameter has moved to '{place}'."
-            raise Invalid(message, param=name, code="unsupported_parameter")
     if body.background and body.store is False:
         raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 
