@@ -219,19 +219,19 @@ class BlockWriter:
             self._flush()
             self._after.append(text)
 
-    def settle(self, *, stopped: bool = False) -> None:
-        """Decides about the calls that are held back. `stopped`: the model ended the turn, so a call without an end has
-        taken the end of another."""
+    def settle(self, *, stopped: bool) -> None:
+        """Decides about the calls that are held back. They complete only if the model ended the turn (`stopped`): a
+        cut turn might have gone on with anything. A call without an end has taken the end of one before it."""
         if self._torn is None:
             return
         self._look()
         calls = {e.block for e in self._events if isinstance(e, BlockStart) and e.kind == "tool_use"}
         calls.add(self._events[0].block)
-        complete = not self._lost
+        complete = stopped and not self._lost
         for at, event in reversed([*enumerate(self._events)]):
             if isinstance(event, BlockStop) and event.block in calls:
-                self._events[at] = BlockStop(event.block, event.complete and complete, event.length)
-                complete = complete and (event.complete or not stopped)
+                complete = complete and event.complete
+                self._events[at] = BlockStop(event.block, complete, event.length)
         self._events, self._ready, self._torn = [*self._ready, *self._events], [], None
 
     def _look(self) -> None:
@@ -245,7 +245,7 @@ class BlockWriter:
 
         An open tool_use stays with all of its text: the text that opens a forced call belongs to that call.
         """
-        self.settle()
+        self.settle(stopped=False)
         self.behind.clear()
         if self.kind == "tool_use":
             starts = [e for e in self._events if isinstance(e, BlockStart) and e.block == self.index]
