@@ -171,7 +171,7 @@ class BlockWriter:
         self._torn: Trigger | None = None
         """Finds the end of a call at the end of text; set while events are held back, which then are `_events`."""
         self._lost = False
-        """A call had a wrong end, so those after it may be text of its value."""
+        """The end of a call was found in text, so any of the calls that are held back may be text of a value."""
         self._after: list[str] = []
         """The text after the last call that is held back, in blocks or not."""
         self._ready: list[BlockEvent] = []
@@ -195,7 +195,6 @@ class BlockWriter:
         """Ends the open block, if there is one."""
         if self.kind is not None:
             self._flush()
-            complete = complete and not (self._lost and self.kind == "tool_use")
             self._events.append(BlockStop(self.index, complete, self.length))
             self.kind = None
 
@@ -232,7 +231,7 @@ class BlockWriter:
             if isinstance(event, BlockStop) and event.block in calls:
                 complete = complete and event.complete
                 self._events[at] = BlockStop(event.block, complete, event.length)
-        self._events, self._ready, self._torn = [*self._ready, *self._events], [], None
+        self._events, self._ready, self._torn, self._lost = [*self._ready, *self._events], [], None, False
 
     def _look(self) -> None:
         """Looks for the end of a call at the end of the text after the last one."""
