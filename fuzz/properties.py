@@ -8,13 +8,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
+from re import compile, escape
 from typing import Any, Final
 
 import msgspec
 
 from fuzz.cases import Case
 from fuzz.json_prefix import is_object_prefix
-from fuzz.shapes import first_characters, framing
+from fuzz.shapes import first_characters, framing, reopeners
 from schemas.events import BlockEvent, BlockKind, BlockStart, Delta, FinishReason
 from services.families import families
 from services.families.grammar.shapes import BLANKS
@@ -157,15 +158,18 @@ def held_back(steps: list[list[BlockEvent]]) -> None:
 
 
 def from_the_input(case: Case, blocks: list[Block]) -> None:
-    """Prose blocks are substrings of the input, in order; so are names and strings."""
+    """Prose blocks are substrings of the input, in order; so are names and strings.
+
+    Reasoning may lack markers that open it again.
+    """
     source = _consumed(case) + case.prefix + case.raw
     at = 0
     for block in blocks:
         if block.kind == "tool_use":
             continue
-        found = source.find(block.text, at)
-        _require(found >= 0, "prose is from the input, once and in order", repr(block))
-        at = found + len(block.text)
+        found = compile(escape(block.text)).search(source, at) or compile(_spelled(case, block)).search(source, at)
+        _require(found is not None, "prose is from the input, once and in order", repr(block))
+        at = found.end() if found is not None else at
     if "\\" in source or "&" in source:
         return  # escapes: a value may be spelled otherwise
     plain = source.replace('<|"|>', '"').replace("<escape>", '"')
@@ -181,13 +185,21 @@ def from_the_input(case: Case, blocks: list[Block]) -> None:
                     _require(value in plain, "a string is from the input", f"{value!r} in {block}")
 
 
+def _spelled(case: Case, block: Block) -> str:
+    """A pattern for the input of a block: reasoning does not have the markers that open it again."""
+    again = reopeners(case.family) if block.kind == "reasoning" else ""
+    return again.join(map(escape, block.text))
+
+
 def accounted_for(case: Case, blocks: list[Block]) -> None:
     """Without calls, everything but prose is markers and white space. Not checked for channels, which have headers."""
     if case.prefix or case.reason is not FinishReason.STOP or any(b.kind == "tool_use" for b in blocks):
         return
     gap = framing(case.family, calls=bool(case.tools) and not case.calls_as_text)
     if gap is not None:
-        fits = gap.fits(_consumed(case) + case.raw, [b.text for b in blocks])
+        source = _consumed(case) + case.raw
+        plain, spelled = [escape(b.text) for b in blocks], [_spelled(case, b) for b in blocks]
+        fits = gap.fits(source, plain) or gap.fits(source, spelled)
         _require(fits, "nothing is lost", f"{blocks} of {case.raw!r}")
 
 
@@ -214,12 +226,18 @@ def cut_off(case: Case, blocks: list[Block]) -> None:
 
 
 def in_reasoning(steps: list[list[BlockEvent]], thoughts: list[bool]) -> None:
-    """While a block is open, `in_reasoning` is True exactly for reasoning; reasoning tokens are counted by it."""
+    """While a block is open, `in_reasoning` is True exactly for reasoning; reasoning tokens are counted by it.
+
+    Not checked where a call stays open until the finish: with its end, reasoning after it is held back.
+    """
     kind: BlockKind | None = None
-    for events, thought in zip(steps, thoughts, strict=False):
+    last = max((at for at, events in enumerate(steps[:-1]) if events), default=-1)
+    for at, (events, thought) in enumerate(zip(steps, thoughts, strict=False)):
         for event in events:
             if not isinstance(event, Delta):
                 kind = event.kind if isinstance(event, BlockStart) else None
+        if at > last and kind == "tool_use":
+            return
         _require(kind is None or thought == (kind == "reasoning"), "reasoning is known as such", f"{thought} in {kind}")
 
 

@@ -92,9 +92,18 @@ class Framing:
         self._end = rf"(?:(?:{cut})[\s\S]*)?" if cut else ""
 
     def fits(self, raw: str, blocks: list[str]) -> bool:
-        """Whether `raw` is the blocks in order with nothing else but markers; at its end one may be cut off."""
-        pattern = self._gap + "".join(re.escape(text) + self._gap for text in blocks) + self._end
+        """Whether `raw` is the blocks (as patterns) in order with nothing else but markers; at its end one may be cut
+        off."""
+        pattern = self._gap + "".join(block + self._gap for block in blocks) + self._end
         return re.fullmatch(pattern, raw) is not None
+
+
+@cache
+def reopeners(family: str) -> str:
+    """A pattern for markers that open reasoning, any number of them: inside of reasoning they are dropped."""
+    grammar = families()[family].grammar
+    openers = [opener for opener, _ in grammar.think] if isinstance(grammar, Markup) else []
+    return f"(?:{'|'.join(map(_loose, openers))})*" if openers else ""
 
 
 @cache

@@ -164,5 +164,5 @@ def read_body(
     turn.scanner.extend(opener.text)
     turn.scanner.position = len(opener.text)
     back = drive(body.read(turn, opener), turn.scanner, grouped(list(text), size))
-    turn.blocks.settle()
+    turn.blocks.settle(stopped=reason is FinishReason.STOP)
     return fold(turn.blocks.drain()), turn.scanner.rest(), back

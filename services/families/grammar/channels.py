@@ -81,7 +81,6 @@ class Channels:
                 turn.end_prose()
             kind, header = yield from self._header(turn)
             if shown and isinstance(kind, Tool):
-                turn.reasoning = before is MessageKind.REASONING
                 calls = self._calls_in_code(turn, kind, fenced)
                 passed = yield from read_in_code(turn, calls, scanner.position, header)
                 kind = MessageKind.TEXT if passed is None else before
@@ -101,7 +100,7 @@ class Channels:
             assert found is not None
             text = found.group()
             limit = self._limits.at(scanner.text, found.end(), scanner.final)
-            if limit is not MORE or scanner.final:
+            if scanner.final or (limit is not MORE and (limit or len(scanner.text) >= found.end() + self._reach)):
                 break
             yield
         edge = limit.meaning if isinstance(limit, MarkerMatch) else None
@@ -117,10 +116,10 @@ class Channels:
         kind = self.route(text) if first or parts[0] else MessageKind.TEXT
         if edge is None and scanner.final and not scanner.stopped and (first or parts[0]):
             return None, text
-        if not isinstance(kind, Tool):
+        if edge is None or not isinstance(kind, Tool):
             text = parts[0]
         scanner.position += len(text)
-        if edge is None and isinstance(kind, Tool):  # neither a body nor the end of the message follows
+        if edge is None and isinstance(kind, Tool) and turn.calls:  # neither a body nor the end of the message follows
             turn.open_call(turn.tools.named(kind.name or "", ("functions.",)))
             turn.blocks.close(False)
             kind = MessageKind.TEXT
@@ -145,12 +144,12 @@ class Channels:
     def _message(self, turn: TurnState, kind: Kind) -> Reader[_Edge | None]:
         """Reads a message; returns the kind of marker that ended it, None at the end of the input."""
         scanner = turn.scanner
+        turn.reasoning = kind is MessageKind.REASONING
         if isinstance(kind, Tool) and turn.calls:
             after = yield from kind.body.read(turn, self._opener(kind))
             if after:
                 turn.prose(after)
             return None if scanner.final else _Edge.END  # text at the end belongs to the call
-        turn.reasoning = kind is MessageKind.REASONING
         if kind is MessageKind.NOTHING:
             found = yield from scanner.seek(self._within)
         else:
@@ -194,6 +193,11 @@ class Channels:
     def _limits(self) -> Markers[_Edge]:
         bodies, ends = ((body, _Edge.BODY) for body in self.bodies), ((Shape(end), _Edge.END) for end in self.ends)
         return Markers([*bodies, *ends, (Shape("{"), _Edge.JSON)])
+
+    @cached_property
+    def _reach(self) -> int:
+        """The characters after a header's longest text that may show where it ends."""
+        return max(len(text) for text in (*(body.head for body in self.bodies), *self.ends))
 
     @cached_property
     def _within(self) -> Markers[_Edge]:

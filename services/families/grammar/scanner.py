@@ -171,7 +171,7 @@ class BlockWriter:
         self._torn: Trigger | None = None
         """Finds the end of a call at the end of text; set while events are held back, which then are `_events`."""
         self._lost = False
-        """A call had a wrong end, so those after it may be text of its value."""
+        """The end of a call was found in text, so any of the calls that are held back may be text of a value."""
         self._after: list[str] = []
         """The text after the last call that is held back, in blocks or not."""
         self._ready: list[BlockEvent] = []
@@ -195,7 +195,6 @@ class BlockWriter:
         """Ends the open block, if there is one."""
         if self.kind is not None:
             self._flush()
-            complete = complete and not (self._lost and self.kind == "tool_use")
             self._events.append(BlockStop(self.index, complete, self.length))
             self.kind = None
 
@@ -219,20 +218,20 @@ class BlockWriter:
             self._flush()
             self._after.append(text)
 
-    def settle(self, *, stopped: bool = False) -> None:
-        """Decides about the calls that are held back. `stopped`: the model ended the turn, so a call without an end has
-        taken the end of another."""
+    def settle(self, *, stopped: bool) -> None:
+        """Decides about the calls that are held back. They complete only if the model ended the turn (`stopped`): a
+        cut turn might have gone on with anything. A call without an end has taken the end of one before it."""
         if self._torn is None:
             return
         self._look()
         calls = {e.block for e in self._events if isinstance(e, BlockStart) and e.kind == "tool_use"}
         calls.add(self._events[0].block)
-        complete = not self._lost
+        complete = stopped and not self._lost
         for at, event in reversed([*enumerate(self._events)]):
             if isinstance(event, BlockStop) and event.block in calls:
-                self._events[at] = BlockStop(event.block, event.complete and complete, event.length)
-                complete = complete and (event.complete or not stopped)
-        self._events, self._ready, self._torn = [*self._ready, *self._events], [], None
+                complete = complete and event.complete
+                self._events[at] = BlockStop(event.block, complete, event.length)
+        self._events, self._ready, self._torn, self._lost = [*self._ready, *self._events], [], None, False
 
     def _look(self) -> None:
         """Looks for the end of a call at the end of the text after the last one."""
@@ -245,7 +244,7 @@ class BlockWriter:
 
         An open tool_use stays with all of its text: the text that opens a forced call belongs to that call.
         """
-        self.settle()
+        self.settle(stopped=False)
         self.behind.clear()
         if self.kind == "tool_use":
             starts = [e for e in self._events if isinstance(e, BlockStart) and e.block == self.index]

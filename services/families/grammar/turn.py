@@ -229,7 +229,7 @@ def read_in_code(turn: TurnState, reading: Reader[bool], start: int, front: str 
         if real is None:
             scanner.trigger = None
             yield
-    turn.blocks.settle()
+    turn.blocks.settle(stopped=scanner.stopped)
     written, turn.blocks = turn.blocks.drain(), blocks
     if not real:
         turn._held[:] = held
@@ -275,7 +275,7 @@ class TurnParser:
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the open block, or else the next one, is reasoning."""
+        """Whether the open block, or else the next one, is reasoning; also while its events are held back."""
         return self._turn.reasoning and self._blocks.kind != "tool_use"
 
     def feed(self, text: str) -> list[BlockEvent]:
