@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -119,16 +120,33 @@ def snippets(found: Family) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def written_twice(found: Family, text: str) -> bool:
-    """Whether a call has an argument twice: the grammar of a tool without `strict` cannot exclude it."""
-    if not isinstance(found.style.arguments, Tags):
-        return False
-    before = found.style.arguments.template.partition("{key}")[0]
-    for call in text.split(found.style.call.partition("{name}")[0].split("\n")[-1]):
-        keys = re.findall(rf"{re.escape(before)}([^<>\"]+)", call)
-        if len(keys) > len(set(keys)):
-            return True
-    return False
+def may_stay_open(found: Family, text: str, calls: int) -> bool:
+    """Whether a call of the text may be incomplete at its end: a value shows the opening of another call, or a key is
+    written twice, which the grammar of a tool without `strict` cannot exclude."""
+    opening = found.style.call.partition("{")[0].strip()
+    return text.count(opening) > calls or repeats_key(found, text)
+
+
+def repeats_key(found: Family, text: str) -> bool:
+    if isinstance(found.style.arguments, Tags):
+        before = found.style.arguments.template.partition("{key}")[0]
+        for call in text.split(found.style.call.partition("{name}")[0].split("\n")[-1]):
+            keys = re.findall(rf"{re.escape(before)}([^<>\"]+)", call)
+            if len(keys) > len(set(keys)):
+                return True
+    repeated = False
+
+    def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeated
+        value = dict(pairs)
+        repeated |= len(value) < len(pairs)
+        return value
+
+    decoder = json.JSONDecoder(object_pairs_hook=read_object)
+    for brace in re.finditer("{", text):
+        with suppress(ValueError):
+            decoder.raw_decode(text, brace.start())
+    return repeated
 
 
 def turns(
@@ -142,10 +160,10 @@ def turns(
         calls, prose = calls_of(
             found, form.tools, text, ended=ended, in_reasoning=form.in_reasoning, prefix=form.prefix
         )
-        if written_twice(found, text):
+        if not all(complete for *_, complete in calls[: None if ended else -1]):
+            assert may_stay_open(found, f"{form.prefix}{text}", len(calls)), (text, calls)
             continue
-        for i, (called, arguments, complete) in enumerate(calls):
-            assert complete or (not ended and i == len(calls) - 1), (text, calls)
+        for called, arguments, complete in calls:
             if complete:
                 check_call(called, arguments)
         yield found, text, ended, calls, prose
