@@ -81,8 +81,21 @@ def test_turn_that_ends_at_some_tokens_keeps_them(models: Models, name: str, cha
     cut_everywhere(models.of(name), chance, 9)
 
 
+NOT_KEPT = {
+    "llamacpp_gigachat3_10b_a1_8b": "a turn that is cut after a call and a line break",
+    "llamacpp_google_gemma_4_31b_it_interleaved": "a turn that is cut in a call after another one",
+}
+"""Templates with which some cut turns lose their tokens yet (docs/ledger.md)."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(TEMPLATES))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(reason=NOT_KEPT[name], strict=True) if name in NOT_KEPT else ())
+        for name in sorted(TEMPLATES)
+    ],
+)
 @quick
 @given(chance=CHANCE)
 def test_turn_that_ends_at_any_token_keeps_its_tokens(models: Models, name: str, chance: bytes) -> None:

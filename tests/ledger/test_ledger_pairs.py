@@ -184,8 +184,18 @@ def first_calls(blocks: Sequence[Block], count: int) -> list[Block]:
     return [*blocks[: ends[count - 1]]]
 
 
+NOT_KEPT = pytest.mark.xfail(reason="the tokens of the first calls are lost", strict=True)
+"""With the templates below, the first calls of some turns are rendered and encoded yet (docs/ledger.md)."""
+
+
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES]
+    "name",
+    [
+        pytest.param(name, marks=NOT_KEPT)
+        if name in ("llamacpp_gigachat3_10b_a1_8b", "llamacpp_cohereforai_c4ai_command_r7b_12_2024_tool_use")
+        else pytest.param(name, marks=() if name in FORMS else pytest.mark.slow)
+        for name in TEMPLATES
+    ],
 )
 @quick
 @given(chance=CHANCE)
