@@ -1,5 +1,6 @@
 """Buckets on a real server with JetStream, and what is said where there is none."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
