@@ -1,24 +1,15 @@
-"""Runs one worker process, as a pod does: `python -m services.worker`. Flags: `--help`."""
+"""`python -m services.worker`: runs one worker process. `--help` shows the flags."""
 
 import os
 import sys
 from collections.abc import Sequence
 
 from services.runtime import entry
-from services.runtime.config import WorkerConfig
-from services.runtime.entry import RunService
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT, drains, and returns the exit status."""
-    return entry.main("worker", WorkerConfig, load, argv)
-
-
-def load() -> RunService[WorkerConfig]:
-    """Imports the service, which takes most of the start (see `entry.main`)."""
-    from services.worker.service import run
-
-    return run
+    """Runs the process, and returns the exit status."""
+    return entry.main("worker", argv)
 
 
 if __name__ == "__main__":  # required: TensorRT-LLM's MPI workers import this module again
