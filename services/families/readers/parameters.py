@@ -113,7 +113,7 @@ class Parameters:
         return Markers(
             [
                 *((Shape(c + "{ws}" + then), Tag.CLOSE) for c in self.closes for then in (*opens, *self.ends, *after)),
-                *((Shape(c + "{ws}" + opener, then=heads), Tag.NEXT) for c in self.closes for opener in self.openers),
+                *((Shape(c + "{ws}" + opener, then=heads), Tag.CLOSE) for c in self.closes for opener in self.openers),
                 *((Shape(c, then=(END,)), Tag.CLOSE) for c in self.closes),
                 *((Shape(c), Tag.CLOSED) for c in self.closes),
                 *((Shape(opener, then=heads), Tag.CALL) for opener in self.openers),
@@ -221,7 +221,7 @@ class _Arguments:
 
     def _after(self, found: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
         self._cut = found is None
-        return (yield from self._next()) if found is not None and found.meaning in (Tag.CLOSE, Tag.NEXT) else found
+        return (yield from self._next()) if found is not None and found.meaning is Tag.CLOSE else found
 
     def _begin(self, key: str) -> None:
         self._broken = self._broken or key in self.seen
@@ -278,8 +278,6 @@ class _Arguments:
                     return not shown.seen
                 case Tag.CLOSE:
                     return found.match[0].startswith(_CDATA[1]) == cdata
-                case Tag.NEXT:
-                    return not self._broken and self._doubts <= self.seen
                 case Tag.CLOSED if self._opened > opened:
                     self._opened -= 1
                 case Tag.CLOSED if opened:
