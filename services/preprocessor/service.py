@@ -6,6 +6,7 @@ preprocessor, before it has sent anything to its client; the parser reports that
 """
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from functools import partial
 from time import perf_counter
@@ -282,6 +283,9 @@ async def run(config: PreprocessorConfig) -> None:
         TurnwireError: the bus could not be reached, or the model's files not be read.
         EngineFailed: the connection to the bus was lost permanently.
     """
+    # With texts of 64 KB or more fastokens starts threads: they cost 35 MB and 16 ms with the first such text, and save
+    # 0.2 of 0.9 ms with 240 KB of source code.
+    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     process = Process("preprocessor", config)
     try:
         setup = await asyncio.get_running_loop().run_in_executor(None, ModelSetup.load, config)

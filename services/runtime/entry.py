@@ -15,11 +15,10 @@ from services.runtime.config.loader import Sources, mask_passwords
 from services.runtime.observability.memory import keep_freed_memory
 
 
-def main(stage: str, argv: Sequence[str] | None = None) -> int:
+def main(stage: str, argv: Sequence[str]) -> int:
     """Runs the service of a stage until SIGTERM or SIGINT, and drains it. Expected errors are one line on stderr each.
 
-    Returns the exit status. `argv`: flags; None: those of this process. Raises SystemExit, with status 2, if the
-    configuration is wrong.
+    Returns the exit status. `argv`: flags. Raises SystemExit, with status 2, if the configuration is wrong.
     """
     config = STAGES[stage]
     prog = f"turnwire serve {stage}"
@@ -44,7 +43,7 @@ def main(stage: str, argv: Sequence[str] | None = None) -> int:
 
     keep_freed_memory()
     serve.__doc__ = config.__doc__
-    return run_command(serve, prog, sys.argv[1:] if argv is None else argv, config)
+    return run_command(serve, prog, argv, config)
 
 
 def _load(stage: str) -> Callable[[ServiceConfig], Coroutine[Any, Any, None]]:

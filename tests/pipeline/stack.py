@@ -99,7 +99,7 @@ class Stack:
             self.names.add(str(options["served_model_name"]))
         if stage == "worker":
             options = {"script_mode": "request", "token_delay_ms": 0, **options}
-        argv = [sys.executable, "-m", f"services.{stage}"]
+        argv = [sys.executable, "-m", "services.cli.main", "serve", stage]
         for option, value in options.items():
             flag = "--" + option.replace("_", "-")
             argv += [flag] if value is True else [flag, str(value)]
