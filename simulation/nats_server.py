@@ -181,10 +181,9 @@ class Cluster:
 
     def call(self, verb: str, name: str, data: bytes) -> Json | None:
         """Makes a call of JetStream's interface for streams; returns None for one that does not exist."""
-        kind = {"CREATE": "create", "UPDATE": "update", "DELETE": "delete", "PURGE": "purge", "INFO": "info"}.get(verb)
-        if kind is None:
+        if verb not in ("CREATE", "UPDATE", "DELETE", "PURGE", "INFO", "MSG.DELETE"):
             return None
-        answer = nats_streams.answer(kind)
+        answer = nats_streams.answer(verb)
         try:
             request: Json = json.loads(data) if data and verb in ("CREATE", "UPDATE", "PURGE") else {}
         except ValueError:
@@ -201,6 +200,8 @@ class Cluster:
             group = self.groups[name] = self._placed(Stream(request, HISTORY_S if copies > 1 else 0.0), copies)
         stream = group.stream
         assert stream is not None
+        if verb == "MSG.DELETE":
+            return answer | nats_streams.error(500, 10057, "message delete not permitted")
         if verb == "UPDATE":
             stream.config = request
             stream.fit(now)
@@ -404,12 +405,12 @@ class Server:
             return self._direct(call.removeprefix("DIRECT.GET."), reply, data)
         cluster = self.cluster
         kind, _, rest = call.partition(".")
-        verb, _, name = rest.partition(".")
+        verb, _, name = rest.rpartition(".")
         leader = cluster.everyone.leader
         if kind != "STREAM":
             return 1
         if leader is None:
-            self._answer(reply, b"", json.dumps(nats_streams.answer(verb.lower()) | _TEMPORARILY_UNAVAILABLE).encode())
+            self._answer(reply, b"", json.dumps(nats_streams.answer(verb) | _TEMPORARILY_UNAVAILABLE).encode())
             return 1
         if verb in ("INFO", "PURGE") and name in cluster.groups:
             leader = cluster.groups[name].leader

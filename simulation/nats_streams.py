@@ -185,9 +185,9 @@ def description(stream: Stream, now: float) -> Json:
     return {"config": stream.config, "created": "2026-01-01T00:00:00Z", "state": state}
 
 
-def answer(kind: str) -> Json:
+def answer(verb: str) -> Json:
     """The beginning of the answer to a call."""
-    return {"type": f"{_TYPES}{kind}_response"}
+    return {"type": f"{_TYPES}{verb.lower().replace('.', '_')}_response"}
 
 
 def direct_answers(stream: Stream, subject: str, data: bytes, view: list[Stored]) -> Iterator[tuple[bytes, bytes]]:

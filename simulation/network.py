@@ -312,8 +312,8 @@ class Network:
         machine = running_machine() or self.loop.system
         await asyncio.sleep(self._delay(machine))
         address = (str(host), int(port))
-        while address in self._silent or self._cut_off(machine, address):
-            await asyncio.sleep(1.0)  # noqa: ASYNC110  # SYN is sent again
+        while address in self._silent or self._cut_off(machine, address):  # noqa: ASYNC110
+            await asyncio.sleep(1.0)  # SYN is sent again
         listener = self.listeners.get(address)
         if listener is None or not listener[0].alive:
             raise ConnectionRefusedError(111, f"connect call failed {address}")

@@ -2,9 +2,5 @@
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "tests.simulation.cases_messages",
-    "tests.simulation.cases_streams",
-    "tests.simulation.cases_outages",
-    "tests.simulation.cases_cluster",
-)
+for kind in ("messages", "streams", "outages", "without_jetstream", "cluster"):
+    pytest.register_assert_rewrite(f"tests.simulation.cases_{kind}")

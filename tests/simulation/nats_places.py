@@ -142,11 +142,20 @@ Case = Callable[[Place], Awaitable[None]]
 class RealServers(Place):
     """Processes of nats-server."""
 
-    def __init__(self, binary: str, directory: Path, count: int = 1, jetstream: str = "max_file_store: 1GB") -> None:
+    def __init__(
+        self,
+        binary: str,
+        directory: Path,
+        count: int = 1,
+        *,
+        jetstream: str = "max_file_store: 1GB, max_memory_store: 64MB",
+        ping_s: float = 20.0,
+    ) -> None:
         super().__init__()
         self._binary = binary
         self._directory = directory
         self._jetstream = jetstream
+        self._ping_s = ping_s
         self._ports = [free_port() for _ in range(count)]
         self._routes = [free_port() for _ in range(count)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -157,6 +166,7 @@ class RealServers(Place):
         port = self._ports[number]
         lines = [f'host: "127.0.0.1"\nport: {port}\nserver_name: n{number}', f"max_payload: {MAX_PAYLOAD}"]
         lines.append(f'write_deadline: "{WRITE_DEADLINE_S}s"')
+        lines.append(f'ping_interval: "{self._ping_s}s"\nping_max: 2')
         if self._jetstream:
             lines.append(f'jetstream {{ store_dir: "{self._directory}/js{number}"\n{self._jetstream} }}')
         if len(self._ports) > 1:
@@ -217,11 +227,11 @@ def _greets(port: int) -> bool:
 class ModelServers(Place):
     """The model, in simulated time."""
 
-    def __init__(self, count: int = 1, *, jetstream: bool = True, seed: int = 0) -> None:
+    def __init__(self, count: int = 1, *, jetstream: bool = True, seed: int = 0, ping_s: float = 20.0) -> None:
         super().__init__()
         self.loop = SimLoop(Random(seed))
         self.network = Network(self.loop)
-        self.cluster = Cluster(self.loop, jetstream=jetstream, write_deadline_s=WRITE_DEADLINE_S)
+        self.cluster = Cluster(self.loop, jetstream=jetstream, write_deadline_s=WRITE_DEADLINE_S, ping_s=ping_s)
         self._servers: dict[int, Server] = {}
         self._count = count
         self._errors: list[dict[str, Any]] = []
