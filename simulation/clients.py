@@ -255,7 +255,7 @@ class Agent:
             return
         if document:
             decoded = json.loads(document)
-            request.events.append(("document", decoded))
+            request.events[:] = [("document", decoded)]
             if decoded.get("status") in ("queued", "in_progress"):
                 request.outcome = "pending"
                 return
@@ -278,7 +278,7 @@ class Agent:
     def _judge(self, request: Request, wanted: Wanted) -> None:
         """Whatever the outcome: what came is the beginning of the answer; a whole answer is all of it."""
         answer, story = request.answer, wanted.story
-        got = answer.story
+        got: list[tuple[str, str]] = [*answer.story]
         if request.outcome == "answer":
             if got != story:
                 self._wrong(f"the answer has {got}, wanted {story}")
@@ -288,7 +288,7 @@ class Agent:
                 self._wrong(f"the end is {answer.end}")
             if answer.usage is None:
                 self._wrong("no usage")
-        elif not _begins(story, got):
+        elif not _begins(story, _as_far_as_complete(answer)):
             self._wrong(f"after {request.outcome}: {got} is not the beginning of {story}")
         calls = [text for kind, text in story if kind == "call"]
         if answer.dispatched != calls[: len(answer.dispatched)]:
@@ -298,7 +298,15 @@ class Agent:
             self._wrong(f"dispatched {answer.dispatched} of {calls}")
 
 
-def _begins(whole: list[tuple[Any, str]], part: list[tuple[Any, str]]) -> bool:
+def _as_far_as_complete(answer: Answer) -> list[tuple[str, str]]:
+    """The blocks; a call that did not come to its end is a cut one."""
+    blocks: list[tuple[str, str]] = [*answer.story]
+    if blocks and blocks[-1][0] == "call" and not answer.blocks[-1].complete:
+        blocks[-1] = ("cut call", f"{answer.blocks[-1].full_name} {answer.blocks[-1].text}")
+    return blocks
+
+
+def _begins(whole: Sequence[tuple[str, str]], part: Sequence[tuple[str, str]]) -> bool:
     """Whether blocks are the beginning of an answer; the last one may be cut."""
     if len(part) > len(whole):
         return False

@@ -248,8 +248,7 @@ class Injector:
                 for name in names:
                     world.kill(name)
                 if self._random.random() < 0.5:
-                    for stream in cluster.streams.values():
-                        stream.lose_unsynced()
+                    cluster.lose_writes(self._random.random() * 5.0)
                 self._heal(applied, lambda: [world.start_server(name) for name in names])
             case "lose messages":
                 cluster.loss = fault.amount
@@ -259,18 +258,21 @@ class Injector:
 
                 self._heal(applied, stop)
             case "empty bucket":
-                for stream in cluster.streams.values():
-                    stream.messages.clear()
-                    stream.last.clear()
+                for group in cluster.groups.values():
+                    if group.stream is not None:
+                        group.stream.purge(">", world.loop.now)
                 self._heal(applied, lambda: None)
             case "remove bucket":
-                cluster.streams.clear()
+                cluster.groups.clear()
                 self._heal(applied, lambda: None)
             case "no leader":
-                cluster.has_leader = False
+                leaders = [(group, group.leader) for group in (cluster.everyone, *cluster.groups.values())]
+                for group, _ in leaders:
+                    group.leader = None
 
                 def elect() -> None:
-                    cluster.has_leader = True
+                    for group, leader in leaders:
+                        group.leader = group.leader or leader
 
                 self._heal(applied, elect)
             case _:
