@@ -25,7 +25,7 @@ from simulation.result import Result
 from simulation.sessions import Answer, Ask, Behaviour, Session, Workload
 from simulation.world import CURRENT, STAGES, Running, World, tokenizer
 
-WORKLOADS = 256
+WORKLOADS = 24
 """Different workloads: seeds share them, so that a run without faults is made once for many."""
 SESSIONS = 10
 SPAN_S = 40.0

@@ -21,6 +21,7 @@ TOOLS = [
         {"type": "object", "properties": {"cmd": {"type": "string"}, "count": {"type": "integer"}}},
     ),
 ]
+PACES = ("", "", "[[burst 4]]", "[[burst 16]]", "[[pause 300]]", "[[pause 4000]]", "[[delay 60]]", "[[delay 400]]")
 _ODD = ("é船🌊", "a < b && c", '{"k": [1, 2]}', "two\nlines", "<think>", "</tool_call>", "`code`", "end.")
 
 
@@ -104,15 +105,19 @@ class Workload:
             slow=random.choice((0.0, 0.0, 0.3)),
             pause_s=random.choice((0.05, 0.5, 3.0)),
         )
-        asks = [self._ask(f"{name}a{ask}") for ask in range(random.randint(1, 3))]
+        self._turn = 0
+        asks = [self._ask(name, ask) for ask in range(random.randint(1, 3))]
         system = f"You are {name}. Work only for {name}."
         return Session(name, api, random.choice(TENANTS), system, asks, behaviour)
 
-    def _ask(self, name: str) -> Ask:
+    def _ask(self, name: str, number: int) -> Ask:
         calls = self._random.choice((0, 0, 1, 1, 2))
-        answers = [self._answer(f"{name}t{turn}", last=turn == calls) for turn in range(calls + 1)]
+        answers = []
+        for turn in range(calls + 1):
+            answers.append(self._answer(f"{name}t{self._turn}", last=turn == calls))
+            self._turn += 1
         said = "".join(f"[[say]]{answer.script}[[/say]]" for answer in answers)
-        return Ask(f"{name} asks. {said}", answers)
+        return Ask(f"{name}a{number} asks. {said}", answers)
 
     def _answer(self, name: str, *, last: bool) -> Answer:
         random = self._random
@@ -125,12 +130,12 @@ class Workload:
             return " ".join(texts)
 
         story: Story = []
-        thought = prose(12)
+        thought = prose(5)
         story.append(("reasoning", thought))
         script = self._paced(thought) + "\n</think>\n\n"
         results: list[str] = []
         if last or random.random() < 0.6:
-            text = prose(40)
+            text = prose(random.choice((3, 3, 12)))
             story.append(("text", text))
             script += self._paced(text)
         if not last:
@@ -138,7 +143,7 @@ class Workload:
             for at in range(count):
                 script += ("\n" if at else "\n\n" if len(story) == 2 else "") if len(story) > 1 else ""
                 if random.random() < 0.5:
-                    where = " ".join(next(words) for _ in range(random.randint(1, 6)))
+                    where = " ".join(next(words) for _ in range(random.randint(1, 3)))
                     if random.random() < 0.2:
                         where += " " + random.choice(_ODD)
                     script += _call("look", {"where": where})
@@ -153,7 +158,7 @@ class Workload:
     def _paced(self, text: str) -> str:
         """The text, with a change of pace somewhere."""
         random = self._random
-        pace = random.choice(("", "", "", "[[pause 300]]", "[[pause 4000]]", "[[delay 60]]", "[[burst 4]]", "[[delay 1]]"))
+        pace = random.choice(PACES)
         at = text.find(" ", random.randrange(len(text)))
         return text[:at] + pace + text[at:] if at > 0 else pace + text
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 from cachetools import cached
@@ -22,6 +23,7 @@ from tokenizers import Tokenizer
 
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.frontend import service as frontend_service
+from services.ledger.recall import Ledger
 from services.parser import service as parser_service
 from services.preprocessor import ledger_reader
 from services.preprocessor import model as preprocessor_model
@@ -43,6 +45,7 @@ from simulation.loop import Machine, SimLoop, running_machine
 from simulation.nats_server import Cluster, Server
 from simulation.network import Network
 from simulation.result import Line
+from turnwire_tools.script import engine as script_engine
 from turnwire_tools.script.engine import ScriptEngine
 
 STAGES = ("preprocessor", "worker", "parser", "frontend")
@@ -320,6 +323,10 @@ def prepare() -> None:
     parser_service.load_backend = cached(cache={}, key=lambda model, **_: model)(parser_service.load_backend)
     vocabulary = cached(cache={}, key=id)(parser_service.Vocabulary)
     parser_service.Vocabulary = ledger_reader.Vocabulary = vocabulary  # type: ignore[misc,assignment]
+    load_tokenizer = cached(cache={}, key=str)(Tokenizer.from_file)
+    script_engine.Tokenizer = SimpleNamespace(from_file=load_tokenizer)  # type: ignore[misc,assignment]
+    ledger_model = cached(cache={}, key=id)(lambda setup: ledger_reader.open_ledger(setup, entry_bytes=1, prompt_bytes=1).model)
+    preprocessor_service.open_ledger = lambda setup, **room: Ledger(ledger_model(setup), **room)
     telemetry.LineWriter = _LineWriter  # type: ignore[misc,assignment]
     _note_prompts()
     serve = Process.serve
