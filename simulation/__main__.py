@@ -1,8 +1,8 @@
 """`python -m simulation`: plays turns under faults, and judges everything. Status 1: something failed.
 
-    python -m simulation --turns 2000          a minute's worth
-    python -m simulation --turns 1000000       a night's
-    python -m simulation --seed 17 --trace     one seed, with its whole trace by process
+python -m simulation --turns 2000          a minute's worth
+python -m simulation --turns 1000000       a night's
+python -m simulation --seed 17 --trace     one seed, with its whole trace by process
 """
 
 import argparse
@@ -23,6 +23,7 @@ TRACE_LINES = 40
 
 
 def arguments() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--turns", type=int, default=2000, metavar="N", help="turns to play, in all")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed")
@@ -34,6 +35,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
+    """Returns the exit status: 1 if anything failed."""
     asked = arguments().parse_args()
     with tempfile.TemporaryDirectory() as directory:
         model = build_model(Path(directory))

@@ -12,7 +12,13 @@ _SEALED = frozenset({"reasoning.encrypted", "redacted_thinking"})
 _VARYING = frozenset(
     {
         *("created", "created_at", "completed_at", "sequence_number", "obfuscation", "prompt_cache_key"),
-        *("cached_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens", "cache_write_tokens"),
+        *(
+            "cached_tokens",
+            "cache_read_input_tokens",
+            "cache_creation_input_tokens",
+            "input_tokens",
+            "cache_write_tokens",
+        ),
         *("prompt_cache_diagnostics", "diagnostics"),
         "previous_response_id",  # a client whose stored response was lost sends its history
     }

@@ -72,9 +72,7 @@ class Agent:
         self._frontend = frontend
         self._turn = 0
         self._previous = ""
-        self._conversation = Conversation(
-            "m", [], system=[Text(session.system)], tools=[*session.tools]
-        )
+        self._conversation = Conversation("m", [], system=[Text(session.system)], tools=[*session.tools])
 
     async def run(self) -> None:
         """Plays all turns."""

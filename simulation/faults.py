@@ -60,7 +60,9 @@ class Fault:
 
     def __str__(self) -> str:
         target = f" {self.stage}[{self.index}]" if self.stage else ""
-        return f"{self.at:7.3f} s: {self.kind}{target}, {self.seconds:.3f} s" + (f", {self.amount:g}" if self.amount else "")
+        return f"{self.at:7.3f} s: {self.kind}{target}, {self.seconds:.3f} s" + (
+            f", {self.amount:g}" if self.amount else ""
+        )
 
 
 @dataclass
@@ -217,7 +219,8 @@ class Injector:
                 if self._world.loop.now < until:
                     return now + 100_000
                 ticker._step = step
-                return step(item, now)
+                again: int | None = step(item, now)
+                return again
 
             ticker._step = hang
             self._heal(applied, lambda: None)

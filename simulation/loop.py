@@ -87,29 +87,31 @@ class SimLoop(asyncio.BaseEventLoop):
         """Returns the virtual time."""
         return self.now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         """Schedules a callback of the process that runs now, or of the one that `context` belongs to."""
         handle = asyncio.Handle(callback, args, self, context)
         self._put(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
         """Schedules a callback for a time."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._number += 1
         heapq.heappush(self._queue, (when, self._number, timer))
         return timer
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         """Schedules a callback for a time from now."""
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """A cancelled timer stays in the queue until its time."""
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
         """Runs the work at once. Its result comes in a later turn of the loop, as a thread's would."""
         future = self.create_future()
         try:
@@ -137,7 +139,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Listens within the simulated network."""
         return self.network.listen(protocol_factory, host, port)
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Sets a signal handler of the process that runs now."""
         machine = running_machine() or self.system
         machine.signals[sig] = lambda: callback(*args)
@@ -195,8 +197,8 @@ class SimLoop(asyncio.BaseEventLoop):
         ready = machine.ready
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:  # type: ignore[attr-defined]
-                handle._run()  # type: ignore[attr-defined]
+            if not handle.cancelled():
+                handle._run()
                 if machine.frozen or not machine.alive:
                     break
         if machine.stall is not None and machine.alive:
@@ -221,7 +223,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _advance(self) -> bool:
         """Goes on to the next event: a timer, or the end of a slow turn."""
         queue = self._queue
-        while queue and queue[0][2]._cancelled:  # type: ignore[attr-defined]
+        while queue and queue[0][2].cancelled():
             heapq.heappop(queue)
         next_at = min((machine.busy_until for machine in self._able), default=math.inf)
         if queue:
@@ -237,7 +239,7 @@ class SimLoop(asyncio.BaseEventLoop):
         queue = self._queue
         while queue and queue[0][0] <= self.now:
             timer = heapq.heappop(queue)[2]
-            if not timer._cancelled:  # type: ignore[attr-defined]
+            if not timer.cancelled():
                 self._put(timer)
 
     def end(self) -> None:
@@ -262,7 +264,7 @@ class SimLoop(asyncio.BaseEventLoop):
         machine.ready.clear()
         self._able.pop(machine, None)
         for _, _, timer in self._queue:
-            if timer._context.get(_PROCESS) is machine and not timer._cancelled:  # type: ignore[attr-defined]
+            if timer._context.get(_PROCESS) is machine and not timer.cancelled():  # type: ignore[attr-defined]
                 machine.graveyard.append((timer._callback, timer._args))  # type: ignore[attr-defined]
                 timer.cancel()
 

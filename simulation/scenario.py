@@ -96,7 +96,8 @@ class Scenario:
     """One seed."""
 
     def __init__(self, seed: int, model: Path, reference: Reference | None = None) -> None:
-        """`reference`: the run of the seed's workload without faults; None: answers are only compared with the script."""
+        """`reference`: the run of the seed's workload without faults; None: answers are compared with the
+        script only."""
         self.seed = seed
         self._reference = reference
         self.model = model
@@ -135,9 +136,7 @@ class Scenario:
             wrong = [problem for agent in agents for problem in agent.problems]
             if wrong:
                 raise RuntimeError(f"workload {self.seed % WORKLOADS} fails without faults: {wrong}")
-            answers = {
-                agent.session.name: [canonical(request.events) for request in agent.answers] for agent in agents
-            }
+            answers = {agent.session.name: [canonical(request.events) for request in agent.answers] for agent in agents}
             return Reference(answers, dict(_named(world.prompts)))
         finally:
             world.close()
@@ -152,7 +151,9 @@ class Scenario:
             expected = reference.answers[agent.session.name]
             for number, request in enumerate(agent.answers):
                 if (got := canonical(request.events)) != expected[number]:
-                    differing = next((pair for pair in zip(got, expected[number], strict=False) if pair[0] != pair[1]), "")
+                    differing = next(
+                        (pair for pair in zip(got, expected[number], strict=False) if pair[0] != pair[1]), ""
+                    )
                     found.append(f"{agent.session.name} turn {number}: other events than without faults: {differing}")
         # The loss of a turn's entry in the ledger costs its exact tokens, never its text (docs/ledger.md).
         exact = not applied
@@ -255,17 +256,20 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
                 return ""
             # A Response that is stored during an outage may be missing afterwards, or not have its end.
             lost = request.status == 400 and ("Previous response" in request.problem or "not ended" in request.problem)
-            if (lost and near) or any(one.fault.kind == "engine fails" for one in near):
+            if lost and near:
                 return ""
-            return "nothing was down"
+            # Before the first event, an error of the turn is a status.
+            return (
+                _forbidden_error(near, monitor, began, ended, recovery_s)
+                if request.status == 500
+                else "nothing was down"
+            )
         case "error":
             return _forbidden_error(near, monitor, began, ended, recovery_s)
     return ""
 
 
-def _forbidden_error(
-    near: Sequence[Applied], monitor: Monitor, began: float, ended: float, recovery_s: float
-) -> str:
+def _forbidden_error(near: Sequence[Applied], monitor: Monitor, began: float, ended: float, recovery_s: float) -> str:
     deadly = [one for one in near if one.fault.kind in DEADLY]
     if any(one.fault.kind in ("engine fails", "engine dies") for one in near) or len(deadly) >= 3:
         return ""
@@ -293,7 +297,7 @@ def _idle_state(running: Running) -> Counter[str]:
     """What a process has: tasks and subscriptions, by name."""
     process = running.process
     subscriptions = Counter(one._subject for one in process.bus._subscriptions) if process is not None else Counter()
-    return Counter(task.get_coro().__qualname__ for task in running.machine.tasks) + subscriptions
+    return Counter(getattr(task.get_coro(), "__qualname__", "?") for task in running.machine.tasks) + subscriptions
 
 
 def _unsettled(world: World, idle: dict[str, Counter[str]]) -> list[str]:

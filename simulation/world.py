@@ -25,9 +25,9 @@ from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.frontend import service as frontend_service
 from services.ledger.recall import Ledger
 from services.parser import service as parser_service
-from services.preprocessor import ledger_reader
-from services.preprocessor import model as preprocessor_model
 from services.preprocessor import service as preprocessor_service
+from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.model import ModelSetup
 from services.runtime.config import (
     BucketsConfig,
     BusConfig,
@@ -37,9 +37,11 @@ from services.runtime.config import (
     WorkerConfig,
 )
 from services.runtime.observability import telemetry
-from services.runtime.process import Process
+from services.runtime.process import Process, Service
+from services.tokenization.detokenizer import Vocabulary
 from services.worker import service as worker_service
-from services.worker.engine import EngineRequest
+from services.worker.engine import EngineRequest, Sink
+from services.worker.engines.support import OpenTurn
 from simulation import interpreter
 from simulation.loop import Machine, SimLoop, running_machine
 from simulation.nats_server import Cluster, Server
@@ -51,6 +53,7 @@ from turnwire_tools.script.engine import ScriptEngine
 STAGES = ("preprocessor", "worker", "parser", "frontend")
 FIRST_PORT = 8000
 TRACE_LINES = 4000
+
 
 @dataclass
 class Running:
@@ -300,43 +303,41 @@ class _LineWriter:
     debug = msg = warning = error = critical = exception = fatal = warn = info
 
 
-def _note_prompts() -> None:
-    """Lets the script engine report each prompt to the world."""
-    open_turn = ScriptEngine.open
+def prepare() -> None:
+    """Makes the services ready to be simulated, once for the interpreter: models are loaded once, the garbage collector
+    is left alone, and a world learns of each `Process` and each prompt."""
+    for module in (frontend_service, preprocessor_service, parser_service, worker_service):
+        _replace(module, relax_gc_and_trim_heap=lambda: None)
+    load_setup = cached(cache={}, key=repr)(ModelSetup.load)
+    _replace(ModelSetup, load=staticmethod(load_setup))
+    load_tokenizer = cached(cache={}, key=str)(Tokenizer.from_file)
+    _replace(script_engine, Tokenizer=SimpleNamespace(from_file=load_tokenizer))
+    vocabulary = cached(cache={}, key=id)(Vocabulary)
+    _replace(parser_service, load_backend=lambda model, **_: tokenizer(model), Vocabulary=vocabulary)
+    ledger_model = cached(cache={}, key=id)(lambda setup: open_ledger(setup, entry_bytes=1, prompt_bytes=1).model)
+    _replace(preprocessor_service, open_ledger=lambda setup, **room: Ledger(ledger_model(setup), **room))
+    _replace(telemetry, LineWriter=_LineWriter)
+    serve, open_turn = Process.serve, ScriptEngine.open
 
-    def opened(engine: ScriptEngine, request: EngineRequest, sink: Any) -> Any:
+    def served(process: Process, service: Service) -> None:
+        serve(process, service)
+        if CURRENT.world is not None:
+            CURRENT.world.served(process, service)
+
+    def opened(engine: ScriptEngine, request: EngineRequest, sink: Sink) -> OpenTurn:
         turn = open_turn(engine, request, sink)
         if CURRENT.world is not None and not request.resumed:
             CURRENT.world.prompts.append([*request.token_ids])
         return turn
 
-    ScriptEngine.open = opened  # type: ignore[method-assign,assignment]
-
-
-def prepare() -> None:
-    """Makes the services ready to be simulated, once for the interpreter: models are loaded once, the garbage collector
-    is left alone, and a world learns of each `Process`."""
-    for module in (frontend_service, preprocessor_service, parser_service, worker_service):
-        module.relax_gc_and_trim_heap = lambda: None
-    load_setup = cached(cache={}, key=lambda config: repr(config))(preprocessor_model.ModelSetup.load)
-    preprocessor_model.ModelSetup.load = staticmethod(load_setup)  # type: ignore[method-assign,assignment]
-    parser_service.load_backend = cached(cache={}, key=lambda model, **_: model)(parser_service.load_backend)
-    vocabulary = cached(cache={}, key=id)(parser_service.Vocabulary)
-    parser_service.Vocabulary = ledger_reader.Vocabulary = vocabulary  # type: ignore[misc,assignment]
-    load_tokenizer = cached(cache={}, key=str)(Tokenizer.from_file)
-    script_engine.Tokenizer = SimpleNamespace(from_file=load_tokenizer)  # type: ignore[misc,assignment]
-    ledger_model = cached(cache={}, key=id)(lambda setup: ledger_reader.open_ledger(setup, entry_bytes=1, prompt_bytes=1).model)
-    preprocessor_service.open_ledger = lambda setup, **room: Ledger(ledger_model(setup), **room)
-    telemetry.LineWriter = _LineWriter  # type: ignore[misc,assignment]
-    _note_prompts()
-    serve = Process.serve
-
-    def served(process: Process, service: Any) -> None:
-        serve(process, service)
-        if CURRENT.world is not None:
-            CURRENT.world.served(process, service)
-
-    Process.serve = served  # type: ignore[method-assign]
+    _replace(Process, serve=served)
+    _replace(ScriptEngine, open=opened)
     gc.collect()
     gc.freeze()
     gc.disable()
+
+
+def _replace(owner: object, **members: object) -> None:
+    """Replaces members of a module or a class."""
+    for name, member in members.items():
+        setattr(owner, name, member)
