@@ -34,6 +34,8 @@ START_S = 10.0
 TURNS_LIMIT_S = 3600.0
 SETTLE_S = 40.0
 SAMPLE_S = 0.25
+WAIT_S = 30.0
+"""How long a request that has not begun waits for a stage."""
 GRACE_S = 8.0
 """How long a fault has effects after it ended: others notice, successors are chosen."""
 
@@ -265,11 +267,11 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
                 else "nothing was down"
             )
         case "error":
-            return _forbidden_error(near, monitor, began, ended, recovery_s)
+            return _forbidden_error(request, near, monitor, recovery_s)
     return ""
 
 
-def _forbidden_error(near: Sequence[Applied], monitor: Monitor, began: float, ended: float, recovery_s: float) -> str:
+def _forbidden_error(request: Request, near: Sequence[Applied], monitor: Monitor, recovery_s: float) -> str:
     deadly = [one for one in near if one.fault.kind in DEADLY]
     if any(one.fault.kind in ("engine fails", "engine dies") for one in near) or len(deadly) >= 3:
         return ""
@@ -279,9 +281,9 @@ def _forbidden_error(near: Sequence[Applied], monitor: Monitor, began: float, en
         for parser in parsers:
             if worker.began <= parser.ended + GRACE_S and parser.began <= worker.ended + GRACE_S:
                 return ""
-    if any(monitor.longest(stage, began - GRACE_S, ended) >= recovery_s - GRACE_S for stage in STAGES):
-        return ""
-    return "no pair of faults, no three deaths, no stage that was away for long"
+    waits_s = recovery_s if request.answer.blocks else min(WAIT_S, recovery_s)
+    longest = max(monitor.longest(stage, request.began - GRACE_S, request.ended) for stage in (*STAGES, "bus"))
+    return "" if longest >= waits_s - GRACE_S else "no pair of faults, no three deaths, no stage that was away for long"
 
 
 def _bus(near: Sequence[Applied]) -> bool:
