@@ -34,8 +34,10 @@ ELECTION_S = (4.0, 9.0)
 LOST_QUORUM_S = 10.0
 """After this time without a majority a leader is none any more."""
 HISTORY_S = 120.0
+"""How long servers that are late still have what was replaced."""
+DIRECT_S = 2.0
+"""Time after which a server that does not lead a stream answers direct requests for it."""
 _TEMPORARILY_UNAVAILABLE = nats_streams.error(503, 10008, "JetStream system temporarily unavailable")
-_OUT_OF_SPACE = nats_streams.error(503, 10077, "error opening msg block file: no space left on device")
 
 
 @dataclass
@@ -50,6 +52,8 @@ class Group:
     election_at: float = 0.0
     late_since: dict[str, float] = field(default_factory=dict)
     """Servers that do not hear the leader."""
+    direct_from: dict[str, float] = field(default_factory=dict)
+    """When servers that do not lead answer direct requests."""
 
 
 class Cluster:
@@ -88,6 +92,7 @@ class Cluster:
         for group in self._all_groups():
             if group.peers == [server.host]:
                 group.leader = server.host
+            group.direct_from[server.host] = self.loop.now + DIRECT_S
         for other in self.servers.values():
             if other is not server:
                 dialer, target = (other, server) if other.host > server.host else (server, other)
@@ -103,6 +108,7 @@ class Cluster:
             if group.peers == [server.host]:
                 group.leader = None
                 assert group.stream is not None
+                group.stream.failed = False
                 if group.stream.storage == "memory":
                     if len(self.everyone.peers) == 1:
                         del self.groups[name]
@@ -114,6 +120,16 @@ class Cluster:
         for group in self.groups.values():
             if len(group.peers) == 1 and group.stream is not None:
                 group.stream.lose_after(self.loop.now - since_s)
+
+    def empty(self, name: str) -> None:
+        """Loses all messages of a stream."""
+        stream = self.groups[name].stream
+        assert stream is not None
+        stream.purge(">", self.loop.now)
+
+    def remove(self, name: str) -> None:
+        """Loses a stream."""
+        del self.groups[name]
 
     def _all_groups(self) -> list[Group]:
         return [self.everyone, *self.groups.values()]
@@ -215,7 +231,7 @@ class Cluster:
     def _placed(self, stream: Stream, copies: int) -> Group:
         up = [host for host in self.everyone.peers if self._is_up(host)]
         peers = self.loop.random.sample(up, min(copies, len(up)))
-        return Group(peers, stream, peers[0])
+        return Group(peers, stream, peers[0], direct_from=dict.fromkeys(peers, self.loop.now + DIRECT_S))
 
     def _refusal(self, name: str, request: Json, group: Group | None, verb: str) -> Json | None:
         if request.get("name") != name:
@@ -392,10 +408,12 @@ class Server:
         if not cluster.has_majority(group, self.host):
             return
         name = {"stream": stream.config["name"]}
-        refusal = _OUT_OF_SPACE if cluster.disk_full else stream.refusal(subject, headers, data)
-        if refusal is not None:
+        if (refusal := stream.refusal(subject, headers, data)) is not None:
             answer = refusal | name | {"seq": 0}
         else:
+            stream.failed |= cluster.disk_full and stream.storage == "file"
+            if stream.failed:  # nats-server 2.15 stores nothing and answers nothing, until it is started again
+                return
             answer = name | {"seq": stream.put(subject, headers, data, cluster.loop.now)}
         self._answer(reply, b"", json.dumps(answer).encode(), STORE_S * len(group.peers))
 
@@ -435,7 +453,12 @@ class Server:
         group = self.cluster.groups.get(name)
         if group is None or group.stream is None or not group.stream.config.get("allow_direct"):
             return 0
-        able = [host for host in group.peers if host == self.host or host in self.routes]
+        now = self.cluster.loop.now
+        able = [
+            host
+            for host in group.peers
+            if (host == self.host or host in self.routes) and (host == group.leader or now >= group.direct_from[host])
+        ]
         if not able:
             return 0
         host = able[0] if len(able) == 1 else able[int(self.cluster.loop.random.random() * len(able))]

@@ -65,6 +65,8 @@ class Stream:
     last: dict[str, int] = field(default_factory=dict)
     """Subject → number of its message."""
     last_seq: int = 0
+    failed: bool = False
+    """Whether a write failed, because the disk was full."""
     used_bytes: int = 0
     _removed: list[Stored] = field(default_factory=list)
 
