@@ -763,9 +763,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _subscribe(self, subject: str, sid: bytes) -> None:
+        if sid in self._subscriptions:
+            return
         if not _is_valid(subject) or ">" in subject.split(".")[:-1]:
             self._write(b"-ERR 'Invalid Subject'\r\n")
-        elif sid not in self._subscriptions:
+        else:
             subscription = self._subscriptions[sid] = Subscription(self, sid, subject)
             self._server.subscribe(subject, subscription)
 

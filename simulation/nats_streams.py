@@ -65,6 +65,8 @@ class Stream:
     last: dict[str, int] = field(default_factory=dict)
     """Subject → number of its message."""
     last_seq: int = 0
+    purged: bool = False
+    """Whether it was ever emptied."""
     failed: bool = False
     """Whether a write failed, because the disk was full."""
     used_bytes: int = 0
@@ -117,6 +119,7 @@ class Stream:
 
     def purge(self, pattern: str, now: float) -> int:
         """Removes the messages with a matching subject; returns their number."""
+        self.purged |= pattern == ">"
         found = [one.seq for one in self.messages.values() if matches(pattern, one.subject)]
         for seq in found:
             self.drop(seq, now)
@@ -180,7 +183,7 @@ def description(stream: Stream, now: float) -> Json:
     state = {
         "messages": len(stream.messages),
         "bytes": stream.used_bytes,
-        "first_seq": next(iter(stream.messages), stream.last_seq + 1 if stream.last_seq else 0),
+        "first_seq": next(iter(stream.messages), stream.last_seq + 1 if stream.last_seq or stream.purged else 0),
         "last_seq": stream.last_seq,
         "consumer_count": 0,
     }

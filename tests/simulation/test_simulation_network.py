@@ -352,6 +352,23 @@ def test_lost_machine_is_silent() -> None:
         simulation.pass_time(1)
 
 
+def test_machine_in_place_of_a_lost_one_resets_its_connections() -> None:
+    with Simulation().connect() as simulation:
+        simulation.loop.kill(simulation.b)
+        simulation.network.lost(simulation.b, silently=True)
+        simulation.near.transport.write(b"hello?")
+        simulation.pass_time(10)
+        simulation.b, old = Machine("b"), simulation.near
+        simulation.loop.add(simulation.b)
+        simulation.near, simulation.far = Recorder(), Recorder()
+        simulation.connect()
+        assert old.ends == []
+        old.transport.write(b"hello?")
+        simulation.pass_time(1)
+        assert old.ends == ["ConnectionResetError"]
+        assert simulation.far.ends == []
+
+
 def test_listener_of_a_killed_process_refuses() -> None:
     with Simulation().connect() as simulation:
         simulation.loop.kill(simulation.b)
