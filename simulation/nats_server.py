@@ -261,15 +261,19 @@ class Subscriptions:
     def __init__(self) -> None:
         self._exact: dict[str, dict[Any, None]] = {}
         self._patterns: dict[str, dict[Any, None]] = {}
+        self._found: dict[str, list[Any]] = {}
+        """What `find` returned since the last change."""
 
     def add(self, subject: str, subscriber: object) -> bool:
         """Adds a subscriber; returns whether the subject had none."""
+        self._found.clear()
         found = self._table(subject).setdefault(subject, {})
         found[subscriber] = None
         return len(found) == 1
 
     def remove(self, subject: str, subscriber: object) -> bool:
         """Removes a subscriber; returns whether the subject has none left."""
+        self._found.clear()
         table = self._table(subject)
         del table[subject][subscriber]
         if table[subject]:
@@ -279,10 +283,13 @@ class Subscriptions:
 
     def find(self, subject: str) -> list[Any]:
         """The subscribers that get a message."""
-        found = list(self._exact.get(subject, ()))
-        for pattern, subscribers in self._patterns.items():
-            if matches(pattern, subject):
-                found += subscribers
+        found = self._found.get(subject)
+        if found is None:
+            found = list(self._exact.get(subject, ()))
+            for pattern, subscribers in self._patterns.items():
+                if matches(pattern, subject):
+                    found += subscribers
+            self._found[subject] = found
         return found
 
     def subjects(self) -> list[str]:
