@@ -246,7 +246,6 @@ class ModelServers(Place):
 
     def _launch(self, number: int) -> None:
         machine = Machine(f"n{number}")
-        self.loop.add(machine)
         server = self._servers[number] = Server(self.cluster, machine, f"n{number}", 4222)
         self.loop.create_task(server.start(), context=machine.context)
 
@@ -267,7 +266,7 @@ class ModelServers(Place):
         self._servers[number].machine.frozen = True
 
     async def resume(self, number: int = 0) -> None:
-        self._servers[number].machine.frozen = False
+        self.loop.resume(self._servers[number].machine)
 
     def run(self, case: Case) -> None:
         """Runs a case."""
@@ -285,10 +284,7 @@ class ModelServers(Place):
             task.result()
             assert not self._errors, self._errors
         finally:
-            for pending in asyncio.all_tasks(self.loop):
-                pending.cancel()
-            self.loop.run_until(lambda: not asyncio.all_tasks(self.loop), self.loop.now + 1.0)
-            self.loop.close()
+            self.loop.end()
 
 
 async def listen(client: NatsPy, subject: str) -> list[Msg]:
