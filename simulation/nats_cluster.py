@@ -61,6 +61,9 @@ class Cluster:
         """The streams, by name."""
         self.everyone = Group([], None, None)
         self.disk_full = False
+        """A stream in files that is written to meanwhile takes nothing more, until its server is started again."""
+        self.hangs = False
+        """Whether streams take nothing and no calls, without an answer: a majority is lost, and no server has noticed."""
         self.loss = 0.0
         """Share of messages of `tw.` subjects that are lost between server and subscriber."""
         self.names = 0
@@ -135,7 +138,7 @@ class Cluster:
 
     def has_majority(self, group: Group, host: str | None) -> bool:
         """Whether a server reaches most servers of a group."""
-        return len(self.reached(group, host)) > len(group.peers) // 2
+        return not self.hangs and len(self.reached(group, host)) > len(group.peers) // 2
 
     def _beat(self) -> None:
         """Notices leaders that are missing, and elects others."""

@@ -26,6 +26,8 @@ Json = dict[str, Any]
 
 def matches(pattern: str, subject: str) -> bool:
     """Whether a subject matches a subscription's pattern (`*`: one token, `>`: all that follow)."""
+    if "*" not in pattern and ">" not in pattern:
+        return pattern == subject
     wanted, tokens = pattern.split("."), subject.split(".")
     for at, token in enumerate(wanted):
         if token == ">":

@@ -69,6 +69,25 @@ def test_full_disk_stops_writes_until_the_server_is_started_again(seed: int) -> 
 
 
 @SEEDS
+def test_store_that_hangs_takes_nothing_and_is_read(seed: int) -> None:
+    async def case(at: ModelServers) -> None:
+        bus = await at.bus()
+        bucket = await opened(bus, "b")
+        await bucket.put("k", b"1")
+        at.cluster.hangs = True
+        with pytest.raises(TimedOut):
+            await bucket.put("k", b"2")
+        with pytest.raises(TimedOut):
+            await opened(bus, "b")
+        assert await bucket.get("k") == b"1"
+        at.cluster.hangs = False
+        await bucket.put("k", b"3")
+        assert await bucket.get("k") == b"3"
+
+    run(seed, case)
+
+
+@SEEDS
 def test_share_of_messages_is_lost(seed: int) -> None:
     async def case(at: ModelServers) -> None:
         client = await at.client()
