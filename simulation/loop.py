@@ -190,6 +190,9 @@ class SimLoop(asyncio.BaseEventLoop):
         machine = self._choose()
         if machine is None:
             return self._advance()
+        if machine.frozen:  # since it had something to do
+            del self._able[machine]
+            return True
         self.turns += 1
         self.now += TICK_S
         if self._queue and self._queue[0][0] <= self.now:

@@ -26,6 +26,8 @@ Json = dict[str, Any]
 
 def matches(pattern: str, subject: str) -> bool:
     """Whether a subject matches a subscription's pattern (`*`: one token, `>`: all that follow)."""
+    if "*" not in pattern and ">" not in pattern:
+        return pattern == subject
     wanted, tokens = pattern.split("."), subject.split(".")
     for at, token in enumerate(wanted):
         if token == ">":
@@ -65,6 +67,10 @@ class Stream:
     last: dict[str, int] = field(default_factory=dict)
     """Subject → number of its message."""
     last_seq: int = 0
+    purged: bool = False
+    """Whether it was ever emptied."""
+    failed: bool = False
+    """Whether a write failed, because the disk was full."""
     used_bytes: int = 0
     _removed: list[Stored] = field(default_factory=list)
 
@@ -115,6 +121,7 @@ class Stream:
 
     def purge(self, pattern: str, now: float) -> int:
         """Removes the messages with a matching subject; returns their number."""
+        self.purged |= pattern == ">"
         found = [one.seq for one in self.messages.values() if matches(pattern, one.subject)]
         for seq in found:
             self.drop(seq, now)
@@ -178,7 +185,7 @@ def description(stream: Stream, now: float) -> Json:
     state = {
         "messages": len(stream.messages),
         "bytes": stream.used_bytes,
-        "first_seq": next(iter(stream.messages), stream.last_seq + 1 if stream.last_seq else 0),
+        "first_seq": next(iter(stream.messages), stream.last_seq + 1 if stream.last_seq or stream.purged else 0),
         "last_seq": stream.last_seq,
         "consumer_count": 0,
     }

@@ -83,8 +83,8 @@ class Transport(asyncio.Transport):
         """Whether a call of `_read` is scheduled."""
         self._closing = False
         self._lost = False
-        self._silent = False
-        """The machine is lost: nothing answers."""
+        self.silent = False
+        """Whether its machine is lost: nothing answers. Another machine in its place resets the connection."""
         self._eof_wanted = self._eof_sent = False
         self._eof_in = self._eof_reported = False
         self._reset_in = False
@@ -200,7 +200,7 @@ class Transport(asyncio.Transport):
         peer = self.peer
         self._on_the_way -= len(data)
         if peer._lost:
-            if not peer._silent:
+            if not peer.silent:
                 self.network.send(peer, self._take_reset)
             return
         peer._in.append(data)
@@ -260,13 +260,8 @@ class Transport(asyncio.Transport):
         self._in.clear()
         self._in_bytes = 0
         self.network.open.pop(self, None)
-        if not self._silent:
+        if not self.silent:
             self.network.send(self, self.peer._take_reset if unread else self.peer._take_eof)
-
-    def go_silent(self) -> None:
-        """Ends with its machine: the peer notices nothing."""
-        self._silent = True
-        self.hang_up()
 
     def _end_soon(self, error: Exception | None) -> None:
         if not self._lost:
@@ -290,13 +285,15 @@ class Network:
         """How many arrivals of a sender a partition holds back."""
         self._silent: set[tuple[str, int]] = set()
         """Addresses of machines that are lost: nothing answers there."""
+        self._gone: dict[str, list[Transport]] = {}
+        """Ends of connections on machines that are lost, by the machine's name."""
         self._port = 40_000
         self.slow: dict[str, float] = {}
         """Additional delay of a process's bytes, in seconds."""
 
     def listen(self, factory: Any, host: Any, port: Any) -> _Server:
         """Listens at an address. Raises OSError if it is taken."""
-        machine = running_machine() or self.loop.system
+        machine = self._running()
         if not port:
             self._port += 1
             port = self._port
@@ -309,7 +306,7 @@ class Network:
 
     async def connect(self, factory: Any, host: Any, port: Any) -> tuple[Transport, Any]:
         """Connects to an address. Raises ConnectionRefusedError if nobody listens there."""
-        machine = running_machine() or self.loop.system
+        machine = self._running()
         await asyncio.sleep(self._delay(machine))
         address = (str(host), int(port))
         while address in self._silent or self._cut_off(machine, address):  # noqa: ASYNC110
@@ -363,9 +360,18 @@ class Network:
                 self._silent.add(address)
         for transport in [one for one in self.open if one.machine is machine]:
             if silently:
-                transport.go_silent()
+                transport.silent = True
+                self._gone.setdefault(machine.name, []).append(transport)
+                transport.hang_up()
             else:
                 transport.hang_up()
+
+    def _running(self) -> Machine:
+        """The process that runs now. If it takes the place of a lost machine, that one's connections get a reset."""
+        machine = running_machine() or self.loop.system
+        for transport in self._gone.pop(machine.name, ()):
+            transport.silent = False
+        return machine
 
     def _cut_off(self, machine: Machine, address: tuple[str, int]) -> bool:
         listener = self.listeners.get(address)

@@ -36,6 +36,7 @@ class Wire:
         self.reader = reader
         self.writer = writer
         self.info: dict[str, Any] = {}
+        self._received = bytearray()
 
     async def open(self, options: dict[str, Any]) -> "Wire":
         line = await self.reader.readline()
@@ -52,16 +53,19 @@ class Wire:
         return (await self.until(b"PONG\r\n")).removesuffix(b"PONG\r\n")
 
     async def until(self, end: bytes) -> bytes:
-        """Returns what comes until it ends with these bytes, or until the connection ends."""
-        received = b""
+        """Returns what comes up to these bytes, or until the connection ends."""
         async with asyncio.timeout(LIMIT_S):
-            while not received.endswith(end):
+            while end not in self._received:
+                data = b""
                 with contextlib.suppress(ConnectionError):
-                    if data := await self.reader.read(1 << 20):
-                        received += data
-                        continue
-                return received + b"<end>"
-        return received
+                    data = await self.reader.read(1 << 20)
+                if not data:
+                    return bytes(self._received) + b"<end>"
+                self._received += data
+        size = self._received.index(end) + len(end)
+        found = bytes(self._received[:size])
+        del self._received[:size]
+        return found
 
     async def rest(self) -> bytes:
         """Returns what comes until the connection ends."""
@@ -170,7 +174,8 @@ class RealServers(Place):
         if self._jetstream:
             lines.append(f'jetstream {{ store_dir: "{self._directory}/js{number}"\n{self._jetstream} }}')
         if len(self._ports) > 1:
-            routes = ", ".join(f'"nats://127.0.0.1:{route}"' for route in self._routes)
+            others = [route for route in self._routes if route != self._routes[number]]
+            routes = ", ".join(f'"nats://127.0.0.1:{route}"' for route in others)
             lines.append(f'cluster {{ name: c, listen: "127.0.0.1:{self._routes[number]}", routes: [{routes}] }}')
         config = self._directory / f"n{number}.conf"
         config.write_text("\n".join(lines))
@@ -241,7 +246,6 @@ class ModelServers(Place):
 
     def _launch(self, number: int) -> None:
         machine = Machine(f"n{number}")
-        self.loop.add(machine)
         server = self._servers[number] = Server(self.cluster, machine, f"n{number}", 4222)
         self.loop.create_task(server.start(), context=machine.context)
 
@@ -262,7 +266,7 @@ class ModelServers(Place):
         self._servers[number].machine.frozen = True
 
     async def resume(self, number: int = 0) -> None:
-        self._servers[number].machine.frozen = False
+        self.loop.resume(self._servers[number].machine)
 
     def run(self, case: Case) -> None:
         """Runs a case."""
@@ -280,10 +284,7 @@ class ModelServers(Place):
             task.result()
             assert not self._errors, self._errors
         finally:
-            for pending in asyncio.all_tasks(self.loop):
-                pending.cancel()
-            self.loop.run_until(lambda: not asyncio.all_tasks(self.loop), self.loop.now + 1.0)
-            self.loop.close()
+            self.loop.end()
 
 
 async def listen(client: NatsPy, subject: str) -> list[Msg]:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.simulation import cases_messages, cases_outages, cases_streams, cases_without_jetstream
+from tests.simulation import cases_cluster, cases_messages, cases_outages, cases_streams, cases_without_jetstream
 from tests.simulation.nats_places import Case, ModelServers, RealServers
 
 
@@ -30,6 +30,7 @@ def name_of(case: Case) -> str:
 SHARED = pytest.mark.parametrize("case", cases(cases_messages, cases_streams), ids=name_of)
 """They leave the server as it is, for the next one."""
 OUTAGES = pytest.mark.parametrize("case", cases(cases_outages), ids=name_of)
+CLUSTER = pytest.mark.parametrize("case", cases(cases_cluster), ids=name_of)
 WITHOUT_JETSTREAM = pytest.mark.parametrize("case", cases(cases_without_jetstream), ids=name_of)
 
 
@@ -77,3 +78,19 @@ def test_case_without_jetstream_holds_on_nats_server(nats_binary: str, tmp_path:
 @WITHOUT_JETSTREAM
 def test_case_without_jetstream_holds_on_the_model(case: Case) -> None:
     ModelServers(jetstream=False).run(case)
+
+
+@CLUSTER
+@pytest.mark.slow
+def test_case_holds_on_a_real_cluster(nats_binary: str, tmp_path: Path, case: Case) -> None:
+    servers = RealServers(nats_binary, tmp_path, 3)
+    try:
+        servers.run(case)
+    finally:
+        servers.stop()
+
+
+@CLUSTER
+@pytest.mark.parametrize("seed", range(5))
+def test_case_holds_on_the_model_of_a_cluster(case: Case, seed: int) -> None:
+    ModelServers(3, seed=seed).run(case)

@@ -202,8 +202,6 @@ class Simulation:
         self.loop = SimLoop(Random(seed))
         self.network = Network(self.loop)
         self.a, self.b = Machine("a"), Machine("b")
-        self.loop.add(self.a)
-        self.loop.add(self.b)
         self.near, self.far = Recorder(), Recorder()
         self.errors: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
@@ -212,7 +210,7 @@ class Simulation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.loop.close()
+        self.loop.end()
         assert self.errors == []
 
     def run(self, work: Coroutine[Any, Any, None], machine: Machine | None = None) -> None:
@@ -329,7 +327,7 @@ def test_process_may_be_killed_in_the_middle_of_a_message() -> None:
         simulation.pass_time(1)
         simulation.loop.kill(simulation.a)
         simulation.network.lost(simulation.a)
-        simulation.b.frozen = False
+        simulation.loop.resume(simulation.b)
         simulation.pass_time(1)
         assert len(simulation.far.received) == RECEIVE_BYTES
         assert simulation.far.ends == ["eof", "lost"]
@@ -350,6 +348,22 @@ def test_lost_machine_is_silent() -> None:
         assert not task.done()
         task.cancel()
         simulation.pass_time(1)
+
+
+def test_machine_in_place_of_a_lost_one_resets_its_connections() -> None:
+    with Simulation().connect() as simulation:
+        simulation.loop.kill(simulation.b)
+        simulation.network.lost(simulation.b, silently=True)
+        simulation.near.transport.write(b"hello?")
+        simulation.pass_time(10)
+        simulation.b, old = Machine("b"), simulation.near
+        simulation.near, simulation.far = Recorder(), Recorder()
+        simulation.connect()
+        assert old.ends == []
+        old.transport.write(b"hello?")
+        simulation.pass_time(1)
+        assert old.ends == ["ConnectionResetError"]
+        assert simulation.far.ends == []
 
 
 def test_listener_of_a_killed_process_refuses() -> None:
@@ -374,7 +388,7 @@ def test_frozen_receiver_gets_everything_when_it_goes_on() -> None:
         assert simulation.far.received == b""
         assert simulation.near.pauses == ["pause"]
         assert simulation.near.transport.get_write_buffer_size() == len(sent) - RECEIVE_BYTES
-        simulation.b.frozen = False
+        simulation.loop.resume(simulation.b)
         simulation.pass_time(1)
         assert simulation.far.received == sent
         assert simulation.near.pauses == ["pause", "resume"]
@@ -393,6 +407,6 @@ def test_process_accepts_only_when_it_goes_on() -> None:
         simulation.far.received = b""
         simulation.pass_time(60)
         assert simulation.far.received == b""
-        simulation.b.frozen = False
+        simulation.loop.resume(simulation.b)
         simulation.pass_time(1)
         assert simulation.far.received == b"early"
