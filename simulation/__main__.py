@@ -16,10 +16,11 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from simulation.pool import build_model, open_pool, play, reduce, results
+from simulation.reach import marks
 from simulation.result import Result
 
 SHOWN = 6
-TRACE_LINES = 40
+SERVICES = Path(__file__).parent.parent / "services"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -30,6 +31,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--seed", type=int, metavar="SEED", help="play only this one")
     parser.add_argument("--trace", action="store_true", help="print the whole trace of --seed")
+    parser.add_argument("--reach", action="store_true", help="fail if a rare branch was not reached")
     parser.add_argument("--reduce", action="store_true", help="find the faults that a failure needs")
     return parser
 
@@ -41,7 +43,7 @@ def main() -> int:
         model = build_model(Path(directory))
         if asked.seed is not None:
             return _one(asked.seed, model, trace=asked.trace, reduced=asked.reduce)
-        return _many(asked.turns, asked.first, asked.jobs, model, reduced=asked.reduce)
+        return _many(asked, model)
 
 
 def _one(seed: int, model: Path, *, trace: bool, reduced: bool) -> int:
@@ -57,14 +59,16 @@ def _one(seed: int, model: Path, *, trace: bool, reduced: bool) -> int:
     return int(bool(result.failures))
 
 
-def _many(turns: int, first: int, jobs: int, model: Path, *, reduced: bool) -> int:
+def _many(asked: argparse.Namespace, model: Path) -> int:
+    turns, first, jobs, reduced, complete = asked.turns, asked.first, asked.jobs, asked.reduce, asked.reach
     started, played, requests, failed = time.monotonic(), 0, 0, list[int]()
-    outcomes, digests = Counter[str](), dict[int, str]()
+    outcomes, reached, digests = Counter[str](), Counter[str](), dict[int, str]()
     with open_pool(jobs) as pool:
         for result in results(pool, first, turns, jobs, model):
             played += result.turns
             requests += result.requests
             outcomes.update(result.outcomes)
+            reached.update(result.reached)
             digests[result.seed] = result.digest
             if result.failures:
                 failed.append(result.seed)
@@ -74,11 +78,14 @@ def _many(turns: int, first: int, jobs: int, model: Path, *, reduced: bool) -> i
     seconds = time.monotonic() - started
     whole = hashlib.sha256("".join(digests[seed] for seed in sorted(digests)).encode()).hexdigest()[:32]
     print(f"requests by end: {dict(outcomes.most_common())}")
+    rare = {*marks(SERVICES)}
+    if missed := sorted(rare - reached.keys()):
+        print("\n    ".join((f"rare branches that were not reached ({len(missed)} of {len(rare)}):", *missed)))
     print(
         f"{len(digests)} seeds from {first}, {played} turns, {requests} requests in {seconds:.0f} s "
         f"({played / seconds:.1f} turns/s), {len(failed)} failed {failed[:20] or ''} trace {whole}"
     )
-    return int(bool(failed))
+    return int(bool(failed or (complete and missed)))
 
 
 def _show(result: Result) -> None:

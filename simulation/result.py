@@ -21,4 +21,6 @@ class Result:
     faults: list[str] = field(default_factory=list)
     outcomes: dict[str, int] = field(default_factory=dict)
     """How many requests ended in which way."""
+    reached: dict[str, int] = field(default_factory=dict)
+    """How often the rare branches were reached."""
     trace: list[Line] = field(default_factory=list)

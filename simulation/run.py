@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from simulation import interpreter
+from simulation import interpreter, reach
 
 interpreter.install()
+reach.install()
 
 from simulation.faults import Fault  # noqa: E402
 from simulation.result import Result  # noqa: E402
@@ -28,6 +29,7 @@ def play(seed: int, model: Path, *, trace: bool = False) -> Result:
     if not trace and not result.failures:
         result.trace.clear()
     result.real_s = interpreter.REAL_TIME() - started
+    result.reached = reach.take()
     return result
 
 

@@ -261,11 +261,7 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
             if lost and near:
                 return ""
             # Before the first event, an error of the turn is a status.
-            return (
-                _forbidden_error(near, monitor, began, ended, recovery_s)
-                if request.status == 500
-                else "nothing was down"
-            )
+            return _forbidden_error(request, near, monitor, recovery_s) if request.status == 500 else "nothing was down"
         case "error":
             return _forbidden_error(request, near, monitor, recovery_s)
     return ""
