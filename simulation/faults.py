@@ -93,6 +93,7 @@ def draw(random: Random, *, span_s: float, most: int, together: bool) -> list[Fa
             "slow loop": random.choice((0.002, 0.02, 0.2)),
             "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
             "lose messages": random.choice((0.01, 0.05, 0.3)),
+            "no leader": random.choice((0.0, 1.0)),
         }.get(kind, 0.0)
         faults.append(Fault(round(at, 3), kind, stage, random.randrange(3), round(min(seconds, 90.0), 3), amount))
         at += seconds + random.random() * 15.0
@@ -239,15 +240,20 @@ class Injector:
     def _in(self, running: Running, call: Callable[[], object]) -> None:
         self._world.loop.call_soon(call, context=running.machine.context)
 
+    def _server(self, fault: Fault) -> str | None:
+        """One of the NATS servers that run."""
+        names = [*self._world.servers]
+        return names[fault.index % len(names)] if names else None
+
     def _apply_to_bus(self, applied: Applied) -> None:
         world, fault, cluster = self._world, applied.fault, self._world.cluster
         match fault.kind:
             case "freeze bus":
-                for name in [*world.servers]:
-                    world.freeze(name, fault.seconds)
+                if (server := self._server(fault)) is not None:
+                    world.freeze(server, fault.seconds)
                 self._heal(applied, lambda: None)
             case "kill bus":
-                names = [*world.servers]
+                names = [server] if (server := self._server(fault)) is not None else []
                 for name in names:
                     world.kill(name)
                 if self._random.random() < 0.5:
@@ -268,6 +274,13 @@ class Injector:
             case "remove bucket":
                 cluster.groups.clear()
                 self._heal(applied, lambda: None)
+            case "no leader" if fault.amount:
+                cluster.hangs = True
+
+                def answer() -> None:
+                    cluster.hangs = False
+
+                self._heal(applied, answer)
             case "no leader":
                 leaders = [(group, group.leader) for group in (cluster.everyone, *cluster.groups.values())]
                 for group, _ in leaders:

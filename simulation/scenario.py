@@ -75,7 +75,7 @@ class Monitor:
         world = self._world
         up = {running.stage for running in world.running.values() if world.is_ready(running)}
         down = {stage for stage in STAGES if stage not in up}
-        if all(server.machine.frozen for server in world.servers.values()):
+        if all(server.machine.frozen for server in world.servers.values()):  # also if there is none
             down.add("bus")
         self.samples.append((world.loop.now, frozenset(down)))
         world.loop.call_later(SAMPLE_S, self._sample, context=world.loop.system.context)
@@ -107,6 +107,7 @@ class Scenario:
         self.workload = Workload(seed % WORKLOADS, SESSIONS)
         self.counts = {stage: random.choice((1, 2, 2, 3)) for stage in STAGES}
         self.recovery_s = random.choice((20.0, 20.0, 90.0))
+        self.servers = random.choice((1, 1, 1, 3))
         together = random.random() < 0.5
         self.faults = draw(random, span_s=SPAN_S, most=6 if together else 3, together=together)
 
@@ -114,7 +115,7 @@ class Scenario:
         """Plays the seed with its faults, or with others."""
         faults = self.faults if faults is None else faults
         result = Result(self.seed, faults=[*map(str, faults)], turns=self.workload.turns)
-        world = World(self.seed, self.model, recovery_s=self.recovery_s, keep_trace=keep_trace)
+        world = World(self.seed, self.model, servers=self.servers, recovery_s=self.recovery_s, keep_trace=keep_trace)
         try:
             self._play(world, faults, result)
         except Exception as error:

@@ -123,7 +123,7 @@ class World:
         self.note(machine.name if machine else "?", f"unhandled: {context.get('message')} {context.get('exception')!r}")
 
     async def _keep_buckets(self) -> None:
-        config = BucketsConfig(bus=self.bus, every_s=5.0)
+        config = BucketsConfig(bus=self.bus, every_s=5.0, bucket_replicas=len(self._server_names))
         await make_buckets(config)
         await keep_buckets(config, 5.0)
 
