@@ -72,8 +72,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.network: Any = None
         """Set by `Network`: makes connections."""
 
-    def _new_task(self, loop: Any, work: Any, *, context: Context | None = None) -> "asyncio.Task[Any]":
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+    def _new_task(self, loop: Any, work: Any, *, context: Context | None = None, **rest: Any) -> "asyncio.Task[Any]":
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context, **rest)
         machine = (context.get(_PROCESS) if context is not None else running_machine()) or self.system
         if not machine.tasks and machine not in self._machines:
             self._machines.append(machine)

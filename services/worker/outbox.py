@@ -233,7 +233,7 @@ class Outbox:
                 self._drop(stream)
 
     def attached(self, now: float) -> None:
-        """Lets all streams linger anew, because nothing could be sent while this process was cut off from the bus."""
+        """Lets all streams linger again, because nothing could be sent while this process was cut off from the bus."""
         for stream in self._lingering.values():
             stream.ended_at = now
 
