@@ -1,7 +1,8 @@
 """No user, password or token of a NATS URL shows in an error, a setting or a log line, however the URL is spelled."""
 
 import re
-from collections.abc import Iterator
+import timeit
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import product
 
@@ -79,6 +80,44 @@ def test_addresses_without_a_login_are_shown_whole(hosts: list[str], scheme: str
 )
 def test_text_without_a_login_stays(text: str) -> None:
     assert mask_passwords(text) == text
+
+
+SHAPES = [
+    "a",
+    "a:",
+    ":",
+    "@",
+    "a:@",
+    "a:a@ ",
+    "a@",
+    "//",
+    "://",
+    "a://",
+    "nats://a",
+    "nats://a:a@",
+    "/a:",
+    "=a:",
+    ", ",
+    ",a",
+    '"',
+    "(a:",
+]
+
+
+@pytest.mark.parametrize("mask", [mask_passwords, mask_servers])
+@pytest.mark.parametrize(
+    ("begin", "end"), [("", ""), ("@", ""), ("", "@"), ("nats://", "@h"), ("a:", "://"), ("x://", "/@")]
+)
+def test_time_grows_with_the_length_of_a_text(mask: Callable[[str], str], begin: str, end: str) -> None:
+    """Sixteen times the text takes 16 times as long, not 256."""
+    for shape in SHAPES:
+        small, large = (begin + shape * (size // len(shape)) + end for size in (8_000, 128_000))
+        assert least_time(mask, large) < 80 * max(least_time(mask, small), 1e-4), shape
+
+
+def least_time(mask: Callable[[str], str], text: str) -> float:
+    """The least time of three runs, in seconds."""
+    return min(timeit.repeat(lambda: mask(text), number=1, repeat=3))
 
 
 LOGINS = ["me:geheim", "geheim", "me:ge:heim@geheim", "me:geheim@", "me:geheim/x", "me:geheim?x#y"]
