@@ -20,7 +20,7 @@ from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.request import FOREIGN, Messages, apply_context_edits
+from services.frontend.apis.messages.request import Messages, apply_context_edits
 from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
 from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
@@ -122,7 +122,7 @@ def _read_ids(body: bytes) -> Ids:
     return fields
 
 
-_MESSAGES = {*messages.Body.__struct_fields__, "service_tier"} - {*FOREIGN}
+_MESSAGES = {*messages.Body.__struct_fields__, "service_tier"}
 _FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - _MESSAGES
 _MEMBERS = {*chat.Message.__struct_fields__} - {*messages.Message.__struct_fields__}
 _ROLES = ("developer", "tool", "function")

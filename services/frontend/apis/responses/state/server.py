@@ -244,6 +244,7 @@ class ResponsesServer:
         context = request[REQUEST_CONTEXT]
         accepted = await self._intake.accept(body, request.headers, context)
         await self._turns.report(accepted.ask, context)
+        await self._turns.admission.admit(accepted.ask.conversation, context.caller, context.card)  # else it would fail
         job = self.background.start(accepted, context)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)

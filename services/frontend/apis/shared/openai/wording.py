@@ -76,6 +76,11 @@ def invalid_value(value: str, place: str, choices: Sequence[str]) -> Invalid:
     return Invalid(f"Invalid value: '{value}'. Supported values are: {values}.", param=place, code="invalid_value")
 
 
+def unknown_parameter(name: str) -> Invalid:
+    """The error for a field that Chat Completions and Completions lack."""
+    return Invalid(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
+
+
 def unsupported(place: str, why: str = "is not supported by this server") -> Invalid:
     """The error for a feature that this server lacks."""
     return Invalid(f"'{place}' {why}.", param=place, code="unsupported_value")
