@@ -110,8 +110,6 @@ def parse(
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
     if "audio" in (request.modalities or ()):
         raise unsupported("modalities", "'audio' is not supported by this server")
-    if request.chat_template is not None:
-        raise unsupported("chat_template")
     specs = tools.specs(request, given_tools)
     notes = [name for name, wanted in (("store", request.store), ("moderation", is_set(request.moderation))) if wanted]
     missing: list[Text] = []

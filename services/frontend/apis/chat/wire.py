@@ -275,7 +275,6 @@ class Body(OpenAIFields, kw_only=True):
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     continue_final_message: bool | None = None
-    chat_template: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     chat_template_args: dict[str, Any] | None = None
 

@@ -22,12 +22,18 @@ Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+
 """A tool's name in OpenAI's APIs."""
 Refused = Annotated[Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})]
 """A field that this server lacks: ignored, it would change the answer silently."""
+FORMS = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "json_schema"),
+    *("regex", "ebnf", "structural_tag", "chat_template"),
+)
+"""Fields of vLLM and SGLang for the form of the output, and for the chat template."""
 _DECISIVE = (
     *("messages", "input", "prompt", "system", "instructions", "previous_response_id", "tools", "functions"),
     *("max_tokens", "max_completion_tokens", "max_output_tokens", "stop", "stop_sequences", "n"),
     *("response_format", "text", "output_config", "output_format", "reasoning", "reasoning_effort", "thinking"),
+    *FORMS,
 )
-"""Fields that decide the answer of an API. In another API's request they are refused."""
+"""Fields that decide the answer of an API or of another server. An API that lacks one refuses it."""
 
 
 class ToolList(Struct, frozen=True):

@@ -69,11 +69,6 @@ class ResponsesRequest(Struct, frozen=True):
         """The ids of the stored items that the input names, in order."""
         return [kind.id for kind in self.kinds[self.earlier :] if is_reference(kind) and kind.id is not None]
 
-    @property
-    def size(self) -> int:
-        """The approximate size of the items as JSON, in bytes."""
-        return sum(len(memoryview(item)) for item in self.items)
-
     def place(self, index: int) -> str:
         """The place of an item for error messages: in the request's own input, or in the history before it."""
         return f"history[{index}]" if index < self.earlier else f"input[{index - self.earlier}]"
