@@ -1,5 +1,6 @@
 """Buckets on a real server with JetStream, and what is said where there is none."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -265,7 +266,13 @@ async def test_an_answer_of_jetstream_on_a_foreign_subject_reaches_no_handler(
     await client.flush()
     heard: list[bytes] = []
     await bus.subscribe("t.foreign", lambda delivery: heard.append(delivery.data))
-    bus.publish("$JS.API.DIRECT.GET.KV_answers.$KV.answers.k", b"", reply_to="t.foreign")
+
+    async def asked() -> bool:  # a new stream may answer only after its creation was acknowledged
+        bus.publish("$JS.API.DIRECT.GET.KV_answers.$KV.answers.k", b"", reply_to="t.foreign")
+        await asyncio.sleep(0.1)
+        return arrived.pending_msgs > 0
+
+    await until(asked)
     assert (await arrived.next_msg(60)).data == b"forged"
     bus.publish("t.foreign", b"real")
     await eventually(lambda: bool(heard))

@@ -1,0 +1,1 @@
+"""Deterministic simulation: all services in one interpreter, in virtual time, with faults drawn from a seed."""

@@ -1,0 +1,305 @@
+"""A simulated deployment: NATS servers, and any number of each service, as processes that can be killed or frozen.
+
+The services' code is the real one, from `run(config)` on; nats-py and aiohttp are real, too. What is replaced is the
+event loop with its network (`loop`, `network`), clocks and randomness (`interpreter`), and nats-server
+(`nats_server`). A model is loaded once for all processes.
+"""
+
+import asyncio
+import gc
+import hashlib
+import signal
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, TextIO
+
+from cachetools import cached
+
+from services.cli.commands.make_buckets import keep_buckets, make_buckets
+from services.frontend import service as frontend_service
+from services.parser import service as parser_service
+from services.preprocessor import ledger_reader
+from services.preprocessor import model as preprocessor_model
+from services.preprocessor import service as preprocessor_service
+from services.runtime.config import (
+    BucketsConfig,
+    BusConfig,
+    FrontendConfig,
+    ParserConfig,
+    PreprocessorConfig,
+    WorkerConfig,
+)
+from services.runtime.observability import telemetry
+from services.runtime.process import Process
+from services.worker import service as worker_service
+from simulation import interpreter
+from simulation.loop import Machine, SimLoop, running_machine
+from simulation.nats_server import Cluster, Server
+from simulation.network import Network
+
+STAGES = ("preprocessor", "worker", "parser", "frontend")
+FIRST_PORT = 8000
+TRACE_LINES = 4000
+
+Line = tuple[float, str, str]
+"""(virtual time, process, text)"""
+
+
+@dataclass
+class Running:
+    """A process of the deployment."""
+
+    machine: Machine
+    stage: str
+    task: "asyncio.Task[None]"
+    port: int = 0
+    """Of a frontend."""
+    process: Process | None = None
+    """Known as soon as the process serves."""
+    failure: BaseException | None = None
+
+
+class World:
+    """One simulation."""
+
+    def __init__(self, seed: int, model: Path, *, servers: int = 1, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.loop = SimLoop(Random(self.random.random()))
+        self.network = Network(self.loop)
+        self.cluster = Cluster(self.loop)
+        self.model = str(model)
+        self.running: dict[str, Running] = {}
+        self.servers: dict[str, Server] = {}
+        self.trace: deque[Line] = deque(maxlen=None if keep_trace else TRACE_LINES)
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._numbers: dict[str, int] = {}
+        self._server_names = [f"nats{number}" for number in range(1, servers + 1)]
+        CURRENT.world = self
+        interpreter.begin(self.loop, seed, self._logged)
+        self.loop.set_exception_handler(self._unhandled)
+
+    # -- the trace ----------------------------------------------------------------------------------------------------
+
+    def note(self, name: str, text: str) -> None:
+        """Adds a line to the trace."""
+        line = (round(self.loop.now, 6), name, text)
+        self.trace.append(line)
+        self._digest.update(repr(line).encode())
+
+    @property
+    def digest(self) -> str:
+        """The hash of the whole trace."""
+        return self._digest.hexdigest()
+
+    def _logged(self, name: str, text: str) -> None:
+        for line in text.splitlines():
+            head, _, rest = line.partition('"level"')  # without the wall clock's time
+            self.note(name, f'"level"{rest}' if rest else head)
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        machine = running_machine()
+        self.note(machine.name if machine else "?", f"unhandled: {context.get('message')} {context.get('exception')!r}")
+
+    async def _keep_buckets(self) -> None:
+        config = BucketsConfig(bus=self.bus, every_s=5.0)
+        await make_buckets(config)
+        await keep_buckets(config, 5.0)
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def bus(self) -> BusConfig:
+        """The settings of the bus for all processes."""
+        urls = ",".join(f"nats://{name}:4222" for name in self._server_names)
+        return BusConfig(nats_url=urls)
+
+    def begin(self, counts: Mapping[str, int]) -> None:
+        """Starts the servers, the buckets' keeper, and processes of each stage."""
+        for name in self._server_names:
+            self.start_server(name)
+        self.spawn("buckets", "buckets", self._keep_buckets())
+        for stage, count in counts.items():
+            for _ in range(count):
+                self.start(stage)
+
+    def start_server(self, name: str) -> Server:
+        """Starts a NATS server. Its streams are those that the cluster has kept."""
+        machine = Machine(name)
+        self.loop.add(machine)
+        server = self.servers[name] = Server(self.cluster, machine, name, 4222)
+        self.loop.create_task(server.start(), context=machine.context)
+        self.note(name, "starts")
+        return server
+
+    def start(self, stage: str, *, port: int = 0, **settings: Any) -> Running:
+        """Starts another process of a stage. A frontend listens on `port`, or else on a new one."""
+        number = self._numbers[stage] = self._numbers.get(stage, 0) + 1
+        name = f"{stage}{number}"
+        if stage == "frontend":
+            port = port or FIRST_PORT + number
+            settings |= {"port": port, "host": "127.0.0.1"}
+        return self.spawn(name, stage, self._serve(stage, name, settings), port=port)
+
+    def spawn(self, name: str, stage: str, work: Coroutine[Any, Any, None], *, port: int = 0) -> Running:
+        """Runs a coroutine as a process of its own."""
+        machine = Machine(name)
+        self.loop.add(machine)
+        self.note(name, "starts")
+        task = self.loop.create_task(self._guarded(name, work), context=machine.context)
+        running = self.running[name] = Running(machine, stage, task, port)
+        return running
+
+    async def _guarded(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+            self.note(name, "ends")
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.note(name, f"ends with {error!r}")
+            self.running[name].failure = error
+        finally:
+            self._exited(self.running[name])
+
+    def _exited(self, running: Running) -> None:
+        machine = running.machine
+        if machine.alive:
+            self.loop.call_soon(self._buried, running, context=self.loop.system.context)
+
+    def _buried(self, running: Running) -> None:
+        if running.machine.alive:
+            self.loop.kill(running.machine)
+            self.network.lost(running.machine)
+        self.running.pop(running.machine.name, None)
+
+    def _serve(self, stage: str, name: str, settings: dict[str, Any]) -> Coroutine[Any, Any, None]:
+        common: dict[str, Any] = {"bus": self.bus, "id": name, "log_format": "json"}
+        model = {"model": self.model, "served_model_name": "m"}
+        if stage == "frontend":
+            return frontend_service.run(FrontendConfig(**common | settings))
+        if stage == "preprocessor":
+            return preprocessor_service.run(PreprocessorConfig(**common | model | settings))
+        if stage == "parser":
+            return parser_service.run(ParserConfig(**common | model | settings))
+        return worker_service.run(WorkerConfig(**common | model | {"script_mode": "request"} | settings))
+
+    def served(self, process: Process) -> None:
+        """Notes the `Process` of the simulated process that runs now."""
+        machine = running_machine()
+        assert machine is not None
+        if (running := self.running.get(machine.name)) is not None:
+            running.process = process
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def kill(self, name: str, *, silently: bool = False) -> None:
+        """Kills a process; `silently`: with its machine, so that its peers notice nothing."""
+        self.note(name, "is killed" + (" with its machine" if silently else ""))
+        server = self.servers.pop(name, None)
+        machine = server.machine if server is not None else self.running.pop(name).machine
+        if server is not None:
+            server.stopped()
+        else:
+            machine.graveyard.append(asyncio.all_tasks(self.loop))
+        self.loop.kill(machine)
+        self.network.lost(machine, silently=silently)
+
+    def terminate(self, name: str) -> None:
+        """Sends SIGTERM."""
+        self.note(name, "gets SIGTERM")
+        self.loop.signal(self.running[name].machine, signal.SIGTERM)
+
+    def machine(self, name: str) -> Machine | None:
+        """The machine of a living process."""
+        if name in self.servers:
+            return self.servers[name].machine
+        running = self.running.get(name)
+        return running.machine if running is not None else None
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """Stops a process for a time, as SIGSTOP does."""
+        machine = self.machine(name)
+        if machine is None:
+            return
+        self.note(name, f"is frozen for {seconds:.3f} s")
+        machine.frozen = True
+        self.loop.call_later(seconds, self._thaw, machine, context=self.loop.system.context)
+
+    def _thaw(self, machine: Machine) -> None:
+        machine.frozen = False
+        self.note(machine.name, "goes on")
+
+    @property
+    def ready(self) -> bool:
+        """Whether every process accepts work."""
+        return all(self._is_ready(running) for running in self.running.values())
+
+    def _is_ready(self, running: Running) -> bool:
+        if running.stage == "buckets":
+            return True
+        if running.process is None or running.process.draining or running.process.cut_off:
+            return False
+        return not running.port or ("127.0.0.1", running.port) in self.network.listeners
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, done: Callable[[], bool], limit_s: float) -> bool:
+        """Runs until `done`, at most `limit_s` of virtual time from now. Returns whether it was done."""
+        return self.loop.run_until(done, self.loop.now + limit_s)
+
+    def close(self) -> None:
+        """Ends the simulation; nothing of it runs any more."""
+        for name in [*self.running]:
+            machine = self.running.pop(name).machine
+            if machine.alive:
+                self.loop.kill(machine)
+        interpreter.end()
+        CURRENT.world = None
+        self.loop.close()
+
+
+@dataclass
+class _Current:
+    world: World | None = None
+
+
+CURRENT = _Current()
+"""The simulation that runs now; product objects report to it."""
+
+
+class _LineWriter:
+    """Writes each log line at once: there is no pipe whose reader could be woken too often."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def info(self, line: str) -> None:
+        self._stream.write(line + "\n")
+
+    debug = msg = warning = error = critical = exception = fatal = warn = info
+
+
+def prepare() -> None:
+    """Makes the services ready to be simulated, once for the interpreter: models are loaded once, the garbage collector
+    is left alone, and a world learns of each `Process`."""
+    for module in (frontend_service, preprocessor_service, parser_service, worker_service):
+        module.relax_gc_and_trim_heap = lambda: None
+    load_setup = cached(cache={}, key=lambda config: repr(config))(preprocessor_model.ModelSetup.load)
+    preprocessor_model.ModelSetup.load = staticmethod(load_setup)  # type: ignore[method-assign,assignment]
+    parser_service.load_backend = cached(cache={}, key=lambda model, **_: model)(parser_service.load_backend)
+    vocabulary = cached(cache={}, key=id)(parser_service.Vocabulary)
+    parser_service.Vocabulary = ledger_reader.Vocabulary = vocabulary  # type: ignore[misc,assignment]
+    telemetry.LineWriter = _LineWriter  # type: ignore[misc,assignment]
+    serve = Process.serve
+
+    def served(process: Process, service: Any) -> None:
+        serve(process, service)
+        if CURRENT.world is not None:
+            CURRENT.world.served(process)
+
+    Process.serve = served  # type: ignore[method-assign]
+    gc.disable()
