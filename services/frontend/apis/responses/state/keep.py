@@ -68,10 +68,7 @@ class Recorder(Renderer):
 
     @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        data = self.stream.events(events, choice)
-        if data:
-            self._packer.add(data)
-        return data
+        return self._record(self.stream.events(events, choice))
 
     @override
     def error(self, info: ErrorInfo) -> bytes:
