@@ -13,12 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from schemas.control import Heartbeat, ModelCard, Stage
+from schemas.errors import Unavailable
 from services.runtime import other_protocols
 from services.runtime.config import BusConfig, ServiceConfig
 from services.runtime.observability.log_lines import RateLimit
 from services.runtime.other_protocols import MAX_PROCESSES, OtherProtocols
 from services.runtime.process import Process
-from tests.conftest import MakeProcess, NatsServer, eventually
+from tests.conftest import LIMIT_S, MakeProcess, NatsServer, eventually
 
 OTHERS = ("tw.v1", "tw.v3", "tw.v22", "tw.2")
 NAMES = ["a", "b.1"]
@@ -60,6 +61,16 @@ async def test_only_processes_of_the_own_protocol_are_registered_and_each_other_
     assert logged == Counter({peer for peer, _ in sent if peer[0] != subjects.PREFIX})
     assert all(entry["protocol"] == subjects.PREFIX and entry["log_level"] == "warning" for entry in lines)
     assert process.metrics.get_sample_value("turnwire_other_protocol_processes") == len(logged)
+
+
+async def test_request_of_another_protocol_is_refused_at_once(make_process: MakeProcess) -> None:
+    """By NATS, also where its sender is a release that does not tell protocols apart."""
+    receiver, sender = await make_process("preprocessor", "p"), await make_process("frontend", "f")
+    subject = subjects.turn("m", receiver.id)
+    await receiver.subscribe(subject, lambda delivery: delivery.reply(b"{}"))
+    assert await sender.bus.request(subject, b"{}", LIMIT_S) == b"{}"
+    with pytest.raises(Unavailable):
+        await sender.bus.request(subject.replace(subjects.PREFIX, "tw.v3", 1), b"{}", LIMIT_S)
 
 
 @pytest.fixture
