@@ -114,7 +114,7 @@ class World:
         return self._digest.hexdigest()
 
     def _logged(self, name: str, text: str) -> None:
-        for line in text.splitlines():
+        for line in text.replace(self.model, "MODEL").splitlines():
             head, _, rest = line.partition('"level"')  # without the wall clock's time
             self.note(name, f'"level"{rest}' if rest else head)
 
