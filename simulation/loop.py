@@ -36,6 +36,8 @@ class Machine:
         """Until this time the process's thread is in use: its loop is slow."""
         self.stall: Callable[[], float] | None = None
         """Draws how long the next turn of the loop takes, in seconds."""
+        self.prefix = ""
+        """First words of its subjects, if they are those of another protocol."""
         self.skew_s = 0.0
         """Difference of its wall clock."""
         self.context: Context = copy_context()

@@ -259,7 +259,7 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
                 return ""
             # A Response that is stored during an outage may be missing afterwards, or not have its end.
             lost = request.status == 400 and ("Previous response" in request.problem or "not ended" in request.problem)
-            if lost and near:
+            if lost and any(one.began <= ended for one in applied):
                 return ""
             # Before the first event, an error of the turn is a status.
             return _forbidden_error(request, near, monitor, recovery_s) if request.status == 500 else "nothing was down"
