@@ -40,9 +40,9 @@ def read_text(path: Path) -> str:
         raise UsageError(f"{path} is not a text file: {error}") from None
 
 
-def append_to_file(path: Path, mode: int = 0o600) -> IO[bytes]:
-    """Opens a file to append to. A new file gets this mode. Raises OSError."""
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode), "ab")
+def append_to_file(path: Path) -> IO[bytes]:
+    """Opens a file to append to. Only its owner can read a new file. Raises OSError."""
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:

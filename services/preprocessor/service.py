@@ -6,6 +6,7 @@ preprocessor, before it has sent anything to its client; the parser reports that
 """
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from functools import partial
 from time import perf_counter
@@ -42,13 +43,13 @@ from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
-from services.runtime.after_sending import after_sending
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import CountCollector, register, step_histogram
 from services.runtime.process import Process, Service
 from services.runtime.recent_turns import RecentTurns
+from services.runtime.requests import after_sending
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
 
@@ -282,6 +283,9 @@ async def run(config: PreprocessorConfig) -> None:
         TurnwireError: the bus could not be reached, or the model's files not be read.
         EngineFailed: the connection to the bus was lost permanently.
     """
+    # With texts of 64 KB or more fastokens starts threads: they cost 35 MB and 16 ms with the first such text, and save
+    # 0.2 of 0.9 ms with 240 KB of source code.
+    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     process = Process("preprocessor", config)
     try:
         setup = await asyncio.get_running_loop().run_in_executor(None, ModelSetup.load, config)

@@ -26,13 +26,13 @@ from schemas.frames import (
     unpack_array,
     unpack_ids,
 )
-from services.runtime.after_sending import after_sending
 from services.runtime.bus import Delivery
 from services.runtime.config import WorkerConfig
 from services.runtime.observability.log_lines import EVERY_S
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.process import Links, Process, Service
 from services.runtime.recent_turns import RecentTurns
+from services.runtime.requests import after_sending
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch
 from services.worker.admission import check

@@ -89,7 +89,7 @@ class Stack:
         if not self._started:
             self.nats.make_buckets()
         name = f"{stage}{self._started}"
-        program = (options.pop("module"), stage) if "module" in options else (f"services.{stage}",)
+        program = (options.pop("module"), stage) if "module" in options else ("services.cli.main", "serve", stage)
         self._started += 1
         port = (options.pop("port", 0) or free_port()) if stage == "frontend" else 0
         options = {"nats_url": self.nats.url, "id": name, "log_format": "json", **self.common, **options}

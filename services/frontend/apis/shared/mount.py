@@ -19,9 +19,9 @@ from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten
 from services.frontend.turns.interfaces import Admitted, Ask, Dialect, Pipeline, Renderer, Reply
 from services.frontend.turns.sinks import DocumentSink, StreamSink
 from services.frontend.turns.turn_runner import TurnRunner
-from services.runtime.after_sending import after_sending
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
+from services.runtime.requests import after_sending
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
 REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
