@@ -87,10 +87,11 @@ def install() -> None:
     time.monotonic = time.perf_counter = CLOCK.monotonic
     time.monotonic_ns = time.perf_counter_ns = CLOCK.monotonic_ns
     time.time, time.time_ns = CLOCK.time, CLOCK.time_ns
-    os.urandom = ENTROPY  # type: ignore[assignment]
+    os.urandom = ENTROPY
     random._urandom = ENTROPY  # type: ignore[attr-defined]
     assert secrets.token_bytes(4) == random.Random(0).randbytes(4), "secrets has another source"
-    sys.stderr = ERRORS  # type: ignore[assignment]
+    sys.stderr = ERRORS
+    sys.unraisablehook = lambda _: None  # destructors of what a simulation has left behind
 
 
 def begin(loop: SimLoop, seed: int, on_line: Callable[[str, str], None]) -> None:

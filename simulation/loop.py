@@ -9,6 +9,7 @@ There are no threads: work for an executor runs at once, in the turn that submit
 
 import asyncio
 import heapq
+import math
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any
 
 TICK_S = 2e-6
 """Virtual time that one turn of a process's loop takes."""
+CHECK_S = 0.05
 
 _PROCESS: ContextVar["Machine | None"] = ContextVar("simulated process", default=None)
 
@@ -34,6 +36,8 @@ class Machine:
         """Until this time the process's thread is in use: its loop is slow."""
         self.stall: Callable[[], float] | None = None
         """Draws how long the next turn of the loop takes, in seconds."""
+        self.prefix = ""
+        """First words of its subjects, if they are those of another protocol."""
         self.skew_s = 0.0
         """Difference of its wall clock."""
         self.context: Context = copy_context()
@@ -41,15 +45,13 @@ class Machine:
         self.graveyard: list[object] = []
         """Keeps what a killed process had: its destructors must not run while others go on."""
         self.signals: dict[int, Callable[[], None]] = {}
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """The tasks that have not ended."""
 
 
 def running_machine() -> Machine | None:
     """Returns the process whose callback runs now; None outside of all."""
     return _PROCESS.get()
-
-
-class Livelock(Exception):
-    """The processes go on without any progress of time."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -62,16 +64,24 @@ class SimLoop(asyncio.BaseEventLoop):
         self.system = Machine("system")
         """Runs what no simulated process does: network, faults, judges."""
         self._machines: list[Machine] = [self.system]
+        self._able: dict[Machine, None] = {}
+        """Processes with callbacks that wait, unless they are frozen."""
         self._queue: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._number = 0
-        self._stopped = False
         self.turns = 0
+        self.set_task_factory(self._new_task)
+        events._set_running_loop(self)
         self.network: Any = None
         """Set by `Network`: makes connections."""
 
-    def add(self, machine: Machine) -> None:
-        """Lets a process run."""
-        self._machines.append(machine)
+    def _new_task(self, loop: Any, work: Any, *, context: Context | None = None, **rest: Any) -> "asyncio.Task[Any]":
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context, **rest)
+        machine = (context.get(_PROCESS) if context is not None else running_machine()) or self.system
+        if not machine.tasks and machine not in self._machines:
+            self._machines.append(machine)
+        machine.tasks[task] = None
+        task.add_done_callback(machine.tasks.pop, context=self.system.context)
+        return task
 
     # -- asyncio's interface ------------------------------------------------------------------------------------------
 
@@ -79,30 +89,31 @@ class SimLoop(asyncio.BaseEventLoop):
         """Returns the virtual time."""
         return self.now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         """Schedules a callback of the process that runs now, or of the one that `context` belongs to."""
         handle = asyncio.Handle(callback, args, self, context)
         self._put(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
         """Schedules a callback for a time."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._number += 1
         heapq.heappush(self._queue, (when, self._number, timer))
-        timer._scheduled = True  # type: ignore[attr-defined]  # asyncio's own mark
         return timer
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         """Schedules a callback for a time from now."""
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """A cancelled timer stays in the queue until its time."""
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
         """Runs the work at once. Its result comes in a later turn of the loop, as a thread's would."""
         future = self.create_future()
         try:
@@ -130,7 +141,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Listens within the simulated network."""
         return self.network.listen(protocol_factory, host, port)
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
+    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Sets a signal handler of the process that runs now."""
         machine = running_machine() or self.system
         machine.signals[sig] = lambda: callback(*args)
@@ -149,81 +160,116 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- running ------------------------------------------------------------------------------------------------------
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> bool:
-        """Runs until `done`, at most to the virtual time `limit_s`. Returns whether it was done.
+        """Runs until `done`, at most to the virtual time `limit_s`. Returns whether it was done, which is looked at
+        `CHECK_S` apart."""
+        check_at = self.now
+        while self.now <= limit_s:
+            if self.now >= check_at:
+                if done():
+                    return True
+                check_at = self.now + CHECK_S
+            if not self._run_turn():
+                break
+        return done()
 
-        Raises Livelock if callbacks go on and on at one time.
-        """
-        events._set_running_loop(self)
-        try:
-            while not done():
-                if self.now > limit_s:
-                    return False
-                if not self._run_turn():
-                    return done()
-            return True
-        finally:
-            events._set_running_loop(None)
+    def resume(self, machine: Machine) -> None:
+        """Lets a frozen process go on."""
+        machine.frozen = False
+        if machine.ready:
+            self._able[machine] = None
 
     def _put(self, handle: asyncio.Handle) -> None:
         machine = handle._context.get(_PROCESS) or self.system  # type: ignore[attr-defined]
-        if machine.alive:
-            machine.ready.append(handle)
-        else:
+        if not machine.alive:
             machine.graveyard.append(handle)
+            return
+        machine.ready.append(handle)
+        if not machine.frozen:
+            self._able[machine] = None
 
     def _run_turn(self) -> bool:
         """One turn of the loop of one process; returns False if nothing is left to do, ever."""
-        able = [one for one in self._machines if one.ready and not one.frozen and one.busy_until <= self.now]
-        if not able:
+        machine = self._choose()
+        if machine is None:
             return self._advance()
-        self._due()
-        machine = able[0] if len(able) == 1 else able[int(self.random.random() * len(able))]
+        if machine.frozen:  # since it had something to do
+            del self._able[machine]
+            return True
         self.turns += 1
         self.now += TICK_S
+        if self._queue and self._queue[0][0] <= self.now:
+            self._fire()
         ready = machine.ready
         for _ in range(len(ready)):
-            if not machine.alive or machine.frozen:
-                break
             handle = ready.popleft()
-            if not handle._cancelled:  # type: ignore[attr-defined]
-                handle._run()  # type: ignore[attr-defined]
-        if machine.stall is not None:
+            if not handle.cancelled():
+                handle._run()
+                if machine.frozen or not machine.alive:
+                    break
+        if machine.stall is not None and machine.alive:
             machine.busy_until = self.now + machine.stall()
+        if not ready or machine.frozen:
+            self._able.pop(machine, None)
         return True
+
+    def _choose(self) -> Machine | None:
+        """The process that runs next: the network first, else one of those that can, by chance."""
+        able = self._able
+        if self.system in able:
+            return self.system
+        if not able:
+            return None
+        if len(able) == 1:
+            (machine,) = able
+            return machine if machine.busy_until <= self.now else None
+        free = [machine for machine in able if machine.busy_until <= self.now]
+        return free[int(self.random.random() * len(free))] if free else None
 
     def _advance(self) -> bool:
         """Goes on to the next event: a timer, or the end of a slow turn."""
-        times = [one.busy_until for one in self._machines if one.ready and not one.frozen and one.busy_until > self.now]
         queue = self._queue
-        while queue and queue[0][2]._cancelled:  # type: ignore[attr-defined]
+        while queue and queue[0][2].cancelled():
             heapq.heappop(queue)
+        next_at = min((machine.busy_until for machine in self._able), default=math.inf)
         if queue:
-            times.append(queue[0][0])
-        if not times:
+            next_at = min(next_at, queue[0][0])
+        if next_at == math.inf:
             return False
-        self.now = max(self.now, min(times))
-        self._due()
+        self.now = max(self.now, next_at)
+        self._fire()
         return True
 
-    def _due(self) -> None:
+    def _fire(self) -> None:
         """Moves the timers that are due to their processes."""
         queue = self._queue
         while queue and queue[0][0] <= self.now:
             timer = heapq.heappop(queue)[2]
-            timer._scheduled = False  # type: ignore[attr-defined]
-            if not timer._cancelled:  # type: ignore[attr-defined]
+            if not timer.cancelled():
                 self._put(timer)
+
+    def end(self) -> None:
+        """Ends the loop; tasks that wait are dropped without a word."""
+        for machine in self._machines:
+            machine.alive = False
+            for task in machine.tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            machine.tasks.clear()
+            machine.ready.clear()
+        self._able.clear()
+        self._queue.clear()
+        events._set_running_loop(None)
+        self.close()
 
     # -- faults of processes ------------------------------------------------------------------------------------------
 
     def kill(self, machine: Machine) -> None:
         """Ends a process: none of its callbacks runs any more."""
         machine.alive = False
-        machine.graveyard += machine.ready
+        machine.graveyard += [*machine.ready, *machine.tasks]
         machine.ready.clear()
-        self._machines.remove(machine)
+        self._able.pop(machine, None)
         for _, _, timer in self._queue:
-            if timer._context.get(_PROCESS) is machine and not timer._cancelled:  # type: ignore[attr-defined]
+            if timer._context.get(_PROCESS) is machine and not timer.cancelled():  # type: ignore[attr-defined]
                 machine.graveyard.append((timer._callback, timer._args))  # type: ignore[attr-defined]
                 timer.cancel()
 

@@ -11,19 +11,24 @@ import hashlib
 import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 from cachetools import cached
+from tokenizers import Tokenizer
 
+from schemas import subjects
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.frontend import service as frontend_service
+from services.ledger.recall import Ledger
 from services.parser import service as parser_service
-from services.preprocessor import ledger_reader
-from services.preprocessor import model as preprocessor_model
 from services.preprocessor import service as preprocessor_service
+from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.model import ModelSetup
 from services.runtime.config import (
     BucketsConfig,
     BusConfig,
@@ -33,19 +38,22 @@ from services.runtime.config import (
     WorkerConfig,
 )
 from services.runtime.observability import telemetry
-from services.runtime.process import Process
+from services.runtime.process import Process, Service
+from services.tokenization.detokenizer import Vocabulary
 from services.worker import service as worker_service
+from services.worker.engine import EngineRequest, Sink
+from services.worker.engines.support import OpenTurn
 from simulation import interpreter
 from simulation.loop import Machine, SimLoop, running_machine
 from simulation.nats_server import Cluster, Server
 from simulation.network import Network
+from simulation.result import Line
+from turnwire_tools.script import engine as script_engine
+from turnwire_tools.script.engine import ScriptEngine
 
 STAGES = ("preprocessor", "worker", "parser", "frontend")
 FIRST_PORT = 8000
 TRACE_LINES = 4000
-
-Line = tuple[float, str, str]
-"""(virtual time, process, text)"""
 
 
 @dataclass
@@ -59,24 +67,36 @@ class Running:
     """Of a frontend."""
     process: Process | None = None
     """Known as soon as the process serves."""
+    service: Any = None
     failure: BaseException | None = None
+
+    @property
+    def engine(self) -> Any:
+        """The engine of a worker; None before it serves."""
+        return getattr(self.service, "_engine", None)
 
 
 class World:
     """One simulation."""
 
-    def __init__(self, seed: int, model: Path, *, servers: int = 1, keep_trace: bool = False) -> None:
+    def __init__(
+        self, seed: int, model: Path, *, servers: int = 1, recovery_s: float = 90.0, keep_trace: bool = False
+    ) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.loop = SimLoop(Random(self.random.random()))
         self.network = Network(self.loop)
         self.cluster = Cluster(self.loop)
         self.model = str(model)
+        self.recovery_s = recovery_s
         self.running: dict[str, Running] = {}
         self.servers: dict[str, Server] = {}
+        self.prompts: list[list[int]] = []
+        """The prompts of all turns that an engine has begun."""
         self.trace: deque[Line] = deque(maxlen=None if keep_trace else TRACE_LINES)
         self._digest = hashlib.blake2b(digest_size=16)
         self._numbers: dict[str, int] = {}
+        self._others = 0
         self._server_names = [f"nats{number}" for number in range(1, servers + 1)]
         CURRENT.world = self
         interpreter.begin(self.loop, seed, self._logged)
@@ -96,7 +116,7 @@ class World:
         return self._digest.hexdigest()
 
     def _logged(self, name: str, text: str) -> None:
-        for line in text.splitlines():
+        for line in text.replace(self.model, "MODEL").splitlines():
             head, _, rest = line.partition('"level"')  # without the wall clock's time
             self.note(name, f'"level"{rest}' if rest else head)
 
@@ -105,7 +125,7 @@ class World:
         self.note(machine.name if machine else "?", f"unhandled: {context.get('message')} {context.get('exception')!r}")
 
     async def _keep_buckets(self) -> None:
-        config = BucketsConfig(bus=self.bus, every_s=5.0)
+        config = BucketsConfig(bus=self.bus, every_s=5.0, bucket_replicas=len(self._server_names))
         await make_buckets(config)
         await keep_buckets(config, 5.0)
 
@@ -115,7 +135,7 @@ class World:
     def bus(self) -> BusConfig:
         """The settings of the bus for all processes."""
         urls = ",".join(f"nats://{name}:4222" for name in self._server_names)
-        return BusConfig(nats_url=urls)
+        return BusConfig(nats_url=urls, recovery_s=self.recovery_s)
 
     def begin(self, counts: Mapping[str, int]) -> None:
         """Starts the servers, the buckets' keeper, and processes of each stage."""
@@ -129,7 +149,6 @@ class World:
     def start_server(self, name: str) -> Server:
         """Starts a NATS server. Its streams are those that the cluster has kept."""
         machine = Machine(name)
-        self.loop.add(machine)
         server = self.servers[name] = Server(self.cluster, machine, name, 4222)
         self.loop.create_task(server.start(), context=machine.context)
         self.note(name, "starts")
@@ -141,13 +160,22 @@ class World:
         name = f"{stage}{number}"
         if stage == "frontend":
             port = port or FIRST_PORT + number
-            settings |= {"port": port, "host": "127.0.0.1"}
+            settings = {"response_store": "shared", "port": port, "host": "127.0.0.1"} | settings
         return self.spawn(name, stage, self._serve(stage, name, settings), port=port)
+
+    def start_other(self, stage: str) -> Running:
+        """Starts a process that speaks another protocol."""
+        self._others += 1
+        name = f"other-{stage}{self._others}"
+        port = FIRST_PORT + 1000 + self._others
+        settings = {"port": port} if stage == "frontend" else {}
+        running = self.spawn(name, f"other {stage}", self._serve(stage, name, settings))
+        running.machine.prefix = "tw.v1"
+        return running
 
     def spawn(self, name: str, stage: str, work: Coroutine[Any, Any, None], *, port: int = 0) -> Running:
         """Runs a coroutine as a process of its own."""
         machine = Machine(name)
-        self.loop.add(machine)
         self.note(name, "starts")
         task = self.loop.create_task(self._guarded(name, work), context=machine.context)
         running = self.running[name] = Running(machine, stage, task, port)
@@ -187,12 +215,12 @@ class World:
             return parser_service.run(ParserConfig(**common | model | settings))
         return worker_service.run(WorkerConfig(**common | model | {"script_mode": "request"} | settings))
 
-    def served(self, process: Process) -> None:
-        """Notes the `Process` of the simulated process that runs now."""
+    def served(self, process: Process, service: Any) -> None:
+        """Notes the `Process` and the service of the simulated process that runs now."""
         machine = running_machine()
         assert machine is not None
         if (running := self.running.get(machine.name)) is not None:
-            running.process = process
+            running.process, running.service = process, service
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -203,8 +231,6 @@ class World:
         machine = server.machine if server is not None else self.running.pop(name).machine
         if server is not None:
             server.stopped()
-        else:
-            machine.graveyard.append(asyncio.all_tasks(self.loop))
         self.loop.kill(machine)
         self.network.lost(machine, silently=silently)
 
@@ -230,18 +256,20 @@ class World:
         self.loop.call_later(seconds, self._thaw, machine, context=self.loop.system.context)
 
     def _thaw(self, machine: Machine) -> None:
-        machine.frozen = False
+        self.loop.resume(machine)
         self.note(machine.name, "goes on")
 
     @property
     def ready(self) -> bool:
         """Whether every process accepts work."""
-        return all(self._is_ready(running) for running in self.running.values())
+        return all(self.is_ready(running) for running in self.running.values())
 
-    def _is_ready(self, running: Running) -> bool:
+    def is_ready(self, running: Running) -> bool:
+        """Whether a process accepts work."""
         if running.stage == "buckets":
             return True
-        if running.process is None or running.process.draining or running.process.cut_off:
+        process = running.process
+        if process is None or process.draining or process.cut_off or running.machine.frozen:
             return False
         return not running.port or ("127.0.0.1", running.port) in self.network.listeners
 
@@ -253,13 +281,11 @@ class World:
 
     def close(self) -> None:
         """Ends the simulation; nothing of it runs any more."""
-        for name in [*self.running]:
-            machine = self.running.pop(name).machine
-            if machine.alive:
-                self.loop.kill(machine)
-        interpreter.end()
         CURRENT.world = None
-        self.loop.close()
+        interpreter.end()
+        self.loop.end()
+        self.running.clear()
+        gc.collect()
 
 
 @dataclass
@@ -267,8 +293,24 @@ class _Current:
     world: World | None = None
 
 
+@cache
+def tokenizer(model: str) -> Tokenizer:
+    """Loads a model's tokenizer, once."""
+    return Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
+
+
 CURRENT = _Current()
 """The simulation that runs now; product objects report to it."""
+
+
+class _Prefix(str):
+    """The first words of all subjects, which are others for a process of another protocol."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        machine = running_machine()
+        return machine.prefix if machine is not None and machine.prefix else str(self)
 
 
 class _LineWriter:
@@ -285,21 +327,40 @@ class _LineWriter:
 
 def prepare() -> None:
     """Makes the services ready to be simulated, once for the interpreter: models are loaded once, the garbage collector
-    is left alone, and a world learns of each `Process`."""
+    is left alone, and a world learns of each `Process` and each prompt."""
     for module in (frontend_service, preprocessor_service, parser_service, worker_service):
-        module.relax_gc_and_trim_heap = lambda: None
-    load_setup = cached(cache={}, key=lambda config: repr(config))(preprocessor_model.ModelSetup.load)
-    preprocessor_model.ModelSetup.load = staticmethod(load_setup)  # type: ignore[method-assign,assignment]
-    parser_service.load_backend = cached(cache={}, key=lambda model, **_: model)(parser_service.load_backend)
-    vocabulary = cached(cache={}, key=id)(parser_service.Vocabulary)
-    parser_service.Vocabulary = ledger_reader.Vocabulary = vocabulary  # type: ignore[misc,assignment]
-    telemetry.LineWriter = _LineWriter  # type: ignore[misc,assignment]
-    serve = Process.serve
+        _replace(module, relax_gc_and_trim_heap=lambda: None)
+    load_setup = cached(cache={}, key=repr)(ModelSetup.load)
+    _replace(ModelSetup, load=staticmethod(load_setup))
+    load_tokenizer = cached(cache={}, key=str)(Tokenizer.from_file)
+    _replace(script_engine, Tokenizer=SimpleNamespace(from_file=load_tokenizer))
+    vocabulary = cached(cache={}, key=id)(Vocabulary)
+    _replace(parser_service, load_backend=lambda model, **_: tokenizer(model), Vocabulary=vocabulary)
+    ledger_model = cached(cache={}, key=id)(lambda setup: open_ledger(setup, entry_bytes=1, prompt_bytes=1).model)
+    _replace(preprocessor_service, open_ledger=lambda setup, **room: Ledger(ledger_model(setup), **room))
+    _replace(telemetry, LineWriter=_LineWriter)
+    _replace(subjects, PREFIX=_Prefix(subjects.PREFIX))
+    serve, open_turn = Process.serve, ScriptEngine.open
 
-    def served(process: Process, service: Any) -> None:
+    def served(process: Process, service: Service) -> None:
         serve(process, service)
         if CURRENT.world is not None:
-            CURRENT.world.served(process)
+            CURRENT.world.served(process, service)
 
-    Process.serve = served  # type: ignore[method-assign]
+    def opened(engine: ScriptEngine, request: EngineRequest, sink: Sink) -> OpenTurn:
+        turn = open_turn(engine, request, sink)
+        if CURRENT.world is not None and not request.resumed:
+            CURRENT.world.prompts.append([*request.token_ids])
+        return turn
+
+    _replace(Process, serve=served)
+    _replace(ScriptEngine, open=opened)
+    gc.collect()
+    gc.freeze()
     gc.disable()
+
+
+def _replace(owner: object, **members: object) -> None:
+    """Replaces members of a module or a class."""
+    for name, member in members.items():
+        setattr(owner, name, member)

@@ -54,8 +54,9 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Takes the rights of other users from a file that has a secret. Raises OSError."""
-    if (mode := path.stat().st_mode) & 0o077:
+    """Takes the rights of others from a file that has a secret, if all users have some; a group's alone stay, because
+    they were set on purpose. Raises OSError."""
+    if (mode := path.stat().st_mode) & 0o007:
         path.chmod(mode & 0o700)
 
 

@@ -39,6 +39,7 @@ from services.runtime.observability.telemetry import (
     open_log,
     watch_event_loop,
 )
+from services.runtime.other_protocols import OtherProtocols
 from services.runtime.registry import Registry
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Process:
         self.metrics = new_registry()
         self.registry = Registry(config.bus.dead_after_s, config.bus.recovery_s)
         self._heartbeat_auth = HeartbeatAuth(config.bus.heartbeat_key_file, self.metrics, self.log)
+        self._other_protocols = OtherProtocols(config.bus.dead_after_s, self.metrics, self.log)
         self.bus = Bus(
             config.bus,
             name=f"turnwire/{stage}/{self.id}",
@@ -340,6 +342,9 @@ class Process:
         self.log.info("process.left")
 
     def _receive(self, delivery: Delivery) -> None:
+        if not subjects.is_own(delivery.subject):
+            self._other_protocols.receive(delivery.subject)
+            return
         heartbeat = self._heartbeat_auth.decode(delivery.subject, delivery.data)
         if heartbeat is None:
             return

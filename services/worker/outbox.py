@@ -198,7 +198,7 @@ class Outbox:
         self._credited: dict[str, int] = {}
         """For each shard: the last frame up to which it has everything."""
         self._gone: dict[str, dict[Key, TokenEntry]] = {}
-        """For each shard: the entries that end streams which it requested and which no longer exist."""
+        """For each shard: the entries that end streams which it lacks and which no longer exist."""
 
     def open(self, stream: TokenStream) -> None:
         """Adds the stream of an attempt. An earlier attempt continues to its end, which its shard must receive."""
@@ -232,9 +232,20 @@ class Outbox:
             if now - stream.ended_at >= self._linger_s * (1 if self.delivered(stream) else UNDELIVERED):
                 self._drop(stream)
 
+    def attached(self, now: float) -> None:
+        """Lets all streams linger again, because nothing could be sent while this process was cut off from the bus."""
+        for stream in self._lingering.values():
+            stream.ended_at = now
+
     def _drop(self, stream: TokenStream) -> None:
         del self._lingering[stream.key]
         self._dirty.get(stream.parser, {}).pop(stream, None)
+        if not self.delivered(stream):
+            self._end_gone(stream.parser, stream.key, max(stream.sent, 0))
+
+    def _end_gone(self, parser: str, key: Key, offset: int) -> None:
+        """Lets a shard end a stream that no longer exists: no other process would."""
+        self._gone.setdefault(parser, {})[key] = TokenEntry(*key, offset, finish=GONE)
 
     def fill(self, parser: str, seq: int) -> TokenFrame | None:
         """Returns the next frame for a shard: all that its streams have to send, up to the frame limit."""
@@ -308,11 +319,11 @@ class Outbox:
     def replay(self, request: Replay) -> None:
         """Rewinds the streams that the shard names; with `all` also every other one that it may not have to its end.
 
-        Streams that no longer exist are ended: no other process would end them.
+        Streams that no longer exist are ended.
         """
         named = {(position.turn, position.attempt): position for position in request.streams}
         for key in named.keys() - self._live.keys() - self._lingering.keys():
-            self._gone.setdefault(request.receiver, {})[key] = TokenEntry(*key, named[key].offset, finish=GONE)
+            self._end_gone(request.receiver, key, named[key].offset)
         for stream in list(self.streams()):
             if stream.parser != request.receiver:
                 continue

@@ -116,7 +116,8 @@ class Worker(Service):
         ]
         process.registry.on_leave(self._peer_left)
         FrontendWatch(process, self._frontend_gone)
-        process.on_tick.append(self._outbox.expire)
+        process.on_tick.append(self._expire)
+        process.on_attached.append(lambda: self._outbox.attached(self._loop.time()))
 
     async def start(self) -> None:
         """Subscribes to requests."""
@@ -299,6 +300,10 @@ class Worker(Service):
         if decoding is not None and decoding.stream is stream:
             # Not within the drain that calls this: the turn's end is one more thing to send.
             self._loop.call_soon(decoding.abandon, errors.EngineFailed(UNSENDABLE.message))
+
+    def _expire(self, now: float) -> None:
+        if not self._process.cut_off:
+            self._outbox.expire(now)
 
     def _credited(self, parser: str, seq: int) -> None:
         self._outbox.credited(parser, seq)

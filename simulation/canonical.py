@@ -1,0 +1,103 @@
+"""Brings an answer's events to a form that two runs have in common: without ids, times, seals and what a cache saved,
+with the pieces of a text joined. Pure."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+_IDS = frozenset({"id", "item_id", "call_id", "tool_use_id", "response_id", "request_id"})
+_SEALS = frozenset({"signature", "encrypted_content"})
+_SEALED = frozenset({"reasoning.encrypted", "redacted_thinking"})
+"""Types with a seal in `data`."""
+_VARYING = frozenset(
+    {
+        *("created", "created_at", "completed_at", "sequence_number", "obfuscation", "prompt_cache_key"),
+        *(
+            "cached_tokens",
+            "cache_read_input_tokens",
+            "cache_creation_input_tokens",
+            "input_tokens",
+            "cache_write_tokens",
+        ),
+        *("prompt_cache_diagnostics", "diagnostics"),
+        "previous_response_id",  # a client whose stored response was lost sends its history
+    }
+)
+"""Members that depend on the time, on what the engine had in its cache, or on what the store lost."""
+
+
+def canonical(events: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Returns the events without pings, with ids numbered by their first use, and with pieces joined."""
+    ids: dict[str, str] = {}
+    found: list[Any] = []
+    for name, data in events:
+        if name == "ping" or (isinstance(data, dict) and data.get("type") in ("ping", "keepalive")):
+            continue
+        event = [name, _clean(data, ids)]
+        if found and (joined := _join(found[-1], event)) is not None:
+            found[-1] = joined
+        else:
+            found.append(event)
+    return found
+
+
+def _clean(value: Any, ids: dict[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_clean(one, ids) for one in value]
+    if not isinstance(value, dict):
+        return value
+    cleaned: dict[str, Any] = {}
+    for key, one in value.items():
+        if key in _VARYING:
+            continue
+        sealed = key in _SEALS or (key == "data" and value.get("type") in _SEALED)
+        if sealed and isinstance(one, str) and one:
+            cleaned[key] = "SEAL"
+        elif key in _IDS and isinstance(one, str) and one:
+            cleaned[key] = ids.setdefault(one, f"ID{len(ids)}")
+        else:
+            cleaned[key] = _clean(one, ids)
+    return cleaned
+
+
+def _join(before: Any, after: Any) -> Any | None:
+    """Two events as one, if they are equal but for the text of one delta; else None."""
+    differing = _difference(before, after, within_delta=False)
+    if differing is None or len(differing) != 1:
+        return None
+    path = differing[0]
+    joined = json.loads(json.dumps(before))
+    place = joined
+    other = after
+    for step in path[:-1]:
+        place, other = place[step], other[step]
+    place[path[-1]] += other[path[-1]]
+    return joined
+
+
+def _difference(one: Any, other: Any, *, within_delta: bool) -> list[list[Any]] | None:
+    """The paths of the texts of deltas in two events of one form; None if anything else differs. Equal texts count,
+    too: a piece may come twice."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() != other.keys():
+            return None
+        pairs: list[tuple[Any, Any, Any]] = [(key, one[key], other[key]) for key in one]
+    elif isinstance(one, list) and isinstance(other, list):
+        if len(one) != len(other):
+            return None
+        pairs = [(at, *pair) for at, pair in enumerate(zip(one, other, strict=True))]
+    else:
+        return [] if one == other else None
+    paths: list[list[Any]] = []
+    for key, left, right in pairs:
+        if isinstance(left, str) and isinstance(right, str) and (key == "delta" or (within_delta and key in _PIECES)):
+            paths.append([key])
+            continue
+        found = _difference(left, right, within_delta=within_delta or key == "delta")
+        if found is None:
+            return None
+        paths += [[key, *path] for path in found]
+    return paths
+
+
+_PIECES = frozenset({"text", "thinking", "partial_json", "content", "reasoning_content", "reasoning", "arguments"})

@@ -1,0 +1,345 @@
+"""Simulated agents: they play sessions over HTTP as real clients do, with retries, hang-ups and slow reading.
+
+Each request is judged as it ends: its events by the rules of its API (`turnwire_tools.clients`), its blocks by what the
+model wrote.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal, TypeAlias
+
+from msgspec.structs import replace
+
+from bench.http1 import BadResponse, ResponseParser
+from schemas.conversation import Call, Conversation, Message, Part, Result, Text
+from simulation.sessions import Answer as Wanted
+from simulation.sessions import Session
+from simulation.world import World
+from turnwire_tools.clients.answer import Answer
+from turnwire_tools.clients.apis import CLIENTS
+from turnwire_tools.clients.shared import IllFormed, Reader, SseParser
+
+Outcome: TypeAlias = Literal["answer", "error", "refused", "broken", "hung up", "pending"]
+"""How a request ended: with its answer; with the API's error event; with an error status; the connection broke; the
+client hung up. `pending`: a background response has not ended."""
+MOST_TRIES = 40
+RETRY_S, LONGEST_RETRY_S = 0.5, 16.0
+"""The first pause before a request is sent again, which doubles each time, and the longest one."""
+READ_BYTES = 65_536
+SILENCE_S = 700.0
+"""Time without a byte after which a client gives up: far above every promise."""
+
+
+@dataclass
+class Request:
+    """One request, and how it ended."""
+
+    session: str
+    turn: int
+    frontend: str
+    began: float
+    ended: float = 0.0
+    outcome: Outcome = "broken"
+    status: int = 0
+    problem: str = ""
+    events: list[tuple[str, Any]] = field(default_factory=list)
+    reader: Reader = field(kw_only=True)
+
+    @property
+    def answer(self) -> Answer:
+        """The answer so far."""
+        return self.reader.answer
+
+
+class Agent:
+    """Plays one session."""
+
+    def __init__(self, world: World, session: Session, random: Random, frontend: str = "") -> None:
+        """`frontend`: the only one that it uses; by default it takes any."""
+        self.world = world
+        self.session = session
+        self.requests: list[Request] = []
+        self.problems: list[str] = []
+        """What no fault excuses."""
+        self.answers: list[Request] = []
+        """The requests with the session's answers, in order."""
+        self.done = False
+        self.task: asyncio.Task[None] | None = None
+        self._random = random
+        self._frontend = frontend
+        self._turn = 0
+        self._previous = ""
+        self._conversation = Conversation("m", [], system=[Text(session.system)], tools=[*session.tools])
+
+    async def run(self) -> None:
+        """Plays all turns."""
+        try:
+            for ask in self.session.asks:
+                self._add(Message("user", [Text(ask.text)]))
+                new: list[Message] = [self._conversation.messages[-1]]
+                for wanted in ask.answers:
+                    await asyncio.sleep(self._random.random() * self.session.behaviour.pause_s)
+                    answer = await self._answered(wanted, new)
+                    if answer is None:
+                        return
+                    self._add(Message("assistant", answer.parts))
+                    new = []
+                    if wanted.results:
+                        calls = [part for part in answer.parts if isinstance(part, Call)]
+                        results: list[Part] = [
+                            Result(call.call_id, [Text(text)], False, call.name)
+                            for call, text in zip(calls, wanted.results, strict=True)
+                        ]
+                        self._add(Message("tool", results))
+                        new = [self._conversation.messages[-1]]
+                    self._turn += 1
+        finally:
+            self.done = True
+
+    def _add(self, message: Message) -> None:
+        self._conversation = replace(self._conversation, messages=[*self._conversation.messages, message])
+
+    def _note(self, text: str) -> None:
+        self.world.note(self.session.name, text)
+
+    def _wrong(self, text: str) -> None:
+        self.problems.append(f"{self.session.name} turn {self._turn}: {text}")
+        self._note(f"WRONG {text}")
+
+    async def _answered(self, wanted: Wanted, new: Sequence[Message]) -> Answer | None:
+        """Requests one turn until it is answered; None if it never was."""
+        behaviour = self.session.behaviour
+        for number in range(MOST_TRIES):
+            hang_up = self._random.random() < behaviour.hang_up
+            body = self._body(new)
+            if self._random.random() < behaviour.repeat:
+                first, second = await asyncio.gather(self._request(body), self._request(body))
+                self._judge(second, wanted)
+                request = first
+            else:
+                request = await self._request(body, hang_up=hang_up)
+            self._judge(request, wanted)
+            if request.outcome == "answer":
+                self.answers.append(request)
+                self._previous = _response_id(request)
+                return request.answer
+            if request.status == 400 and "Previous response" in request.problem:
+                self._previous = ""  # the store lost it: the client sends its history
+            if request.outcome != "hung up":
+                await asyncio.sleep(min(LONGEST_RETRY_S, RETRY_S * 2**number) * (0.5 + self._random.random()))
+        self._wrong(f"no answer after {MOST_TRIES} requests; the last one: {self.requests[-1].problem}")
+        return None
+
+    # -- one request --------------------------------------------------------------------------------------------------
+
+    def _body(self, new: Sequence[Message]) -> bytes:
+        behaviour, conversation = self.session.behaviour, self._conversation
+        chained = behaviour.chained and self._previous
+        if chained:
+            conversation = replace(conversation, messages=[*new])
+        body = json.loads(CLIENTS[self.session.api].request(conversation, stream=behaviour.stream))
+        if behaviour.chained or behaviour.background:
+            body["store"] = True
+        if chained:
+            body["previous_response_id"] = self._previous
+        if behaviour.background:
+            body["background"] = True
+        return json.dumps(body).encode()
+
+    async def _request(self, body: bytes, *, hang_up: bool = False) -> Request:
+        frontends = sorted(
+            (running.port, name)
+            for name, running in self.world.running.items()
+            if running.stage == "frontend" and self._frontend in ("", name)
+        )
+        if not frontends:
+            return self._ended(self._new(""), "broken", "no frontend")
+        port, name = self._random.choice(frontends)
+        request = self._new(name)
+        self._note(f"turn {self._turn} requests {name}")
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError as error:
+            return self._ended(request, "broken", str(error))
+        path = CLIENTS[self.session.api].path
+        try:
+            writer.write(self._head("POST", path, len(body)) + body)
+            await self._read(request, reader, hang_up)
+            if self.session.behaviour.background and request.outcome != "hung up":
+                await self._follow(request)
+            return self._ended(request, request.outcome, request.problem)
+        except (OSError, BadResponse) as error:
+            return self._ended(request, "broken", f"{type(error).__name__}: {error}")
+        except TimeoutError:
+            self._wrong(f"not a byte for {SILENCE_S:g} s")
+            return self._ended(request, "broken", "silence")
+        except IllFormed as error:
+            self._wrong(f"ill-formed: {error}")
+            return self._ended(request, "error", str(error))
+        finally:
+            writer.transport.abort()
+
+    def _new(self, frontend: str) -> Request:
+        reader = CLIENTS[self.session.api].reader()
+        return Request(self.session.name, self._turn, frontend, self.world.loop.now, reader=reader)
+
+    async def _follow(self, request: Request) -> None:
+        """Waits for a background response, and reads the rest of its stream where that broke off."""
+        while request.outcome in ("pending", "broken") and (id := _response_id(request)):
+            await asyncio.sleep(0.5)
+            frontend = self.world.running.get(request.frontend)
+            if frontend is None:
+                return
+            path = f"{CLIENTS['responses'].path}/{id}"
+            if self.session.behaviour.stream:
+                after = max((data["sequence_number"] for _, data in request.events if data), default=0)
+                path += f"?stream=true&starting_after={after}"
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+            except OSError:
+                continue
+            try:
+                writer.write(self._head("GET", path, 0))
+                await self._read(request, reader, hang_up=False)
+            except (OSError, BadResponse):
+                continue
+            finally:
+                writer.transport.abort()
+
+    def _head(self, verb: str, path: str, size: int) -> bytes:
+        headers = {
+            "host": "localhost",
+            "content-type": "application/json",
+            "content-length": str(size),
+            "authorization": f"Bearer {self.session.tenant}",
+            "x-turnwire-tool-dispatch": "1",
+            "x-turnwire-reasoning-details": "1",
+            "x-session-id": self.session.name,
+        }
+        lines = [f"{verb} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n"
+
+    async def _read(self, request: Request, stream: asyncio.StreamReader, hang_up: bool) -> None:
+        """Reads an answer, or the rest of one, and sets the request's outcome. Raises as `StreamReader`, BadResponse,
+        IllFormed."""
+        http, events, reader, document = ResponseParser(), SseParser(), request.reader, b""
+        request.outcome, request.problem = "broken", "the stream ended without its last event"
+        slow = self._random.random() < self.session.behaviour.slow
+        leave_after = self._random.randint(1, 30) if hang_up else 0
+        while not http.complete:
+            async with asyncio.timeout(SILENCE_S):
+                data = await stream.read(READ_BYTES)
+            if not data:
+                http.end()
+                break
+            part = http.feed(data)
+            request.status = http.status
+            if http.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+                for name, event in events.feed(part):
+                    request.events.append((name, event))
+                    reader.event(name, event)
+            else:
+                document += part
+            if leave_after and len(request.events) >= leave_after:
+                request.outcome, request.problem = "hung up", ""
+                return
+            if slow:
+                await asyncio.sleep(self._random.random() * 0.4)
+        if request.status != 200:
+            request.outcome, request.problem = "refused", f"{request.status}: {_message(document)}"
+            return
+        if document:
+            decoded = json.loads(document)
+            request.events[:] = [("document", decoded)]
+            if decoded.get("status") in ("queued", "in_progress"):
+                request.outcome = "pending"
+                return
+            reader.document(decoded)
+        if request.answer.end == "error":
+            request.outcome, request.problem = "error", request.answer.problem or ""
+        elif request.answer.end is not None:
+            if not document:
+                reader.finish()
+            request.outcome, request.problem = "answer", ""
+
+    def _ended(self, request: Request, outcome: Outcome, problem: str) -> Request:
+        request.ended, request.outcome, request.problem = self.world.loop.now, outcome, problem
+        self.requests.append(request)
+        self._note(f"turn {request.turn} {outcome} {problem}")
+        return request
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    def _judge(self, request: Request, wanted: Wanted) -> None:
+        """Whatever the outcome: what came is the beginning of the answer; a whole answer is all of it."""
+        answer, story = request.answer, wanted.story
+        got: list[tuple[str, str]] = [*answer.story]
+        if request.outcome == "answer":
+            if got != story:
+                self._wrong(f"the answer has {got}, wanted {story}")
+            if answer.ends != 1:
+                self._wrong(f"{answer.ends} ends")
+            if answer.end != ("calls" if wanted.results else "stop"):
+                self._wrong(f"the end is {answer.end}")
+            if answer.usage is None:
+                self._wrong("no usage")
+        elif not _begins(story, _as_far_as_complete(answer)):
+            self._wrong(f"after {request.outcome}: {got} is not the beginning of {story}")
+        calls = [text for kind, text in story if kind == "call"]
+        if answer.dispatched != calls[: len(answer.dispatched)]:
+            self._wrong(f"dispatched {answer.dispatched}, the calls are {calls}")
+        behaviour = self.session.behaviour
+        if request.outcome == "answer" and behaviour.stream and not behaviour.background and answer.dispatched != calls:
+            self._wrong(f"dispatched {answer.dispatched} of {calls}")
+
+
+def _as_far_as_complete(answer: Answer) -> list[tuple[str, str]]:
+    """The blocks; a call that did not come to its end is a cut one."""
+    blocks: list[tuple[str, str]] = [*answer.story]
+    if blocks and blocks[-1][0] == "call" and not answer.blocks[-1].complete:
+        blocks[-1] = ("cut call", f"{answer.blocks[-1].full_name} {answer.blocks[-1].text}")
+    return blocks
+
+
+def _begins(whole: Sequence[tuple[str, str]], part: Sequence[tuple[str, str]]) -> bool:
+    """Whether blocks are the beginning of an answer; the last one may be cut."""
+    if len(part) > len(whole):
+        return False
+    for at, (kind, text) in enumerate(part):
+        wanted_kind, wanted = whole[at]
+        if (kind, text) == (wanted_kind, wanted):
+            continue
+        last = at == len(part) - 1
+        if not last or (kind == "cut call") != (wanted_kind == "call") or kind not in (wanted_kind, "cut call"):
+            return False
+        if kind == "cut call":
+            name, _, arguments = text.partition(" ")
+            if not wanted.startswith(name + " ") or not _compact(wanted).startswith(_compact(f"{name} {arguments}")):
+                return False
+        elif not wanted.startswith(text):
+            return False
+    return True
+
+
+def _compact(text: str) -> str:
+    """Arguments without the white space in which JSON writers differ."""
+    return text.replace(" ", "")
+
+
+def _response_id(request: Request) -> str:
+    for _, data in reversed(request.events):
+        if isinstance(data, dict):
+            found = data.get("response", data)
+            if isinstance(found, dict) and str(found.get("id", "")).startswith("resp"):
+                return str(found["id"])
+    return ""
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (KeyError, TypeError, ValueError):
+        return body[:300].decode(errors="replace")

@@ -1,0 +1,310 @@
+"""Draws faults from a seed and applies them: to processes, to the network, to the bus and its store, to engines.
+
+A fault has a beginning and an end. Killed processes are started again, as `turnwire up` and Kubernetes do.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, TypeAlias
+
+from schemas.errors import EngineFailed
+from simulation.world import STAGES, Running, World
+
+Kind: TypeAlias = Literal[
+    "kill",
+    "lose machine",
+    "freeze",
+    "terminate",
+    "start",
+    "start other protocol",
+    "cut",
+    "slow network",
+    "slow loop",
+    "clock",
+    "engine fails",
+    "engine dies",
+    "engine hangs",
+    "freeze bus",
+    "kill bus",
+    "lose messages",
+    "empty bucket",
+    "remove bucket",
+    "no leader",
+    "full disk",
+]
+PROCESS_KINDS: Sequence[Kind] = (
+    *("kill", "kill", "kill", "freeze", "freeze", "freeze", "terminate", "cut", "cut", "lose machine"),
+    *("start", "start other protocol"),
+    *("slow network", "slow loop", "clock"),
+)
+ENGINE_KINDS: Sequence[Kind] = ("engine fails", "engine dies", "engine hangs")
+BUS_KINDS: Sequence[Kind] = ("freeze bus", "freeze bus", "kill bus", "kill bus", "lose messages", "lose messages")
+STORE_KINDS: Sequence[Kind] = ("empty bucket", "remove bucket", "no leader", "full disk")
+DEADLY: frozenset[Kind] = frozenset(("kill", "lose machine", "freeze", "cut", "terminate", "engine dies"))
+"""Kinds after which others may take a process for dead."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of a plan."""
+
+    at: float
+    """Seconds after the beginning of the load."""
+    kind: Kind
+    stage: str = ""
+    index: int = 0
+    """Which process of the stage: the first ones first."""
+    seconds: float = 0.0
+    """How long it lasts: until it heals, or until the process is started again."""
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        target = f" {self.stage}[{self.index}]" if self.stage else ""
+        return f"{self.at:7.3f} s: {self.kind}{target}, {self.seconds:.3f} s" + (
+            f", {self.amount:g}" if self.amount else ""
+        )
+
+
+@dataclass
+class Applied:
+    """A fault that took place."""
+
+    fault: Fault
+    name: str
+    """The process it hit; "" for the bus."""
+    stage: str
+    began: float
+    ended: float = math.inf
+
+
+def draw(random: Random, *, span_s: float, most: int, together: bool) -> list[Fault]:
+    """Draws up to `most` faults within `span_s`. `together`: they may overlap; else each has ended before the next."""
+    faults: list[Fault] = []
+    at = 0.0
+    for _ in range(random.randint(1, most)):
+        kinds = random.choice((PROCESS_KINDS, PROCESS_KINDS, PROCESS_KINDS, ENGINE_KINDS, BUS_KINDS, STORE_KINDS))
+        kind = random.choice(kinds)
+        stage = random.choice(STAGES) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
+        seconds = random.choice((0.0, 0.05, 0.5, 2.0, 3.5, 6.0, 20.0, 40.0, 90.0)) * (0.5 + random.random())
+        if together:
+            at = random.random() * span_s
+        amount = {
+            "slow network": random.choice((0.01, 0.1, 0.6)),
+            "slow loop": random.choice((0.002, 0.02, 0.2)),
+            "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
+            "lose messages": random.choice((0.01, 0.05, 0.3)),
+            "no leader": random.choice((0.0, 1.0)),
+        }.get(kind, 0.0)
+        faults.append(Fault(round(at, 3), kind, stage, random.randrange(3), round(min(seconds, 90.0), 3), amount))
+        at += seconds + random.random() * 15.0
+    return sorted(faults, key=lambda fault: fault.at)
+
+
+class Injector:
+    """Applies the faults of a plan to a world."""
+
+    def __init__(self, world: World, faults: Sequence[Fault], random: Random) -> None:
+        self.applied: list[Applied] = []
+        self._world = world
+        self._random = random
+        self._left = len(faults)
+        for fault in faults:
+            self._later(fault.at, self._apply, fault)
+
+    @property
+    def over(self) -> bool:
+        """Whether every fault has ended, and every process is there again."""
+        return not self._left and all(applied.ended < math.inf for applied in self.applied) and self._world.ready
+
+    def _later(self, seconds: float, call: Callable[..., None], *args: object) -> None:
+        self._world.loop.call_later(seconds, call, *args, context=self._world.loop.system.context)
+
+    def _apply(self, fault: Fault) -> None:
+        self._left -= 1
+        world = self._world
+        if fault.stage:
+            running = self._target(fault)
+            if running is None:
+                return
+            applied = Applied(fault, running.machine.name, fault.stage, world.loop.now)
+            self.applied.append(applied)
+            world.note("fault", f"{fault.kind} {applied.name} for {fault.seconds:g} s")
+            self._apply_to_process(applied, running)
+        else:
+            applied = Applied(fault, "", "", world.loop.now)
+            self.applied.append(applied)
+            world.note("fault", f"{fault.kind} for {fault.seconds:g} s")
+            self._apply_to_bus(applied)
+
+    def _target(self, fault: Fault) -> Running | None:
+        running = [one for one in self._world.running.values() if one.stage == fault.stage]
+        return running[fault.index % len(running)] if running else None
+
+    def _heal(self, applied: Applied, heal: Callable[[], object]) -> None:
+        """Ends a fault after its time."""
+
+        def healed() -> None:
+            heal()
+            applied.ended = self._world.loop.now
+            self._world.note("fault", f"{applied.fault.kind} {applied.name} is over")
+
+        self._later(applied.fault.seconds, healed)
+
+    def _start_again(self, applied: Applied, port: int) -> None:
+        """Starts a successor after the fault's time; the fault is over when it is ready."""
+        world = self._world
+
+        def start() -> None:
+            successor = world.start(applied.stage, port=port)
+            self._when_ready(applied, successor)
+
+        self._later(max(applied.fault.seconds, 0.5), start)
+
+    def _when_ready(self, applied: Applied, running: Running) -> None:
+        if self._world.is_ready(running) or running.machine.name not in self._world.running:
+            applied.ended = self._world.loop.now
+        else:
+            self._later(0.1, self._when_ready, applied, running)
+
+    def _apply_to_process(self, applied: Applied, running: Running) -> None:
+        world, fault, name = self._world, applied.fault, applied.name
+        machine = running.machine
+        match fault.kind:
+            case "kill" | "lose machine":
+                world.kill(name, silently=fault.kind == "lose machine")
+                self._start_again(applied, running.port)
+            case "freeze":
+                world.freeze(name, fault.seconds)
+                self._heal(applied, lambda: None)
+            case "terminate":
+                world.terminate(name)
+                self._restart_when_gone(applied, running)
+            case "start":
+                self._when_ready(applied, world.start(fault.stage))
+            case "start other protocol":
+                other = world.start_other(fault.stage).machine.name
+
+                def leave() -> None:
+                    if other in world.running:
+                        world.terminate(other)
+
+                self._heal(applied, leave)
+            case "cut":
+                world.network.cut.add(frozenset((name,)))
+                self._heal(applied, lambda: world.network.heal(name))
+            case "slow network":
+                world.network.slow[name] = fault.amount
+                self._heal(applied, lambda: world.network.slow.pop(name, None))
+            case "slow loop":
+                random = self._random
+                machine.stall = lambda: random.random() * fault.amount if random.random() < 0.1 else 0.0
+
+                def fast() -> None:
+                    machine.stall = None
+
+                self._heal(applied, fast)
+            case "clock":
+                machine.skew_s += fault.amount
+                self._heal(applied, lambda: None)
+            case _:
+                self._apply_to_engine(applied, running)
+
+    def _restart_when_gone(self, applied: Applied, running: Running) -> None:
+        if running.machine.alive:
+            self._later(0.2, self._restart_when_gone, applied, running)
+        else:
+            self._start_again(applied, running.port)
+
+    def _apply_to_engine(self, applied: Applied, running: Running) -> None:
+        if running.engine is None:
+            applied.ended = self._world.loop.now
+            return
+        turns, ticker = running.engine._turns, running.engine._ticker
+        if applied.fault.kind == "engine hangs":
+            step = ticker._step
+            until = self._world.loop.now + applied.fault.seconds
+
+            def hang(item: object, now: int) -> int | None:
+                if self._world.loop.now < until:
+                    return now + 100_000
+                ticker._step = step
+                again: int | None = step(item, now)
+                return again
+
+            ticker._step = hang
+            self._heal(applied, lambda: None)
+        elif applied.fault.kind == "engine dies":
+            self._in(running, lambda: turns.die("the simulation ends it"))
+            self._restart_when_gone(applied, running)
+        else:
+
+            def fail() -> None:
+                for turn in list(turns._turns.values()):
+                    turn.fail(EngineFailed("the simulation fails it"))
+
+            self._in(running, fail)
+            self._heal(applied, lambda: None)
+
+    def _in(self, running: Running, call: Callable[[], object]) -> None:
+        self._world.loop.call_soon(call, context=running.machine.context)
+
+    def _server(self, fault: Fault) -> str | None:
+        """One of the NATS servers that run."""
+        names = [*self._world.servers]
+        return names[fault.index % len(names)] if names else None
+
+    def _apply_to_bus(self, applied: Applied) -> None:
+        world, fault, cluster = self._world, applied.fault, self._world.cluster
+        match fault.kind:
+            case "freeze bus":
+                if (server := self._server(fault)) is not None:
+                    world.freeze(server, fault.seconds)
+                self._heal(applied, lambda: None)
+            case "kill bus":
+                names = [server] if (server := self._server(fault)) is not None else []
+                for name in names:
+                    world.kill(name)
+                if self._random.random() < 0.5:
+                    cluster.lose_writes(self._random.random() * 5.0)
+                self._heal(applied, lambda: [world.start_server(name) for name in names])
+            case "lose messages":
+                cluster.loss = fault.amount
+
+                def stop() -> None:
+                    cluster.loss = 0.0
+
+                self._heal(applied, stop)
+            case "empty bucket":
+                for group in cluster.groups.values():
+                    if group.stream is not None:
+                        group.stream.purge(">", world.loop.now)
+                self._heal(applied, lambda: None)
+            case "remove bucket":
+                cluster.groups.clear()
+                self._heal(applied, lambda: None)
+            case "no leader" if fault.amount:
+                cluster.hangs = True
+
+                def answer() -> None:
+                    cluster.hangs = False
+
+                self._heal(applied, answer)
+            case "no leader":
+                leaders = [(group, group.leader) for group in (cluster.everyone, *cluster.groups.values())]
+                for group, _ in leaders:
+                    group.leader = None
+
+                def elect() -> None:
+                    for group, leader in leaders:
+                        group.leader = group.leader or leader
+
+                self._heal(applied, elect)
+            case _:
+                cluster.disk_full = True
+
+                def room() -> None:
+                    cluster.disk_full = False
+
+                self._heal(applied, room)

@@ -1,0 +1,70 @@
+"""Notes which rare branches of the services the simulation has reached.
+
+A rare branch is marked in the code itself, by a comment of its own at its beginning:
+
+    # rare: a successor takes over in the middle of a call
+
+Modules of `services` are loaded with a call in the place of each such comment.
+"""
+
+import builtins
+import importlib.abc
+import importlib.util
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType
+
+_MARK = re.compile(r"^(\s*)# rare: (.+)$", re.MULTILINE)
+_CALL = "__reached__"
+
+HITS: Counter[str] = Counter()
+"""How often each branch was reached in this interpreter."""
+
+
+class _Loader(SourceFileLoader):
+    def source_to_code(self, data: object, path: object, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
+        text = bytes(data).decode()  # type: ignore[call-overload]
+        return compile(_MARK.sub(_called, text), str(path), "exec", dont_inherit=True, optimize=_optimize)
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiles the source; there is no cached code of it."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        if not fullname.startswith("services."):
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
+            return spec
+        spec.loader = _Loader(fullname, spec.loader.path)
+        return spec
+
+
+def install() -> None:
+    """Lets marks be noted; to be called before the services are imported."""
+    setattr(builtins, _CALL, lambda name: HITS.update((name,)))
+    sys.meta_path.insert(0, _Finder())
+
+
+def marks(root: Path) -> Iterator[str]:
+    """Yields the names of all rare branches in the source files under a directory."""
+    for file in sorted(root.rglob("*.py")):
+        yield from (found[2].strip() for found in _MARK.finditer(file.read_text(encoding="utf-8")))
+
+
+def take() -> dict[str, int]:
+    """Returns the branches that were reached since the last call."""
+    hits = dict(HITS)
+    HITS.clear()
+    return hits
+
+
+def _called(found: re.Match[str]) -> str:
+    return f"{found[1]}{_CALL}({found[2].strip()!r})"

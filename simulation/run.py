@@ -1,0 +1,53 @@
+"""Plays seeds in this interpreter: references are made once for each workload, failures are reduced."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from simulation import interpreter, reach
+
+interpreter.install()
+reach.install()
+
+from simulation.faults import Fault  # noqa: E402
+from simulation.result import Result  # noqa: E402
+from simulation.scenario import WORKLOADS, Reference, Scenario  # noqa: E402
+from simulation.world import prepare  # noqa: E402
+
+prepare()
+
+
+@cache
+def _reference(workload: int, model: Path) -> Reference:
+    return Scenario(workload, model).reference()
+
+
+def play(seed: int, model: Path, *, trace: bool = False) -> Result:
+    """Plays a seed. `trace`: keeps the whole trace."""
+    started = interpreter.REAL_TIME()
+    result = _scenario(seed, model).play(keep_trace=trace)
+    if not trace and not result.failures:
+        result.trace.clear()
+    result.real_s = interpreter.REAL_TIME() - started
+    result.reached = reach.take()
+    return result
+
+
+def reduce(seed: int, model: Path) -> list[Fault]:
+    """Returns the fewest of a failing seed's faults with which it still fails: the shortest beginning, and of that what
+    is needed."""
+    scenario = _scenario(seed, model)
+    faults: Sequence[Fault] = scenario.faults
+    for count in range(len(faults) + 1):
+        if scenario.play(faults[:count]).failures:
+            faults = faults[:count]
+            break
+    for fault in list(faults):
+        fewer = [one for one in faults if one is not fault]
+        if scenario.play(fewer).failures:
+            faults = fewer
+    return [*faults]
+
+
+def _scenario(seed: int, model: Path) -> Scenario:
+    return Scenario(seed, model, _reference(seed % WORKLOADS, model))

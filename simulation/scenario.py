@@ -1,0 +1,334 @@
+"""Plays one simulation from its seed: a deployment, sessions, faults, and the judgement of everything.
+
+The judges:
+
+- each answer is the one that the model wrote, and its events are those of a run without faults;
+- a request ends otherwise only where the promises allow it (docs/reliability.md);
+- nothing comes twice, and each call is dispatched at most once;
+- a prompt is the one of the run without faults, and no session or tenant sees another's words;
+- when the faults are over, every session ends, and every process returns to its idle state.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from simulation.canonical import canonical
+from simulation.clients import Agent, Request
+from simulation.faults import DEADLY, Applied, Fault, Injector, draw
+from simulation.loop import Machine
+from simulation.result import Result
+from simulation.sessions import Answer, Ask, Behaviour, Session, Workload
+from simulation.world import CURRENT, STAGES, Running, World, tokenizer
+
+WORKLOADS = 24
+"""Different workloads: seeds share them, so that a run without faults is made once for many."""
+SESSIONS = 10
+SPAN_S = 40.0
+START_S = 10.0
+"""Sessions begin within this time."""
+TURNS_LIMIT_S = 3600.0
+SETTLE_S = 40.0
+SAMPLE_S = 0.25
+WAIT_S = 30.0
+"""How long a request that has not begun waits for a stage."""
+GRACE_S = 8.0
+"""How long a fault has effects after it ended: others notice, successors are chosen."""
+
+
+_ASK = re.compile(r"s\d+a\d+ asks\.")
+_LATER = Counter({"Subscription._wait_for_msgs": 1})
+"""What a process makes with its first call of JetStream: nats-py's own inbox."""
+_WARM_UP = Session(
+    "warm-up",
+    "messages",
+    "red",
+    "",
+    [Ask("[[say]]Yes.\n</think>\n\nReady.[[/say]]", [Answer("", [("reasoning", "Yes."), ("text", "Ready.")], [])])],
+    Behaviour(pause_s=0.0),
+)
+
+
+@dataclass
+class Reference:
+    """The run of a workload without faults."""
+
+    answers: dict[str, list[Any]]
+    """Session → its answers' events."""
+    prompts: dict[str, list[int]]
+    """The turn that a prompt is for → its ids."""
+
+
+class Monitor:
+    """Samples which stages, or the bus, are down."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.samples: list[tuple[float, frozenset[str]]] = []
+        self._sample()
+
+    def _sample(self) -> None:
+        world = self._world
+        up = {running.stage for running in world.running.values() if world.is_ready(running)}
+        down = {stage for stage in STAGES if stage not in up}
+        if all(server.machine.frozen for server in world.servers.values()):  # also if there is none
+            down.add("bus")
+        self.samples.append((world.loop.now, frozenset(down)))
+        world.loop.call_later(SAMPLE_S, self._sample, context=world.loop.system.context)
+
+    def down(self, began: float, ended: float) -> frozenset[str]:
+        """What was down at some time between two times."""
+        return frozenset().union(*(down for at, down in self.samples if began <= at <= ended))
+
+    def longest(self, stage: str, began: float, ended: float) -> float:
+        """The longest time without a process of a stage, in seconds."""
+        longest = current = 0.0
+        for at, down in self.samples:
+            if began <= at <= ended:
+                current = current + SAMPLE_S if stage in down else 0.0
+                longest = max(longest, current)
+        return longest
+
+
+class Scenario:
+    """One seed."""
+
+    def __init__(self, seed: int, model: Path, reference: Reference | None = None) -> None:
+        """`reference`: the run of the seed's workload without faults; None: answers are compared with the
+        script only."""
+        self.seed = seed
+        self._reference = reference
+        self.model = model
+        random = Random(f"scenario {seed}")
+        self.workload = Workload(seed % WORKLOADS, SESSIONS)
+        self.counts = {stage: random.choice((1, 2, 2, 3)) for stage in STAGES}
+        self.recovery_s = random.choice((20.0, 20.0, 90.0))
+        self.servers = random.choice((1, 1, 1, 3))
+        together = random.random() < 0.5
+        self.faults = draw(random, span_s=SPAN_S, most=6 if together else 3, together=together)
+
+    def play(self, faults: Sequence[Fault] | None = None, *, keep_trace: bool = False) -> Result:
+        """Plays the seed with its faults, or with others."""
+        faults = self.faults if faults is None else faults
+        result = Result(self.seed, faults=[*map(str, faults)], turns=self.workload.turns)
+        world = World(self.seed, self.model, servers=self.servers, recovery_s=self.recovery_s, keep_trace=keep_trace)
+        try:
+            self._play(world, faults, result)
+        except Exception as error:
+            result.failures.append(f"the simulation failed: {type(error).__name__}: {error}")
+            raise
+        finally:
+            result.digest, result.virtual_s = world.digest, world.loop.now
+            result.trace = [*world.trace]
+            world.close()
+        return result
+
+    def reference(self) -> Reference:
+        """Plays the workload without faults."""
+        world = World(self.seed % WORKLOADS, self.model)
+        try:
+            world.begin(dict.fromkeys(STAGES, 1))
+            world.run(lambda: world.ready, 60.0)
+            agents = self._agents(world, Random(0))
+            if not world.run(lambda: all(agent.done for agent in agents), TURNS_LIMIT_S):
+                raise RuntimeError(f"workload {self.seed % WORKLOADS} does not end without faults")
+            wrong = [problem for agent in agents for problem in agent.problems]
+            if wrong:
+                raise RuntimeError(f"workload {self.seed % WORKLOADS} fails without faults: {wrong}")
+            answers = {agent.session.name: [canonical(request.events) for request in agent.answers] for agent in agents}
+            return Reference(answers, dict(_named(world.prompts)))
+        finally:
+            world.close()
+
+    @staticmethod
+    def _differences(
+        agents: Sequence[Agent], world: World, reference: Reference, applied: Sequence[Applied]
+    ) -> list[str]:
+        """How answers and prompts differ from those of the run without faults."""
+        found: list[str] = []
+        for agent in agents:
+            expected = reference.answers[agent.session.name]
+            for number, request in enumerate(agent.answers):
+                if (got := canonical(request.events)) != expected[number]:
+                    differing = next(
+                        (pair for pair in zip(got, expected[number], strict=False) if pair[0] != pair[1]), ""
+                    )
+                    found.append(f"{agent.session.name} turn {number}: other events than without faults: {differing}")
+        # The loss of a turn's entry in the ledger costs its exact tokens, never its text (docs/ledger.md).
+        exact = not applied
+        for turn, ids in _named(world.prompts):
+            if ids == reference.prompts.get(turn):
+                continue
+            text, wanted = _decode(ids), _decode(reference.prompts.get(turn, []))
+            if exact or text != wanted:
+                found.append(f"the prompt of {turn} differs: {text[-200:]!r}, without faults {wanted[-200:]!r}")
+        return found
+
+    # -- playing ------------------------------------------------------------------------------------------------------
+
+    def _agents(self, world: World, random: Random) -> list[Agent]:
+        agents = []
+        for session in self.workload.sessions:
+            agent = Agent(world, session, Random(f"{self.seed} {session.name}"))
+            machine = Machine(session.name)
+            start = random.random() * START_S
+            world.loop.call_later(start, self._begin, world, agent, machine, context=world.loop.system.context)
+            agents.append(agent)
+        return agents
+
+    @staticmethod
+    def _begin(world: World, agent: Agent, machine: Machine) -> None:
+        agent.task = world.loop.create_task(agent.run(), context=machine.context)
+
+    def _play(self, world: World, faults: Sequence[Fault], result: Result) -> None:
+        random = Random(f"play {self.seed}")
+        world.begin(self.counts)
+        if not world.run(lambda: world.ready, 60.0):
+            result.failures.append("the deployment does not become ready")
+            return
+        warm = [Agent(world, _WARM_UP, Random(0), name) for name, one in world.running.items() if one.port]
+        for agent in warm:  # what a process makes with its first turn belongs to its idle state
+            self._begin(world, agent, Machine(_WARM_UP.name))
+        world.run(lambda: all(agent.done for agent in warm), 60.0)
+        world.run(lambda: False, 2.0)
+        idle = {name: _idle_state(running) for name, running in world.running.items()}
+        monitor = Monitor(world)
+        agents = self._agents(world, random)
+        injector = Injector(world, faults, random)
+        ended = world.run(lambda: all(agent.done for agent in agents), TURNS_LIMIT_S)
+        requests = [request for agent in agents for request in agent.requests]
+        result.requests = len(requests)
+        for request in requests:
+            result.outcomes[request.outcome] = result.outcomes.get(request.outcome, 0) + 1
+        for agent in agents:
+            result.failures += agent.problems
+            if agent.task is not None and agent.task.done() and (error := agent.task.exception()) is not None:
+                result.failures.append(f"{agent.session.name}: {type(error).__name__}: {error}")
+        if self._reference is not None:
+            result.failures += self._differences(agents, world, self._reference, injector.applied)
+        if not ended:
+            waiting = [agent.session.name for agent in agents if not agent.done]
+            result.failures.append(f"the sessions {waiting} do not end")
+            return
+        result.failures += [
+            f"{request.session} turn {request.turn} at {request.frontend}, {request.began:.3f} to {request.ended:.3f}: "
+            f"{request.outcome}: {request.problem}: {why}"
+            for request in requests
+            if (why := _forbidden(request, injector.applied, monitor, self.recovery_s))
+        ]
+        if not world.run(lambda: injector.over, 400.0):
+            result.failures.append("the deployment does not become ready after the faults")
+            return
+        settled = world.run(lambda: not _unsettled(world, idle), SETTLE_S + self.recovery_s)
+        if not settled:
+            result.failures += _unsettled(world, idle)
+        result.failures += [f"in {name}: {text}" for _, name, text in world.trace if _is_exception(name, text)]
+
+
+def _named(prompts: Sequence[list[int]]) -> Iterator[tuple[str, list[int]]]:
+    """The turn of each prompt, by the last question in it and the answers after that, and its ids."""
+    for ids in prompts:
+        text = _decode(ids)
+        asks = [*_ASK.finditer(text)]
+        if asks:
+            yield f"{asks[-1][0]} {text.count('<|im_start|>assistant', asks[-1].end())}", ids
+
+
+def _decode(ids: Sequence[int]) -> str:
+    assert CURRENT.world is not None
+    text: str = tokenizer(CURRENT.world.model).decode(ids, skip_special_tokens=False)
+    return text
+
+
+def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, recovery_s: float) -> str:
+    """Why the promises do not allow this end of a request; "" if they do."""
+    began, ended = request.began, request.ended
+    near = [one for one in applied if one.began <= ended and one.ended + GRACE_S >= began]
+    own = [one for one in near if one.name == request.frontend]
+    match request.outcome:
+        case "broken":
+            if any(one.fault.kind in ("kill", "lose machine", "terminate", "cut", "freeze") for one in own):
+                return ""
+            return "" if not request.frontend or _starting(near) else "no fault of its frontend"
+        case "refused":
+            if request.status in (503, 529) and (own or monitor.down(began - 1.0, ended) or _bus(near)):
+                return ""
+            # A Response that is stored during an outage may be missing afterwards, or not have its end.
+            lost = request.status == 400 and ("Previous response" in request.problem or "not ended" in request.problem)
+            if lost and any(one.began <= ended for one in applied):
+                return ""
+            # Before the first event, an error of the turn is a status.
+            return _forbidden_error(request, near, monitor, recovery_s) if request.status == 500 else "nothing was down"
+        case "error":
+            return _forbidden_error(request, near, monitor, recovery_s)
+    return ""
+
+
+def _forbidden_error(request: Request, near: Sequence[Applied], monitor: Monitor, recovery_s: float) -> str:
+    deadly = [one for one in near if one.fault.kind in DEADLY]
+    if any(one.fault.kind in ("engine fails", "engine dies") for one in near) or len(deadly) >= 3:
+        return ""
+    workers = [one for one in deadly if one.stage == "worker"]
+    parsers = [one for one in deadly if one.stage == "parser"]
+    for worker in workers:
+        for parser in parsers:
+            if worker.began <= parser.ended + GRACE_S and parser.began <= worker.ended + GRACE_S:
+                return ""
+    waits_s = recovery_s if request.answer.blocks else min(WAIT_S, recovery_s)
+    longest = max(monitor.longest(stage, request.began - GRACE_S, request.ended) for stage in (*STAGES, "bus"))
+    return "" if longest >= waits_s - GRACE_S else "no pair of faults, no three deaths, no stage that was away for long"
+
+
+def _bus(near: Sequence[Applied]) -> bool:
+    return any(not one.name for one in near)
+
+
+def _starting(near: Sequence[Applied]) -> bool:
+    """Whether a frontend was being started, so that nobody listened yet."""
+    return any(one.stage == "frontend" for one in near)
+
+
+def _idle_state(running: Running) -> Counter[str]:
+    """What a process has: tasks and subscriptions, by name."""
+    process = running.process
+    subscriptions = Counter(one._subject for one in process.bus._subscriptions) if process is not None else Counter()
+    return Counter(getattr(task.get_coro(), "__qualname__", "?") for task in running.machine.tasks) + subscriptions
+
+
+def _unsettled(world: World, idle: dict[str, Counter[str]]) -> list[str]:
+    """What is left in processes although nothing is to do."""
+    left: list[str] = []
+    for name, running in world.running.items():
+        if running.process is None:
+            continue
+        process, service = running.process, running.service
+        load = service.load()
+        if load.running or load.waiting:
+            left.append(f"{name} has {load.running} turns at work and {load.waiting} waiting")
+        if process.bus.waiting:
+            left.append(f"{name} waits for {len(process.bus.waiting)} answers")
+        if unacknowledged := service.links().unacknowledged:
+            left.append(f"{name} has unacknowledged frames: {unacknowledged}")
+        if name in idle and (more := _idle_state(running) - idle[name] - _LATER):
+            left.append(f"{name} has more tasks or subscriptions than when it was idle: {dict(more)}")
+        left += [f"{name}: {text}" for text in _held(running.stage, service)]
+    return left
+
+
+def _held(stage: str, service: Any) -> list[str]:
+    """The turns that a stage still holds."""
+    if stage == "parser":
+        return [f"turn {turn}" for turn in service._shard.turns]
+    if stage == "worker":
+        return [f"turn {turn}" for turn in service._turns]
+    if stage == "preprocessor":
+        return [f"turn {turn}" for turn in service._turns]
+    return []
+
+
+def _is_exception(name: str, text: str) -> bool:
+    return "Traceback" in text or text.startswith("unhandled") or "task_failed" in text

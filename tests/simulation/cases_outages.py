@@ -1,0 +1,223 @@
+"""Cases in which a server is killed, restarted or suspended, or a client does not read. Each has a server of its own."""
+
+import asyncio
+
+import pytest
+import structlog
+
+from schemas.errors import TimedOut, TurnwireError, Unavailable
+from services.runtime.storage.kv import Bucket
+from tests.conftest import eventually
+from tests.runtime.bus_clients import Client
+from tests.simulation.cases_messages import msg
+from tests.simulation.cases_streams import call, made, opened, put, state
+from tests.simulation.nats_places import MAX_PAYLOAD, WRITE_DEADLINE_S, Place, listen, settle
+
+LONG_S = 30.0
+MANY = 40
+"""Messages of the largest size that fill every buffer between a server and a client that does not read, but not the
+server's limit of 64 MB for one client."""
+
+
+async def kill_ends_every_connection(at: Place) -> None:
+    wire, client, bus = await at.wire(), await at.client(), await at.bus()
+    await at.kill()
+    assert await wire.rest() == b"<end>"
+    await eventually(lambda: client.is_closed)
+    await eventually(lambda: not bus.bus.connected)
+    with pytest.raises(OSError, match=r"refused|failed|reset"):
+        await at.wire()
+
+
+async def bus_subscribes_again_and_reports_one_reconnect(at: Place) -> None:
+    bus = await at.bus()
+    received: list[bytes] = []
+    await bus.bus.subscribe("kept", lambda delivery: received.append(delivery.data))
+    await bus.bus.subscribe("kept.*", lambda delivery: received.append(delivery.data))
+    ended = await bus.bus.subscribe("kept", lambda delivery: received.append(b"ended"))
+    await ended.stop()
+    await at.kill()
+    await eventually(lambda: not bus.bus.connected)
+    assert not bus.bus.publish("kept", b"while it is down")
+    await at.start()
+    await eventually(lambda: bus.reconnects == 1)
+    other = await at.client()
+    for subject, data in (("kept", b"1"), ("kept.a", b"2")):
+        await other.publish(subject, data)
+    await eventually(lambda: len(received) == 2)
+    assert received == [b"1", b"2"]
+    assert bus.reconnects == 1
+    assert not bus.fatal
+    assert len(bus.reasons("bus.disconnected")) == 1
+
+
+async def messages_in_flight_at_a_kill_are_lost_or_arrive_once(at: Place) -> None:
+    sender, reader = await at.bus(), await at.bus()
+    received: list[int] = []
+    await reader.bus.subscribe("flow", lambda delivery: received.append(int(delivery.data)))
+    await reader.bus.flush()
+    sent = 0
+    for phase in range(3):
+        while sent < 300 * (phase + 1):
+            sender.bus.publish("flow", b"%d" % sent)
+            sent += 1
+            if sent % 50 == 0:
+                await asyncio.sleep(0)
+        if phase < 2:
+            await at.kill()
+            await at.start()
+            await eventually(lambda phase=phase: (sender.reconnects, reader.reconnects) == (phase + 1, phase + 1))  # type: ignore[misc]
+    await eventually(lambda: bool(received) and received[-1] == sent - 1)
+    assert received == sorted(set(received)), "nothing twice, in order"
+    assert received[-300:] == list(range(600, 900))
+
+
+async def request_of_the_bus_may_be_answered_after_a_restart(at: Place) -> None:
+    bus = await at.bus()
+    replies: list[str] = []
+    await bus.bus.subscribe("asked", lambda delivery: replies.append(delivery.reply_to))
+    answer = asyncio.ensure_future(bus.bus.request("asked", b"?", LONG_S))
+    await eventually(lambda: bool(replies))
+    await at.kill()
+    await at.start()
+    await eventually(lambda: bus.reconnects == 1)
+    assert bus.bus.publish(replies[0], b"!")
+    assert await answer == b"!"
+    with pytest.raises(Unavailable):
+        await bus.bus.request("nobody", b"?", LONG_S)
+
+
+async def suspended_server_delays_messages_and_loses_none(at: Place) -> None:
+    bus, other = await at.bus(), await at.client()
+    received: list[bytes] = []
+    await bus.bus.subscribe("slow", lambda delivery: received.append(delivery.data))
+    await bus.bus.flush()
+    await at.suspend()
+    sent = [b"%d" % number for number in range(200)]
+    for data in sent[:100]:
+        assert bus.bus.publish("slow", data)
+    with pytest.raises(TimedOut):
+        await bus.bus.request("slow", sent[100], 0.1)
+    for data in sent[101:]:
+        await other.publish("other", data)
+    assert received == []
+    await at.resume()
+    await eventually(lambda: len(received) == 101)
+    assert received == sent[:101]
+    await settle(other)
+    assert bus.reconnects == 0
+
+
+async def client_that_reads_late_gets_everything_in_order(at: Place) -> None:
+    one, late = await at.client(), await at.wire()
+    await late.ask(b"SUB late 1\r\n")
+    late.writer.transport.pause_reading()  # type: ignore[attr-defined]  # as a suspended process
+    sent = [b"%d " % number + bytes(1000) for number in range(100)]
+    for data in sent:
+        await one.publish("late", data)
+    await settle(one)
+    await asyncio.sleep(WRITE_DEADLINE_S / 2)
+    late.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    assert (await late.ask()).replace(b"PING\r\n", b"") == b"".join(msg("late", 1, data) for data in sent)
+
+
+async def client_that_does_not_read_is_disconnected_and_others_are_not(at: Place) -> None:
+    one, slow, other = await at.client(), await at.wire(), await at.client()
+    received = await listen(other, "flood")
+    await slow.ask(b"SUB flood 1\r\n")
+    slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    for number in range(MANY):
+        await one.publish("flood", b"%d " % number + bytes(1 << 20))
+        await settle(one)
+    await asyncio.sleep(2 * WRITE_DEADLINE_S)
+    slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    rest = await slow.rest()
+    assert rest.endswith(b"<end>")
+    assert len(rest) < MANY << 20
+    assert rest.startswith(b"MSG flood 1 ")
+    await eventually(lambda: len(received) == MANY)
+    assert [int(one.data.split()[0]) for one in received] == list(range(MANY))
+    assert one.is_connected
+
+
+async def client_with_too_much_pending_is_disconnected_at_once(at: Place) -> None:
+    one, slow = await at.client(), await at.wire()
+    await slow.ask(b"SUB flood 1\r\n")
+    slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    for _ in range(12):
+        await one.publish("flood", bytes(MAX_PAYLOAD))
+    await settle(one)
+    slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    rest = await slow.rest()
+    assert rest.endswith(b"<end>")
+    assert len(rest) < 12 * MAX_PAYLOAD
+
+
+async def silent_client_is_pinged_and_then_disconnected(at: Place) -> None:
+    silent, answering = await at.wire(), await at.wire()
+    await silent.ask()
+
+    async def answer() -> None:
+        while True:
+            await answering.until(b"PING\r\n")
+            answering.write(b"PONG\r\n")
+
+    answers = asyncio.ensure_future(answer())
+    assert (await silent.rest()).endswith(b"PING\r\nPING\r\n-ERR 'Stale Connection'\r\n<end>")
+    answers.cancel()
+    await asyncio.gather(answers, return_exceptions=True)
+    assert (await answering.ask()).replace(b"PING\r\n", b"") == b""
+
+
+async def values_in_files_outlive_the_server_and_those_in_memory_do_not(at: Place) -> None:
+    bus = await at.bus()
+    kept, lost = await opened(bus, "kept"), await opened(bus, "lost", storage="memory")
+    await kept.put("k", b"v")
+    await lost.put("k", b"v")
+    await at.kill()
+    await eventually(lambda: not bus.bus.connected)
+    with pytest.raises(TurnwireError):
+        await kept.get("k")
+    with pytest.raises(Unavailable):
+        kept.offer("k", b"w")
+    await at.start()
+    await eventually(lambda: bus.bus.connected)
+    assert await kept.get("k") == b"v"
+    with pytest.raises(Unavailable):
+        await lost.get("k")
+    lost = await opened(bus, "lost", storage="memory")
+    assert await lost.get("k") is None
+    await lost.put("k", b"w")
+    assert await lost.get("k") == b"w"
+
+
+async def numbers_of_a_stream_go_on_after_a_restart(at: Place) -> None:
+    client = await at.client()
+    await made(client, "on")
+    for key in "aba":
+        await put(client, "on", key, b"v")
+    await at.kill()
+    await at.start()
+    client = await at.client()
+    held = await state(client, "on")
+    assert [held[name] for name in ("messages", "first_seq", "last_seq")] == [2, 2, 3]
+    assert await put(client, "on", "b", b"v") == {"stream": "KV_on", "seq": 4}
+    assert (await call(client, "INFO", "on"))["config"]["max_bytes"] == 64_000
+
+
+async def bucket_waits_for_a_server_that_is_suspended(at: Place) -> None:
+    bus = await at.bus()
+    await opened(bus, "patient")
+    patient = Bucket(bus.bus, (await opened(bus, "patient"))._config, logger(bus), patience_s=LONG_S)
+    await patient.put("k", b"v")
+    await at.suspend()
+    reading = asyncio.ensure_future(patient.get("k"))
+    await asyncio.sleep(0.2)
+    assert not reading.done()
+    await at.resume()
+    assert await reading == b"v"
+
+
+def logger(bus: Client) -> structlog.typing.FilteringBoundLogger:
+    log: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(structlog.PrintLogger(), processors=[bus.log])
+    return log

@@ -1,0 +1,305 @@
+"""Places where a case about NATS runs: real servers on asyncio's own loop, or the model in simulated time."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from nats.aio.client import Client as NatsPy
+from nats.aio.msg import Msg
+
+from simulation.loop import Machine, SimLoop
+from simulation.nats_server import Cluster, Server
+from simulation.network import Network
+from tests.conftest import LIMIT_S, free_port, suspend
+from tests.runtime.bus_clients import Client
+
+VIRTUAL_LIMIT_S = 600.0
+MAX_PAYLOAD = 8 << 20
+WRITE_DEADLINE_S = 1.0
+OPTIONS = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
+
+
+class Wire:
+    """A connection on which a case writes and reads the protocol's bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.info: dict[str, Any] = {}
+        self._received = bytearray()
+
+    async def open(self, options: dict[str, Any]) -> "Wire":
+        line = await self.reader.readline()
+        self.info = json.loads(line.removeprefix(b"INFO "))
+        self.write(b"CONNECT " + json.dumps(OPTIONS | options).encode() + b"\r\n")
+        return self
+
+    def write(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def ask(self, data: bytes = b"") -> bytes:
+        """Sends operations and a ping; returns what comes until the answer to that ping, or until the end."""
+        self.write(data + b"PING\r\n")
+        return (await self.until(b"PONG\r\n")).removesuffix(b"PONG\r\n")
+
+    async def until(self, end: bytes) -> bytes:
+        """Returns what comes up to these bytes, or until the connection ends."""
+        async with asyncio.timeout(LIMIT_S):
+            while end not in self._received:
+                data = b""
+                with contextlib.suppress(ConnectionError):
+                    data = await self.reader.read(1 << 20)
+                if not data:
+                    return bytes(self._received) + b"<end>"
+                self._received += data
+        size = self._received.index(end) + len(end)
+        found = bytes(self._received[:size])
+        del self._received[:size]
+        return found
+
+    async def rest(self) -> bytes:
+        """Returns what comes until the connection ends."""
+        return await self.until(b"<never>")
+
+
+class Place(ABC):
+    """One server, or a cluster, and its clients."""
+
+    def __init__(self) -> None:
+        self._closing: list[Callable[[], Awaitable[object]]] = []
+
+    @abstractmethod
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each server."""
+
+    @abstractmethod
+    async def kill(self, number: int = 0) -> None:
+        """Kills a server."""
+
+    @abstractmethod
+    async def start(self, number: int = 0) -> None:
+        """Starts a server again."""
+
+    @abstractmethod
+    async def suspend(self, number: int = 0) -> None:
+        """Stops a server from doing anything."""
+
+    @abstractmethod
+    async def resume(self, number: int = 0) -> None:
+        """Lets it go on."""
+
+    @property
+    def url(self) -> str:
+        return ",".join(f"nats://{host}:{port}" for host, port in self.addresses())
+
+    async def wire(self, number: int = 0, **options: Any) -> Wire:
+        """Connects to a server with these options of `CONNECT`."""
+        reader, writer = await asyncio.open_connection(*self.addresses()[number], limit=1 << 16)
+
+        async def close() -> None:
+            writer.transport.abort()
+
+        self._closing.append(close)
+        return await Wire(reader, writer).open(options)
+
+    async def client(self, number: int = 0, **options: Any) -> NatsPy:
+        """Connects nats-py to a server."""
+        host, port = self.addresses()[number]
+        client = NatsPy()
+
+        async def ignore(_: Exception) -> None:
+            pass
+
+        await client.connect([f"nats://{host}:{port}"], allow_reconnect=False, error_cb=ignore, **options)
+        self._closing.append(client.close)
+        return client
+
+    async def bus(self, *numbers: int) -> Client:
+        """Connects the product's bus, to these servers or to all."""
+        addresses = self.addresses()
+        client = Client(
+            *(f"nats://{addresses[number][0]}:{addresses[number][1]}" for number in numbers or range(len(addresses)))
+        )
+        await client.bus.connect()
+        self._closing.append(client.bus.close)
+        return client
+
+    async def close_clients(self) -> None:
+        while self._closing:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._closing.pop()(), LIMIT_S)
+
+
+Case = Callable[[Place], Awaitable[None]]
+
+
+class RealServers(Place):
+    """Processes of nats-server."""
+
+    def __init__(
+        self,
+        binary: str,
+        directory: Path,
+        count: int = 1,
+        *,
+        jetstream: str = "max_file_store: 1GB, max_memory_store: 64MB",
+        ping_s: float = 20.0,
+    ) -> None:
+        super().__init__()
+        self._binary = binary
+        self._directory = directory
+        self._jetstream = jetstream
+        self._ping_s = ping_s
+        self._ports = [free_port() for _ in range(count)]
+        self._routes = [free_port() for _ in range(count)]
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        for number in range(count):
+            self._launch(number)
+
+    def _launch(self, number: int) -> None:
+        port = self._ports[number]
+        lines = [f'host: "127.0.0.1"\nport: {port}\nserver_name: n{number}', f"max_payload: {MAX_PAYLOAD}"]
+        lines.append(f'write_deadline: "{WRITE_DEADLINE_S}s"')
+        lines.append(f'ping_interval: "{self._ping_s}s"\nping_max: 2')
+        if self._jetstream:
+            lines.append(f'jetstream {{ store_dir: "{self._directory}/js{number}"\n{self._jetstream} }}')
+        if len(self._ports) > 1:
+            others = [route for route in self._routes if route != self._routes[number]]
+            routes = ", ".join(f'"nats://127.0.0.1:{route}"' for route in others)
+            lines.append(f'cluster {{ name: c, listen: "127.0.0.1:{self._routes[number]}", routes: [{routes}] }}')
+        config = self._directory / f"n{number}.conf"
+        config.write_text("\n".join(lines))
+        argv = [self._binary, "-c", str(config)]
+        self._processes[number] = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + LIMIT_S
+        while not _greets(port):
+            assert time.monotonic() < deadline, "nats-server did not start"
+            time.sleep(0.01)
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [("127.0.0.1", port) for port in self._ports]
+
+    async def kill(self, number: int = 0) -> None:
+        process = self._processes.pop(number)
+        process.kill()
+        process.wait()
+
+    async def start(self, number: int = 0) -> None:
+        self._launch(number)
+
+    async def suspend(self, number: int = 0) -> None:
+        suspend(self._processes[number])
+
+    async def resume(self, number: int = 0) -> None:
+        self._processes[number].send_signal(signal.SIGCONT)
+
+    def run(self, case: Case) -> None:
+        """Runs a case."""
+
+        async def whole() -> None:
+            try:
+                async with asyncio.timeout(4 * LIMIT_S):
+                    await case(self)
+            finally:
+                await self.close_clients()
+
+        asyncio.run(whole())
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _greets(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), LIMIT_S) as connection:
+            return connection.recv(4) == b"INFO"
+    except OSError:
+        return False
+
+
+class ModelServers(Place):
+    """The model, in simulated time."""
+
+    def __init__(self, count: int = 1, *, jetstream: bool = True, seed: int = 0, ping_s: float = 20.0) -> None:
+        super().__init__()
+        self.loop = SimLoop(Random(seed))
+        self.network = Network(self.loop)
+        self.cluster = Cluster(self.loop, jetstream=jetstream, write_deadline_s=WRITE_DEADLINE_S, ping_s=ping_s)
+        self._servers: dict[int, Server] = {}
+        self._count = count
+        self._errors: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, context: self._errors.append(context))
+        for number in range(count):
+            self._launch(number)
+
+    def _launch(self, number: int) -> None:
+        machine = Machine(f"n{number}")
+        server = self._servers[number] = Server(self.cluster, machine, f"n{number}", 4222)
+        self.loop.create_task(server.start(), context=machine.context)
+
+    def addresses(self) -> list[tuple[str, int]]:
+        return [(f"n{number}", 4222) for number in range(self._count)]
+
+    async def kill(self, number: int = 0) -> None:
+        server = self._servers.pop(number)
+        server.stopped()
+        self.loop.kill(server.machine)
+        self.network.lost(server.machine)
+
+    async def start(self, number: int = 0) -> None:
+        self._launch(number)
+        await asyncio.sleep(0.1)
+
+    async def suspend(self, number: int = 0) -> None:
+        self._servers[number].machine.frozen = True
+
+    async def resume(self, number: int = 0) -> None:
+        self.loop.resume(self._servers[number].machine)
+
+    def run(self, case: Case) -> None:
+        """Runs a case."""
+
+        async def whole() -> None:
+            await asyncio.sleep(0.01)  # until the servers listen
+            try:
+                await case(self)
+            finally:
+                await self.close_clients()
+
+        task = self.loop.create_task(whole())
+        try:
+            assert self.loop.run_until(task.done, VIRTUAL_LIMIT_S), "the case does not end"
+            task.result()
+            assert not self._errors, self._errors
+        finally:
+            self.loop.end()
+
+
+async def listen(client: NatsPy, subject: str) -> list[Msg]:
+    """Subscribes; returns the list to which messages are added."""
+    received: list[Msg] = []
+
+    async def take(message: Msg) -> None:
+        received.append(message)
+
+    await client.subscribe(subject, cb=take)
+    await settle(client)
+    return received
+
+
+async def settle(client: NatsPy) -> None:
+    """Waits until the server has everything that a client sent."""
+    for _ in range(2):  # nats-py sends a ping before pending messages
+        await client.flush(int(LIMIT_S))
