@@ -529,7 +529,7 @@ async def messages_expire_by_their_own_age(at: Place) -> None:
         return not await there(client, "aged", "a")
 
     await until(first_is_gone)
-    assert 1.0 <= loop.time() - stored_at
+    assert loop.time() - stored_at >= 1.0
     assert await there(client, "aged", "b")
 
 
