@@ -279,7 +279,8 @@ def _forbidden_error(request: Request, near: Sequence[Applied], monitor: Monitor
             if worker.began <= parser.ended + GRACE_S and parser.began <= worker.ended + GRACE_S:
                 return ""
     waits_s = recovery_s if request.answer.blocks else min(WAIT_S, recovery_s)
-    longest = max(monitor.longest(stage, request.began - GRACE_S, request.ended) for stage in (*STAGES, "bus"))
+    since = request.began - (0.0 if request.answer.blocks else recovery_s) - GRACE_S
+    longest = max(monitor.longest(stage, since, request.ended) for stage in (*STAGES, "bus"))
     return "" if longest >= waits_s - GRACE_S else "no pair of faults, no three deaths, no stage that was away for long"
 
 
