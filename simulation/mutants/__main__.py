@@ -9,8 +9,8 @@ import argparse
 import os
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from simulation.mutants.catalog import MUTANTS
@@ -34,28 +34,30 @@ def main() -> int:
     """Returns the exit status: 1 if a mutant was missed."""
     asked = arguments().parse_args()
     mutants = [one for one in MUTANTS if not asked.only or any(part in one.name for part in asked.only)]
-    seeds = range(asked.first, asked.first + asked.seeds)
     with tempfile.TemporaryDirectory() as directory:
         model = build_model(Path(directory))
         baseline = Baseline(model)
-        print("| mutant | seeds | turns | found by |\n|---|--:|--:|---|", flush=True)
+        seeds = baseline.order(range(asked.first, asked.first + SEEDS))[: asked.seeds]
         with ThreadPoolExecutor(asked.jobs) as threads:
-            finds = []
-            for find in threads.map(partial(hunt, seeds=seeds, model=model, baseline=baseline), mutants):
-                finds.append(find)
-                print(_row(find, seeds), flush=True)
+            hunts = [threads.submit(hunt, mutant, seeds, model, baseline) for mutant in mutants]
+            for done in as_completed(hunts):
+                print(_row(done.result(), seeds), file=sys.stderr, flush=True)
         baseline.close()
+    finds = [one.result() for one in hunts]
     found = sum(find.seed is not None for find in finds)
+    print(
+        "| mutant | seeds | turns | found by |", "|---|--:|--:|---|", *(_row(find, seeds) for find in finds), sep="\n"
+    )
     print(f"\n{found} of {len(finds)} found")
     return int(found < len(finds))
 
 
-def _row(find: Find, seeds: range) -> str:
+def _row(find: Find, seeds: Sequence[int]) -> str:
     name = f"{find.mutant.name} (`{Path(find.mutant.file).name}`)"
     if find.seed is None:
         return f"| {name} | – | {find.turns} | **missed**; {find.touched} of {len(seeds)} traces differ |"
     reason = find.failures[0].replace("|", "/").replace("\n", " ")
-    return f"| {name} | {find.seed - seeds[0] + 1} | {find.turns} | {reason[:140]} |"
+    return f"| {name} | {seeds.index(find.seed) + 1} | {find.turns} | {reason[:140]} |"
 
 
 if __name__ == "__main__":
