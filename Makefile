@@ -4,6 +4,7 @@
 # make test-all  every test: long properties, API fuzzing, soak, real clients, containers
 # make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour
 # make clients  only the sessions of real clients from npm and PyPI
+# make simulate  all services in virtual time under random faults   make simulate TURNS=1000000
 # make compare BASE=COMMIT  ten thousand answers of this tree beside those of a commit
 # make lint   style, wording, types, import contracts
 # make chaos  faults in running processes, every byte judged        make chaos ARGS="--trials 200 --parallel 4"
@@ -50,7 +51,7 @@ COMMA := ,
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up env test test-all test-vllm clients chaos soak compare lint docs bench bench-peer bench-vllm fuzz-api clean
+.PHONY: help up env test test-all test-vllm clients chaos soak simulate compare lint docs bench bench-peer bench-vllm fuzz-api clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -80,6 +81,10 @@ chaos: $(TEST_ENV)
 
 soak: $(TEST_ENV)
 	@$(BIN)/python -m tests.chaos soak --trials 1 $(ARGS)
+
+TURNS ?= 2000
+simulate: $(TEST_ENV)
+	@$(BIN)/python -m simulation --turns $(TURNS) $(ARGS)
 
 compare: $(TEST_ENV)
 	@test -n "$(BASE)" || { echo 'make compare BASE=COMMIT [ARGS="--requests 2000"]' >&2; exit 2; }

@@ -154,6 +154,8 @@ def _stage(pid: int) -> str | None:
         return None
     if Path(words[0]).name == "nats-server":
         return "nats"
+    if words[2:4] == ["services.cli.main", "serve"]:
+        return words[4]
     return next((found[1] for word in words[:4] if (found := _STAGE.match(word))), Path(words[0]).name or None)
 
 

@@ -74,7 +74,7 @@ SUBSCRIBERS: Mapping[str, tuple[str, ...]] = {
     "tw.v2.replay.parser.*": ("parser", "tap"),
     "tw.v2.credit.worker.*": ("worker", "tap"),
     "tw.v2.replay.worker.*": ("worker", "tap"),
-    "tw.v2.beat.*.*": (*STAGES, "tap"),
+    "tw.*.beat.*.*": (*STAGES, "tap"),
     "tw.v2.>": ("tap",),
     **{f"_INBOX_{user}.*.*": (user,) for user in USERS},
 }

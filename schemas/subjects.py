@@ -10,7 +10,7 @@ tw.v2.tok.<parser>                         worker → one parser shard        fr
 tw.v2.evt.<frontend>                       preprocessor, parser → one frontend    frames of events
 tw.v2.replay.<stage>.<id>                  receiver → one sender
 tw.v2.credit.<stage>.<id>                  receiver → one sender
-tw.v2.beat.<stage>.<id>                    every process → all
+tw.v2.beat.<stage>.<id>                    every process → all, also those of other protocols
 tw.v2.cancel.<model>                       any → preprocessors, workers, parsers of the model
 tw.v2.kv.<model>.<worker>                  worker → preprocessors           KV blocks stored and removed
 tw.v2.ledger.<model>                       parser → preprocessors           entries of finished turns
@@ -26,6 +26,8 @@ import re
 from collections.abc import Callable
 
 PREFIX = "tw.v2"
+"""Begins every subject, with the number of the protocol. A release with messages that this one cannot read, or would
+misread, has another number: NATS then passes no message between the two, heartbeats excepted (`heartbeats`)."""
 ALL = f"{PREFIX}.>"
 
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -71,8 +73,19 @@ cancel, ledger = _one("cancel"), _one("ledger")
 
 
 def heartbeats() -> str:
-    """Matches the heartbeats of every process."""
-    return f"{PREFIX}.beat.*.*"
+    """Matches the heartbeats of every process, also of other protocols: a process reports those (`is_own`)."""
+    return "tw.*.beat.*.*"
+
+
+def is_own(subject: str) -> bool:
+    """Returns whether the sender of a message has the protocol of this process."""
+    return subject.startswith(f"{PREFIX}.")
+
+
+def heartbeat_sender(subject: str) -> tuple[str, str, str]:
+    """Returns prefix, stage and escaped id of the sender: heartbeats of other protocols may have any form."""
+    protocol, _, stage, process = subject.rsplit(".", 3)
+    return protocol, stage, process
 
 
 def every_kv(model: str) -> str:

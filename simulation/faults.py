@@ -18,6 +18,7 @@ Kind: TypeAlias = Literal[
     "freeze",
     "terminate",
     "start",
+    "start other protocol",
     "cut",
     "slow network",
     "slow loop",
@@ -34,7 +35,8 @@ Kind: TypeAlias = Literal[
     "full disk",
 ]
 PROCESS_KINDS: Sequence[Kind] = (
-    *("kill", "kill", "kill", "freeze", "freeze", "freeze", "terminate", "start", "cut", "cut", "lose machine"),
+    *("kill", "kill", "kill", "freeze", "freeze", "freeze", "terminate", "cut", "cut", "lose machine"),
+    *("start", "start other protocol"),
     *("slow network", "slow loop", "clock"),
 )
 ENGINE_KINDS: Sequence[Kind] = ("engine fails", "engine dies", "engine hangs")
@@ -181,6 +183,14 @@ class Injector:
                 self._restart_when_gone(applied, running)
             case "start":
                 self._when_ready(applied, world.start(fault.stage))
+            case "start other protocol":
+                other = world.start_other(fault.stage).machine.name
+
+                def leave() -> None:
+                    if other in world.running:
+                        world.terminate(other)
+
+                self._heal(applied, leave)
             case "cut":
                 world.network.cut.add(frozenset((name,)))
                 self._heal(applied, lambda: world.network.heal(name))

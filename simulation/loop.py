@@ -36,6 +36,8 @@ class Machine:
         """Until this time the process's thread is in use: its loop is slow."""
         self.stall: Callable[[], float] | None = None
         """Draws how long the next turn of the loop takes, in seconds."""
+        self.prefix = ""
+        """First words of its subjects, if they are those of another protocol."""
         self.skew_s = 0.0
         """Difference of its wall clock."""
         self.context: Context = copy_context()
@@ -72,8 +74,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.network: Any = None
         """Set by `Network`: makes connections."""
 
-    def _new_task(self, loop: Any, work: Any, *, context: Context | None = None) -> "asyncio.Task[Any]":
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
+    def _new_task(self, loop: Any, work: Any, *, context: Context | None = None, **rest: Any) -> "asyncio.Task[Any]":
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context, **rest)
         machine = (context.get(_PROCESS) if context is not None else running_machine()) or self.system
         if not machine.tasks and machine not in self._machines:
             self._machines.append(machine)

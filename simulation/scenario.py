@@ -41,8 +41,8 @@ GRACE_S = 8.0
 
 
 _ASK = re.compile(r"s\d+a\d+ asks\.")
-_LATER = Counter({"Subscription._wait_for_msgs": 1})
-"""What a process makes with its first call of JetStream: nats-py's own inbox."""
+_LATER = Counter({"Subscription._wait_for_msgs": 2})
+"""What a process makes with its first call of JetStream, nats-py's own inbox, and for the caches of several workers."""
 _WARM_UP = Session(
     "warm-up",
     "messages",
@@ -259,7 +259,7 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
                 return ""
             # A Response that is stored during an outage may be missing afterwards, or not have its end.
             lost = request.status == 400 and ("Previous response" in request.problem or "not ended" in request.problem)
-            if lost and near:
+            if lost and any(one.began <= ended for one in applied):
                 return ""
             # Before the first event, an error of the turn is a status.
             return _forbidden_error(request, near, monitor, recovery_s) if request.status == 500 else "nothing was down"
@@ -295,7 +295,9 @@ def _starting(near: Sequence[Applied]) -> bool:
 def _idle_state(running: Running) -> Counter[str]:
     """What a process has: tasks and subscriptions, by name."""
     process = running.process
-    subscriptions = Counter(one._subject for one in process.bus._subscriptions) if process is not None else Counter()
+    found = process.bus._subscriptions if process is not None else []
+    # Where there are several workers, preprocessors listen to what their caches hold.
+    subscriptions = Counter(one._subject for one in found if ".kv." not in one._subject)
     return Counter(getattr(task.get_coro(), "__qualname__", "?") for task in running.machine.tasks) + subscriptions
 
 

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from cachetools import cached
 from tokenizers import Tokenizer
 
+from schemas import subjects
 from services.cli.commands.make_buckets import keep_buckets, make_buckets
 from services.frontend import service as frontend_service
 from services.ledger.recall import Ledger
@@ -95,6 +96,7 @@ class World:
         self.trace: deque[Line] = deque(maxlen=None if keep_trace else TRACE_LINES)
         self._digest = hashlib.blake2b(digest_size=16)
         self._numbers: dict[str, int] = {}
+        self._others = 0
         self._server_names = [f"nats{number}" for number in range(1, servers + 1)]
         CURRENT.world = self
         interpreter.begin(self.loop, seed, self._logged)
@@ -160,6 +162,16 @@ class World:
             port = port or FIRST_PORT + number
             settings = {"response_store": "shared", "port": port, "host": "127.0.0.1"} | settings
         return self.spawn(name, stage, self._serve(stage, name, settings), port=port)
+
+    def start_other(self, stage: str) -> Running:
+        """Starts a process that speaks another protocol."""
+        self._others += 1
+        name = f"other-{stage}{self._others}"
+        port = FIRST_PORT + 1000 + self._others
+        settings = {"port": port} if stage == "frontend" else {}
+        running = self.spawn(name, f"other {stage}", self._serve(stage, name, settings))
+        running.machine.prefix = "tw.v1"
+        return running
 
     def spawn(self, name: str, stage: str, work: Coroutine[Any, Any, None], *, port: int = 0) -> Running:
         """Runs a coroutine as a process of its own."""
@@ -291,6 +303,16 @@ CURRENT = _Current()
 """The simulation that runs now; product objects report to it."""
 
 
+class _Prefix(str):
+    """The first words of all subjects, which are others for a process of another protocol."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        machine = running_machine()
+        return machine.prefix if machine is not None and machine.prefix else str(self)
+
+
 class _LineWriter:
     """Writes each log line at once: there is no pipe whose reader could be woken too often."""
 
@@ -317,6 +339,7 @@ def prepare() -> None:
     ledger_model = cached(cache={}, key=id)(lambda setup: open_ledger(setup, entry_bytes=1, prompt_bytes=1).model)
     _replace(preprocessor_service, open_ledger=lambda setup, **room: Ledger(ledger_model(setup), **room))
     _replace(telemetry, LineWriter=_LineWriter)
+    _replace(subjects, PREFIX=_Prefix(subjects.PREFIX))
     serve, open_turn = Process.serve, ScriptEngine.open
 
     def served(process: Process, service: Service) -> None:

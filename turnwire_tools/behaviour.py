@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
@@ -119,9 +118,7 @@ class Side:
 
     def take(self, delivery: Delivery) -> None:
         """Takes a message of the bus."""
-        if messages.kind_of(delivery.subject) in messages.TURN_KINDS:
-            with suppress(msgspec.MsgspecError, ValueError):
-                self._ended += self._follower.take(messages.decode(delivery.subject, delivery.data), time.time())
+        self._ended += self._follower.take(messages.of_turn(delivery.subject, delivery.data), time.time())
 
     async def run(self, task: str, agent: Sequence[str], flags: Flags) -> Counter[str]:
         """Runs the agent in a folder of its own, and counts its turns and calls."""

@@ -40,9 +40,9 @@ def read_text(path: Path) -> str:
         raise UsageError(f"{path} is not a text file: {error}") from None
 
 
-def append_to_file(path: Path, mode: int = 0o600) -> IO[bytes]:
-    """Opens a file to append to. A new file gets this mode. Raises OSError."""
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode), "ab")
+def append_to_file(path: Path) -> IO[bytes]:
+    """Opens a file to append to. Only its owner can read a new file. Raises OSError."""
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -54,8 +54,9 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Takes the rights of other users from a file that has a secret. Raises OSError."""
-    if (mode := path.stat().st_mode) & 0o077:
+    """Takes the rights of others from a file that has a secret, if all users have some; a group's alone stay, because
+    they were set on purpose. Raises OSError."""
+    if (mode := path.stat().st_mode) & 0o007:
         path.chmod(mode & 0o700)
 
 

@@ -5,7 +5,7 @@ starts quickly. Errors that a user can cause (CommandError, TurnwireError, OSErr
 exception is a bug and keeps its traceback. Exit status: 0 success, 1 failure, 2 wrong usage or configuration.
 """
 
-import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -57,7 +57,15 @@ def serve(argv: Sequence[str]) -> int:
     if stage not in STAGES:
         print(f"turnwire serve: the stage is one of {', '.join(STAGES)}{nearest(stage, STAGES)}", file=sys.stderr)
         return 2
-    return int(importlib.import_module(f"services.{stage}.__main__").main(argv[1:]))
+    from services.runtime import entry  # other commands do not need it
+
+    status = entry.main(stage, argv[1:])
+    if stage == "worker":
+        # All that can be stopped is stopped. Python would wait for the threads of an engine that hangs in its shutdown.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 SERVE = Command(serve, passes_arguments=True)
@@ -74,5 +82,5 @@ def usage() -> str:
     return f"usage: turnwire COMMAND [flags]\n\n{commands}\n\nturnwire COMMAND --help shows the flags of a command."
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # required: TensorRT-LLM's MPI workers and vLLM's processes import this module again
     sys.exit(main())

@@ -138,9 +138,7 @@ def object_calls(opener: str, token: str, closer: str, *, think: Pairs = (), sto
     return Markup(think=think, calls=(call,), tails=(closer,), stops=stops)
 
 
-def attribute_tags(
-    token: str, *, space: str = "", think: Pairs = (THINK,), stops: tuple[str, ...] = DEEPSEEK_STOPS
-) -> Markup:
+def attribute_tags(token: str, *, space: str = "", stops: tuple[str, ...] = DEEPSEEK_STOPS) -> Markup:
     """`<｜DSML｜tool_calls> <｜DSML｜invoke name="N"> <｜DSML｜parameter name="K" string="true">…`, with types.
 
     The section's name varies, and the section may be missing. An invocation may close itself, or contain JSON.
@@ -158,7 +156,7 @@ def attribute_tags(
     )
     openers = (*(f"{start}{section}>{{ws}}{invoke}" for section in SECTIONS), invoke)
     return Markup(
-        think=think,
+        think=(THINK,),
         calls=(
             *(body.call(o + ">") for o in openers),
             *(Call(Shape(o + "{ws}/>"), BareCall(whole=True)) for o in openers),

@@ -34,8 +34,6 @@ class _Written(NamedTuple):
 class TracedBlockWriter(BlockWriter):
     """A `BlockWriter` that records the reader's position for each piece of arguments."""
 
-    __slots__ = ("_scanner", "_waiting", "end", "written")
-
     def __init__(self, scanner: Scanner) -> None:
         super().__init__()
         self._scanner = scanner
@@ -139,13 +137,13 @@ class Trace:
         for block, behind in blocks.behind.items():
             self._starts[block] = end - behind
         blocks.behind.clear()
-        tokens = [self._of(event, end) if isinstance(event, Delta) else [] for event in events]
+        tokens = [self._of(event) if isinstance(event, Delta) else [] for event in events]
         if self._passed > self._base:
             raw = "".join(self._raw)[self._passed - self._base :]
             self._base, self._raw = self._passed, [raw]
         return tokens
 
-    def _of(self, delta: Delta, end: int) -> list[TokenLogprob]:
+    def _of(self, delta: Delta) -> list[TokenLogprob]:
         written, start = self.blocks.written, self._starts.get(delta.block)
         if start is not None:
             return self._take(_Run(start + delta.offset, delta.offset, delta.text, False))
@@ -153,10 +151,6 @@ class Trace:
         whole = delta.offset + len(delta.text)
         while written and (written[0].block, written[0].offset) < (delta.block, whole):
             runs.append(self._found(written.popleft()))
-        if not runs:  # not written by the reader: the last text, escaped where necessary
-            text = self._raw[-1]
-            runs.append(_Run(end - len(text), delta.offset, text, len(text) != len(delta.text)))
-            self._flowing = True
         return [token for run in runs if run is not None for token in self._take(run)]
 
     def _found(self, piece: _Written) -> _Run | None:

@@ -6,6 +6,7 @@ preprocessor, before it has sent anything to its client; the parser reports that
 """
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from functools import partial
 from time import perf_counter
@@ -42,13 +43,13 @@ from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
-from services.runtime.after_sending import after_sending
 from services.runtime.bus import Delivery, Subscription
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import CountCollector, register, step_histogram
 from services.runtime.process import Process, Service
 from services.runtime.recent_turns import RecentTurns
+from services.runtime.requests import after_sending
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
 
@@ -133,6 +134,7 @@ class Preprocessor(Service):
         present, earlier = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
             if earlier is not None:
+                # rare: another attempt reaches the preprocessor that still prepares the turn
                 earlier.cancel()
             task = self._begin(self._prepare(request, len(delivery.data)), request.turn)
             self._turns[request.turn] = (request.attempt, task)
@@ -218,6 +220,7 @@ class Preprocessor(Service):
                     subjects.generate(self._model, worker), self._placement.encode(generate, worker), TAKE_TIMEOUT_S
                 )
             except Unavailable:  # the worker certainly does not have the turn
+                # rare: the worker that a turn was sent to is gone
                 refusal = Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S).info
             else:
                 refusal = _decode_reply(data).error
@@ -227,6 +230,7 @@ class Preprocessor(Service):
                         spans.placed(worker, shard)
                     return
             self._placement.router.returned(worker, shard)
+            # rare: a worker did not take a turn
             if spans is not None:
                 spans.refused(worker, refusal.kind)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
@@ -263,6 +267,7 @@ class Preprocessor(Service):
         self._cancelled.note(cancel.turn, cancel.attempt)
         attempt, task = self._turns.get(cancel.turn, (0, None))
         if task is not None and attempt <= cancel.attempt:
+            # rare: a turn is cancelled while its prompt is made
             task.cancel()
 
 
@@ -282,6 +287,9 @@ async def run(config: PreprocessorConfig) -> None:
         TurnwireError: the bus could not be reached, or the model's files not be read.
         EngineFailed: the connection to the bus was lost permanently.
     """
+    # With texts of 64 KB or more fastokens starts threads: they cost 35 MB and 16 ms with the first such text, and save
+    # 0.2 of 0.9 ms with 240 KB of source code.
+    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     process = Process("preprocessor", config)
     try:
         setup = await asyncio.get_running_loop().run_in_executor(None, ModelSetup.load, config)

@@ -5,31 +5,22 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeAlias, TypeVar
+from importlib import import_module
+from typing import Any
 
 from schemas.errors import TurnwireError
-from services.runtime.config import Config
+from services.runtime.config import STAGES, ServiceConfig
 from services.runtime.config.command_line import CLEAN, FAILURE, run_command
 from services.runtime.config.loader import Sources, mask_passwords
 from services.runtime.observability.memory import keep_freed_memory
 
-C = TypeVar("C", bound=Config)
-RunService: TypeAlias = Callable[[C], Coroutine[Any, Any, None]]
 
+def main(stage: str, argv: Sequence[str]) -> int:
+    """Runs the service of a stage until SIGTERM or SIGINT, and drains it. Expected errors are one line on stderr each.
 
-def main(stage: str, config: type[C], load: Callable[[], RunService[C]], argv: Sequence[str] | None = None) -> int:
-    """Runs one service until it ends. Expected errors are one line on stderr each.
-
-    Args:
-        stage: its name.
-        config: its settings.
-        load: imports the service. Called when the settings are valid, and with garbage collection off, which would take
-            a tenth of the import for nothing.
-        argv: flags; None: those of this process.
-
-    Raises:
-        SystemExit: with status 2, the configuration is wrong.
+    Returns the exit status. `argv`: flags. Raises SystemExit, with status 2, if the configuration is wrong.
     """
+    config = STAGES[stage]
     prog = f"turnwire serve {stage}"
 
     def serve(sources: Sources) -> int:
@@ -37,7 +28,7 @@ def main(stage: str, config: type[C], load: Callable[[], RunService[C]], argv: S
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 try:
-                    runner.run(_loaded(load)(loaded))
+                    runner.run(_load(stage)(loaded))
                 except KeyboardInterrupt:
                     # The runner and Python would wait for a thread that loads a model.
                     sys.stdout.flush()
@@ -52,13 +43,16 @@ def main(stage: str, config: type[C], load: Callable[[], RunService[C]], argv: S
 
     keep_freed_memory()
     serve.__doc__ = config.__doc__
-    return run_command(serve, prog, sys.argv[1:] if argv is None else argv, config)
+    return run_command(serve, prog, argv, config)
 
 
-def _loaded(load: Callable[[], RunService[C]]) -> RunService[C]:
+def _load(stage: str) -> Callable[[ServiceConfig], Coroutine[Any, Any, None]]:
+    """Imports a service, which takes most of the start. Garbage collection is off meanwhile: it would take a tenth of
+    that for nothing."""
     gc.disable()
     try:
-        return load()
+        run: Callable[[ServiceConfig], Coroutine[Any, Any, None]] = import_module(f"services.{stage}.service").run
+        return run
     finally:
         gc.enable()
 

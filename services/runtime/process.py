@@ -39,6 +39,7 @@ from services.runtime.observability.telemetry import (
     open_log,
     watch_event_loop,
 )
+from services.runtime.other_protocols import OtherProtocols
 from services.runtime.registry import Registry
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Process:
         self.metrics = new_registry()
         self.registry = Registry(config.bus.dead_after_s, config.bus.recovery_s)
         self._heartbeat_auth = HeartbeatAuth(config.bus.heartbeat_key_file, self.metrics, self.log)
+        self._other_protocols = OtherProtocols(config.bus.dead_after_s, self.metrics, self.log)
         self.bus = Bus(
             config.bus,
             name=f"turnwire/{stage}/{self.id}",
@@ -340,6 +342,9 @@ class Process:
         self.log.info("process.left")
 
     def _receive(self, delivery: Delivery) -> None:
+        if not subjects.is_own(delivery.subject):
+            self._other_protocols.receive(delivery.subject)
+            return
         heartbeat = self._heartbeat_auth.decode(delivery.subject, delivery.data)
         if heartbeat is None:
             return
@@ -359,6 +364,7 @@ class Process:
             return
         sent_at, gap, resumed = returned
         if resumed:
+            # rare: own heartbeats come back after a gap
             # What waited in the server arrives in any order: the others' heartbeats may follow this one.
             self.registry.discount(math.inf, now)
             self.log.warning("process.was_cut_off", seconds=round(gap, 1))
@@ -366,9 +372,11 @@ class Process:
         else:
             self.registry.discount(max(gap - self.config.bus.beat_interval_s, 0.0), now)
         if was_cut_off and not self.cut_off:
+            # rare: a process was cut off from the bus and is no longer
             for callback in self.on_attached:
                 callback()
         for peer in self.registry.sweep(sent_at):
+            # rare: another process counts as dead
             self.log.warning("process.peer_lost", peer=peer.id, peer_stage=peer.stage)
 
     def _not_ready(self) -> str | None:

@@ -1,14 +1,16 @@
-"""Sends requests over a bus, and passes each answer, refusal or timeout to the caller."""
+"""Sends requests over a bus, and passes each answer, refusal or timeout to the caller; delays work until messages are
+sent."""
 
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVarTuple
 
 from schemas.errors import TimedOut, TurnwireError, Unavailable
 
+A = TypeVarTuple("A")
 OnAnswer = Callable[[bytes | TurnwireError], object]
 
 
@@ -85,3 +87,10 @@ class Requester(ABC):
         if request is not None:
             request.timer.cancel()
         return request
+
+
+def after_sending(work: Callable[[*A], object], *args: *A) -> None:
+    """Calls `work(*args)` two ticks from now, when the messages of this tick have been written: `FrameSender` makes
+    frames at the end of a tick, and nats-py writes published messages in the next one."""
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_soon, work, *args)

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from schemas.conversation import Call, Reasoning, Text
 from services.templates.arguments import arguments_of
-from services.templates.chat_template import TemplateMessage
+from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.tools import tool_name
-from services.templates.traits import TemplateRenderer, TemplateTraits
+from services.templates.traits import TemplateTraits
 from services.templates.wording import JOIN, call_text
 from services.tokenization.data_marks import Marker
 
@@ -62,7 +62,7 @@ class AssistantWriter:
     def __init__(
         self,
         traits: TemplateTraits,
-        template: TemplateRenderer,
+        template: ChatTemplate,
         *,
         call_id: CallId,
         write_call: WriteCall = call_text,

@@ -13,9 +13,9 @@ from msgspec import Struct
 from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text, Unseal
 from schemas.errors import Invalid
 from services.templates.assistant import AssistantPart, AssistantWriter, WriteCall
-from services.templates.chat_template import TemplateMessage, Tool
+from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
 from services.templates.tools import tool_name
-from services.templates.traits import TemplateRenderer, TemplateTraits
+from services.templates.traits import TemplateTraits
 from services.templates.wording import JOIN, call_text, instruction_text, media_note, response_text, result_text
 from services.tokenization.data_marks import DataMarks
 
@@ -31,7 +31,7 @@ class TemplateInput(Struct, frozen=True):
 def adapt(
     conversation: Conversation,
     traits: TemplateTraits,
-    template: TemplateRenderer,
+    template: ChatTemplate,
     *,
     unseal: Unseal | None = None,
     write_call: WriteCall = call_text,
@@ -69,7 +69,7 @@ def adapt(
 def render_messages(
     messages: list[Message],
     traits: TemplateTraits,
-    template: TemplateRenderer,
+    template: ChatTemplate,
     *,
     tools: list[Tool] | None = None,
     write_call: WriteCall = call_text,

@@ -17,7 +17,7 @@ from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
 from services.templates.messages import adapt, render_messages
 from services.templates.thinking import EFFORT_VARIABLES, EFFORTS, KEEP_HISTORY, SWITCHES
 from services.templates.tools import tool_definition
-from services.templates.traits import TemplateRenderer, TemplateTraits
+from services.templates.traits import TemplateTraits
 
 _SYSTEM, _SYSTEM2, _SYSTEM3 = (f"zqsystem{n}" for n in (1, 2, 3))
 _USER, _USER2 = (f"zquser{n}" for n in (1, 2))
@@ -46,7 +46,7 @@ def probe(template: ChatTemplate) -> TemplateTraits:
     return _Probe(template).traits()
 
 
-def own_tags(template: TemplateRenderer, traits: TemplateTraits, family: Family) -> tuple[str, str] | None:
+def own_tags(template: ChatTemplate, traits: TemplateTraits, family: Family) -> tuple[str, str] | None:
     """The tags in which the family's models write reasoning, for a template that reads no reasoning field.
 
     Many templates of reasoning models have no such field (QwQ, R1's distillates, a model tuned on another's template),
@@ -60,7 +60,7 @@ def own_tags(template: TemplateRenderer, traits: TemplateTraits, family: Family)
     return tags if all(_keeps_tags(template, traits, family, turn) for turn in _TAGGED_TURNS) else None
 
 
-def _keeps_tags(template: TemplateRenderer, traits: TemplateTraits, family: Family, turn: list[Part]) -> bool:
+def _keeps_tags(template: ChatTemplate, traits: TemplateTraits, family: Family, turn: list[Part]) -> bool:
     results: list[Part] = [Result(part.call_id, [Text(_RESULT)]) for part in turn if isinstance(part, Call)]
     messages = [_QUESTION, Message("assistant", turn), Message("tool", results)]
     text = render_messages(messages, traits, template, write_call=family.style.write_call)

@@ -4,25 +4,9 @@
 78 published templates.
 """
 
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from msgspec import Struct
-
-from services.templates.chat_template import TemplateMessage, Tool
-
-
-class TemplateRenderer(Protocol):
-    """Renders messages: `ChatTemplate`, which tests replace."""
-
-    def render(
-        self,
-        messages: list[TemplateMessage],
-        *,
-        tools: list[Tool] = ...,
-        variables: dict[str, Any] | None = ...,
-        generation: bool = ...,
-    ) -> str:
-        """The prompt text. Raises Invalid."""
 
 
 class TemplateTraits(Struct, frozen=True, kw_only=True):

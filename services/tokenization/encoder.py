@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import fastokens
 from tokenizers import Tokenizer
@@ -25,13 +25,6 @@ _UNKNOWN = "\U0010fffe"
 """A character that no vocabulary has."""
 _MAX_PIECES = 64
 """Limit of pieces that are encoded where time is limited."""
-
-
-class FastTokenizer(Protocol):
-    """fastokens' tokenizer."""
-
-    def encode_batch_flat(self, inputs: list[str]) -> tuple[bytes, bytes]:
-        """The ids of the texts as bytes, and their offsets."""
 
 
 class TooLong(Exception):
@@ -50,7 +43,7 @@ class Encoder:
         encode: Callable[[list[str]], list[TokenIds]],
         *,
         cuts: Cuts,
-        fast: FastTokenizer | None = None,
+        fast: fastokens.Tokenizer | None = None,
         reason: str = "the tokenizer's own",
         cache_bytes: int = 64 << 20,
         data: "DataEncoding | None" = None,
@@ -264,7 +257,7 @@ class DataEncoding:
         return cls(marks, partial(encode_without_added_tokens, tokenizer), RespelledTokens.of(tokenizer, marks))
 
 
-def _encode_fast(fast: FastTokenizer, text: str) -> TokenIds:
+def _encode_fast(fast: fastokens.Tokenizer, text: str) -> TokenIds:
     ids: TokenIds = array("I")
     ids.frombytes(fast.encode_batch_flat([text])[0])
     return ids
@@ -280,7 +273,7 @@ def encode_without_added_tokens(tokenizer: Tokenizer, text: str) -> TokenIds:
     return array("I", [token.id for word in words for token in tokenizer.model.tokenize(word)])
 
 
-def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[FastTokenizer | None, str]:
+def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[fastokens.Tokenizer | None, str]:
     """fastokens for this tokenizer, if it returns equal ids, and the reason."""
     try:
         fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())

@@ -21,7 +21,6 @@ from schemas.control import Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
-from services.runtime.config import WorkerConfig
 
 LOWEST_LOGPROB = -9999.0
 """The log probability of an impossible token, as in OpenAI's API: JSON has no infinity."""
@@ -194,25 +193,16 @@ class Engine(Protocol):
 
 
 class EngineSupport(Struct, frozen=True):
-    """The features of the installed engine with a configuration, found without a start."""
+    """The features of the installed engine with a configuration, found without a start, for `turnwire doctor`.
+
+    An engine's class returns it from a static method, `explain(config)`, if it has one. `config.model` may be None. The
+    method raises Invalid, ImportError, ValueError or OSError if the engine could not be started.
+    """
 
     version: str
     features: frozenset[str]
     lacking: Mapping[str, str] = {}
     """Why the engine lacks a feature, by feature."""
-
-
-@runtime_checkable
-class Explainable(Protocol):
-    """An engine that `turnwire doctor` can explain."""
-
-    @staticmethod
-    def explain(config: WorkerConfig) -> EngineSupport:
-        """Returns the engine's features without starting it. `config.model` may be None.
-
-        Raises Invalid, ImportError, ValueError or OSError if the engine could not be started.
-        """
-        ...
 
 
 # -- KV events ----------------------------------------------------------------------------------------------------

@@ -45,6 +45,19 @@ async def test_bus_and_its_worker_are_found(own_nats: NatsServer, make_process: 
     assert (found["parser"].status, found["parser"].text) == ("warn", "none")
 
 
+async def test_processes_of_another_protocol_are_named(own_nats: NatsServer, make_process: MakeProcess) -> None:
+    sender = await make_process("worker", "w", url=own_nats.url)
+    check = asyncio.ensure_future(doctor_bus.check(BusConfig(nats_url=own_nats.url), True, 1.2))
+    while not check.done():
+        for stage in ("parser", "worker"):
+            sender.bus.publish(f"tw.v3.beat.{stage}.{stage}-1", b"of another form")
+        await asyncio.sleep(0.1)
+    found = by_name(await check)["protocols"]
+    assert found.status == "warn"
+    assert "parser parser-1 (tw.v3); worker worker-1 (tw.v3)" in found.text
+    assert "not used" in found.text
+
+
 async def test_missing_bus_is_a_failure_only_if_it_was_named() -> None:
     config = BusConfig(nats_url="nats://user:secret@127.0.0.1:1", connect_timeout_s=0.2)
     (named,) = await doctor_bus.check(config, True, 0)

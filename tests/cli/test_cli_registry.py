@@ -147,6 +147,17 @@ async def test_clone_has_every_command(command: str, clone: dict[str, str]) -> N
 async def test_clone_has_the_script_engine(clone: dict[str, str], demo_dir: Path) -> None:
     find = "from services.worker.engines.registry import load_engine; import sys; e = load_engine('script'); print(sys.modules[e.__module__].__file__)"
     assert await run(clone, "-c", find) == (0, f"{clone['PWD']}/turnwire_tools/script/engine.py\n")
-    worker = ["-m", "services.worker", "--engine", "script", "--model", str(demo_dir), "--connect-timeout-s", "0.2"]
+    worker = [
+        "-m",
+        "services.cli.main",
+        "serve",
+        "worker",
+        "--engine",
+        "script",
+        "--model",
+        str(demo_dir),
+        "--connect-timeout-s",
+        "0.2",
+    ]
     status, text = await run(clone, *worker, "--nats-url", "nats://127.0.0.1:1")
     assert (status, text.splitlines()[-1]) == (1, "turnwire serve worker: no NATS server at nats://127.0.0.1:1")

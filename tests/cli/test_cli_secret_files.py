@@ -78,6 +78,19 @@ def test_secrets_of_a_deployment_are_private(tmp_path: Path) -> None:
         open_for_all(directory)
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o660, 0o440])
+def test_rights_of_a_group_stay(tmp_path: Path, mode: int) -> None:
+    """They are set on purpose: a service with another user reads its key by its group."""
+    directory = tmp_path / "secrets"
+    assert main(["secrets", str(directory)]) == 0
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    for path in files:
+        path.chmod(mode)
+    before = {path: (path.stat().st_mode, path.stat().st_ino) for path in files}
+    assert main(["secrets", str(directory)]) == 0
+    assert {path: (path.stat().st_mode, path.stat().st_ino) for path in files} == before
+
+
 def test_key_is_stored_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "ci", "--file", str(tmp_path / "keys.txt")]) == 0
     assert files_with(tmp_path, capsys.readouterr().out.strip()) == 0

@@ -68,8 +68,8 @@ class Up:
         pids = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return {int(pid): Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids}
 
-    def child(self, module: str) -> int:
-        return next(pid for pid, command in self.children().items() if f"-m {module} " in command)
+    def child(self, stage: str) -> int:
+        return next(pid for pid, command in self.children().items() if f" serve {stage} " in command)
 
     async def end(self, *signals: signal.Signals) -> int:
         for signum in signals:
@@ -150,13 +150,13 @@ async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_pat
         assert found is not None
         assert found.url == ready["url"]
         commands = list(running.children().values())
-        assert sum("-m services.parser " in command for command in commands) == 2
+        assert sum(" serve parser " in command for command in commands) == 2
         bus = await connect(ready["nats_url"])
         streams = await bus.jetstream().streams_info()
         assert {stream.config.name for stream in streams} == {"KV_tw_ledger", "KV_tw_responses"}
         await bus.close()
 
-        os.kill(running.child("services.worker"), signal.SIGKILL)
+        os.kill(running.child("worker"), signal.SIGKILL)
         await running.printed("worker-1 ended (killed by SIGKILL); starting it again in 0.5 s")
         assert await answer(ready["url"], patient=True)
 
@@ -212,7 +212,7 @@ async def test_nothing_starts_if_the_port_is_in_use(state: Path, tmp_path: Path)
 
 async def test_frontend_without_its_port_is_not_started_again(nats: NatsServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [sys.executable, "-m", "services.frontend", "--nats-url", nats.url]
+        command = [sys.executable, "-m", "services.cli.main", "serve", "frontend", "--nats-url", nats.url]
         port = str(taken.getsockname()[1])
         process = await asyncio.create_subprocess_exec(*command, "--port", port, stdout=PIPE, stderr=STDOUT)
         async with asyncio.timeout(START_S):

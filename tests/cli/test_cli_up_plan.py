@@ -45,7 +45,7 @@ def plan(*argv: str, env: dict[str, str] | None = None, state: Path = Path("/sta
 def child(made: Plan, stage: str, config: type[Config], env: dict[str, str] | None = None, number: int = 0) -> Config:
     """The configuration that a child makes of its command line and environment."""
     of_stage = [spec for spec in make_specs(made, "nats://n:1", [81, 82, 83], {}) if spec.name.startswith(stage)]
-    return sources_of(of_stage[number].command[3:], config, env=env).load(config).config
+    return sources_of(of_stage[number].command[5:], config, env=env).load(config).config
 
 
 def test_demo_needs_nothing() -> None:
@@ -87,7 +87,7 @@ def test_environment_is_not_passed_as_flags() -> None:
     made = plan(env=env)
     assert (made.demo, made.embedded_nats, made.model) == (False, False, "acme/m")
     (worker,) = [spec for spec in make_specs(made, None, [81], {}) if spec.name == "worker-1"]
-    config = sources_of(worker.command[3:], WorkerConfig, env=env).load(WorkerConfig).config
+    config = sources_of(worker.command[5:], WorkerConfig, env=env).load(WorkerConfig).config
     assert (config.model, config.bus.nats_url, config.slots) == ("acme/m", "nats://bus:4222", 3)
 
 

@@ -69,6 +69,15 @@ def test_change_of_a_document_is_found(tmp_path: Path, change: dict[str, Any], p
     assert [one.path for one in found(tmp_path, [replace(DOCUMENT, **change), EVENTS])] == [path]
 
 
+@pytest.mark.parametrize("name", ["cached_tokens", "cache_read_input_tokens"])
+def test_state_of_the_cache_is_not_a_difference(tmp_path: Path, name: str) -> None:
+    def usage(cached: object) -> list[Exchange]:
+        return [replace(DOCUMENT, answer=f'{{"usage":{{"{name}":{cached},"n":1}}}}'), EVENTS]
+
+    assert found(tmp_path, usage(90_000), base=usage(0)) == []
+    assert [one.path for one in found(tmp_path, usage("null"), base=usage(5))] == [f"body.usage.{name}"]
+
+
 def test_ids_in_a_path_are_renamed(tmp_path: Path) -> None:
     paths = [f"/v1/responses/resp_{digit * 24}" for digit in "ab"]
     base, now = ([replace(DOCUMENT, path=path), EVENTS] for path in paths)

@@ -62,14 +62,14 @@ def with_administration(conf: str) -> str:
 
 def with_foreign_answers(conf: str) -> str:
     return conf.replace(
-        '"tw.v2.beat.*.*", "_INBOX_worker.*.*"', '"tw.v2.beat.*.*", "_INBOX_worker.*.*", "_INBOX_frontend.>"'
+        '"tw.*.beat.*.*", "_INBOX_worker.*.*"', '"tw.*.beat.*.*", "_INBOX_worker.*.*", "_INBOX_frontend.>"'
     )
 
 
 def with_dynamic_answers(conf: str) -> str:
     return conf.replace(
-        '"tw.v2.beat.*.*", "_INBOX_worker.*.*"\n          ]',
-        '"tw.v2.beat.*.*", "_INBOX_worker.*.*"\n          ]\nallow_responses: { max: 1, expires: "60s" }',
+        '"tw.*.beat.*.*", "_INBOX_worker.*.*"\n          ]',
+        '"tw.*.beat.*.*", "_INBOX_worker.*.*"\n          ]\nallow_responses: { max: 1, expires: "60s" }',
     )
 
 

@@ -245,6 +245,14 @@ def test_value_that_names_the_tags_of_its_call_is_read_back(family: Family) -> N
             assert completed(parsed(family, raw)) == [("write", arguments)], tag
 
 
+@pytest.mark.parametrize("family", TAGGED, ids=ids)
+def test_value_that_shows_two_arguments_without_their_call_never_becomes_two_arguments(family: Family) -> None:
+    (path, path_end), (mode, mode_end) = around(family, "filePath"), around(family, "mode")
+    content = f"As {path.strip()}x{path_end.strip()}{mode.strip()}y{mode_end.strip()} says."
+    for arguments in ({"content": content, "filePath": "/a"}, {"filePath": "/a", "content": content}):
+        assert completed(parsed(family, family.style.write_call("write", arguments))) == []
+
+
 @pytest.mark.parametrize("family", CALLING, ids=ids)
 def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
     once = family.style.write_call("write", {"content": "a", "contenu": "b", "filePath": example(family)})

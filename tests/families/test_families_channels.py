@@ -31,6 +31,7 @@ FINAL = "<|channel|>final<|message|>Done.<|return|>"
         ),
         (CALL, [("ping", {"a": 1})]),
         (' to=functions.ping<|channel|>commentary json<|message|>{"a": 1}', [("ping", {"a": 1})]),
+        ('<|channel|>commentary to=functions.ping <|constrain|>json{"a": 1}<|call|>', [("ping", {"a": 1})]),
         (" to=functions.ping<|channel|>analysis code<|message|>{}<|call|>", [("ping", {})]),
         ("<|channel|>commentary to=functions.ping<|message|>", [("ping", {})]),
         ("<|channel|>commentary<|message|>So.<|end|><|start|>assistant" + CALL, [("text", "So."), ("ping", {"a": 1})]),

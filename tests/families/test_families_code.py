@@ -55,6 +55,13 @@ def test_call_in_backticks_does_not_run(family: Family, ticks: str) -> None:
                     assert found == [text(raw)]
 
 
+@pytest.mark.parametrize("family", QUOTABLE, ids=ids)
+def test_fence_in_an_argument_does_not_end_the_fence_around_the_call(family: Family) -> None:
+    shown = family.style.write_call("write", {"content": "So:\n```py\nx\n```\n"}).strip()
+    found = read(family, f"Write it:\n```xml\n{shown}\n```\nNow run it.\n{family.style.write_call(*RUN)}\nDone.")
+    assert run_calls(found) == [RUN]
+
+
 @pytest.mark.parametrize("family", MARKED, ids=ids)
 @pytest.mark.parametrize("fence", FENCES)
 def test_call_in_a_fence_does_not_run(family: Family, fence: str) -> None:

@@ -89,7 +89,7 @@ def test_missing_parameter_ends_an_open_value_that_is_whole_by_its_type() -> Non
 
 
 def test_string_that_holds_the_tag_of_a_parameter_completes_only_if_that_parameter_follows() -> None:
-    """Nothing tells whether its own closer is missing."""
+    """Otherwise the string may have ended before the tag, without its closer: the call is not dispatched."""
     assert whole(INLINE, "<p=s>3.5<p=n>4</p><p=n>4</p></f>")[0] == {"s": "3.5<p=n>4", "n": 4}
     assert cut(INLINE, "<p=s>3.5<p=n>4</p></f>", FinishReason.STOP) == '{"s": "3.5<p=n>4"'
     assert cut(FRAMED, "<p=s>\nx\n<p=n>\n4\n</p>\n</f>", FinishReason.STOP) == '{"s": "x\\n<p=n>\\n4"'

@@ -64,7 +64,7 @@ SHAPES = [
     Shape("<a>{ws}<b={name}>", then=("<c", "</b>", END)),
     Shape("<a{suffix}>{junk}<b>{id}<c>"),
     Shape("<a k={q}{key}{q} t={q}{bool}{q}>"),
-    Shape("{ws}to={to}", then=("<|", "json")),
+    Shape("{ws}to={name}", then=("<|", "json")),
     Shape("{bare}{ws}="),
 ]
 

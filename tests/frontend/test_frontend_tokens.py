@@ -55,7 +55,7 @@ async def test_ids_are_detokenized() -> None:
         (
             "/v1/detokenize",
             {"model": MODEL, "tokens": [-1]},
-            "tokens: every token id must be from 0 to 4294967295",
+            "tokens.0: Input should be greater than or equal to 0",
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """Tests that each field of the SDKs' request types is in a table, which says what a request with it gets.
 
 A field that a new version of an SDK adds or removes fails `test_tables_have_every_field`. What vendors refuse is in
-`vendor_cases`: each case is refused here, noted in a header, or declared in the docs.
+the `CASES` of the APIs: each is refused here, noted in a header, or declared in the docs.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -18,9 +18,15 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 from typing_extensions import get_type_hints, is_typeddict
 
+from tests.frontend.chat import chat_cases
+from tests.frontend.chat.chat_cases import chat
 from tests.frontend.frontend_fakes import MODEL, serving
+from tests.frontend.messages import messages_cases
+from tests.frontend.messages.messages_cases import CALL, TOOL, messages
+from tests.frontend.responses import responses_cases
+from tests.frontend.responses.responses_cases import responses
 from tests.frontend.responses.responses_samples import Sampler
-from tests.frontend.vendor_cases import CALL, CHAT, MESSAGES, RESPONSES, TOOL, USER, Json, chat, messages, responses
+from tests.frontend.vendor_cases import USER, Json
 from tests.frontend.vendor_tables import ACCEPTED, WHOLE
 
 ROOTS: dict[str, tuple[Any, ...]] = {
@@ -29,7 +35,7 @@ ROOTS: dict[str, tuple[Any, ...]] = {
     "responses": (ResponseCreateParamsStreaming,),
 }
 PATHS = {"messages": "/v1/messages", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
-CASES = {"messages": MESSAGES, "chat": CHAT, "responses": RESPONSES}
+CASES = {"messages": messages_cases.CASES, "chat": chat_cases.CASES, "responses": responses_cases.CASES}
 PAGES = ("differences", "messages", "chat", "responses")
 DOCS = " ".join(
     " ".join((Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8").split()) for page in PAGES

@@ -1,4 +1,4 @@
-"""The fields of the SDKs' request types that have no case in `vendor_cases`.
+"""The fields of the SDKs' request types that have no case in the `CASES` of the APIs.
 
 `ACCEPTED`: fields of which every value of the SDK's type is accepted; the API's page says what it does. `WHOLE`: types that
 get one treatment, whatever their fields:

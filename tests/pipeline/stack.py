@@ -85,10 +85,11 @@ class Stack:
         self._started = 0
 
     def start(self, stage: str, **options: Any) -> Child:
-        """Starts one process; does not wait for it."""
+        """Starts one process; does not wait for it. The option `module` runs the stage that is its first argument."""
         if not self._started:
             self.nats.make_buckets()
         name = f"{stage}{self._started}"
+        program = (options.pop("module"), stage) if "module" in options else ("services.cli.main", "serve", stage)
         self._started += 1
         port = (options.pop("port", 0) or free_port()) if stage == "frontend" else 0
         options = {"nats_url": self.nats.url, "id": name, "log_format": "json", **self.common, **options}
@@ -99,7 +100,7 @@ class Stack:
             self.names.add(str(options["served_model_name"]))
         if stage == "worker":
             options = {"script_mode": "request", "token_delay_ms": 0, **options}
-        argv = [sys.executable, "-m", f"services.{stage}"]
+        argv = [sys.executable, "-m", *program]
         for option, value in options.items():
             flag = "--" + option.replace("_", "-")
             argv += [flag] if value is True else [flag, str(value)]

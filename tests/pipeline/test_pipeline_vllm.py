@@ -153,7 +153,7 @@ def worker_of(stack: Stack) -> int:
     """The process that runs the engine."""
     for pid in descendants(stack.children[0].process.pid):
         with contextlib.suppress(OSError):
-            if b"-m\0services.worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"\0serve\0worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     return 0
 

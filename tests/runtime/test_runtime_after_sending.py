@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from structlog.typing import FilteringBoundLogger
 
-from services.runtime.after_sending import after_sending
+from services.runtime.requests import after_sending
 from tests.conftest import NatsServer
 from tests.runtime.test_runtime_bus import make
 

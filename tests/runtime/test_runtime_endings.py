@@ -101,7 +101,7 @@ async def test_service_ends_at_its_first_waits(stage: str, step: int, nats: Nats
 PROGRAM = """
 import asyncio, sys, time
 from services.{stage} import service
-from services.{stage}.__main__ import main
+from services.cli.main import main
 
 def load(*_):
     print("loads", flush=True)
@@ -112,7 +112,7 @@ async def drain(_):
     await asyncio.to_thread(time.sleep, 600)
 
 {patch}
-sys.exit(main())
+sys.exit(main(["serve", "{stage}", *sys.argv[1:]]))
 """
 LOADS = {
     "preprocessor": "service.ModelSetup.load = load",

@@ -1,7 +1,9 @@
 """No user, password or token of a NATS URL shows in an error, a setting or a log line, however the URL is spelled."""
 
 import re
-from collections.abc import Iterator
+import time
+import timeit
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import product
 
@@ -79,6 +81,46 @@ def test_addresses_without_a_login_are_shown_whole(hosts: list[str], scheme: str
 )
 def test_text_without_a_login_stays(text: str) -> None:
     assert mask_passwords(text) == text
+
+
+SLACK_S = 2.0
+"""For a busy machine. A quadratic pattern takes a minute."""
+SHAPES = [
+    "a",
+    "a:",
+    ":",
+    "@",
+    "a:@",
+    "a:a@ ",
+    "a@",
+    "//",
+    "://",
+    "a://",
+    "nats://a",
+    "nats://a:a@",
+    "/a:",
+    "=a:",
+    ", ",
+    ",a",
+    '"',
+    "(a:",
+]
+
+
+@pytest.mark.parametrize("mask", [mask_passwords, mask_servers])
+@pytest.mark.parametrize(
+    ("begin", "end"), [("", ""), ("@", ""), ("", "@"), ("nats://", "@h"), ("a:", "://"), ("x://", "/@")]
+)
+def test_time_grows_with_the_length_of_a_text(mask: Callable[[str], str], begin: str, end: str) -> None:
+    """Sixteen times the text takes 16 times as long, not 256."""
+    for shape in SHAPES:
+        small, large = (begin + shape * (size // len(shape)) + end for size in (8_000, 128_000))
+        assert cpu_time(mask, large) < 80 * cpu_time(mask, small) + SLACK_S, shape
+
+
+def cpu_time(mask: Callable[[str], str], text: str) -> float:
+    """CPU seconds of one call."""
+    return timeit.timeit(lambda: mask(text), number=1, timer=time.process_time)
 
 
 LOGINS = ["me:geheim", "geheim", "me:ge:heim@geheim", "me:geheim@", "me:geheim/x", "me:geheim?x#y"]

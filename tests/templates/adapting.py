@@ -1,19 +1,23 @@
 """Helpers to write conversations and to adapt them to messages."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from schemas.conversation import Call, Conversation, Message, Part, Result, Text, ToolSpec
-from services.templates.chat_template import TemplateMessage
+from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.messages import TemplateInput, adapt
 from services.templates.traits import TemplateTraits
 
 IDEAL = TemplateTraits(reasoning="reasoning_content", interleaved="split")
 
 
-class NoTemplate:
+class NoTemplate(ChatTemplate):
     """Writes only calls: adapting renders nothing else, for turns that must be written into the content."""
 
-    def render(self, messages: list[TemplateMessage], **_: Any) -> str:
+    def __init__(self) -> None:
+        pass
+
+    def render(self, messages: Sequence[TemplateMessage], **_: Any) -> str:
         calls = messages[-1]["tool_calls"]
         written = "".join(f"<{call['function']['name']}>" for call in calls)
         return f"[user][assistant]{written}[end]"

@@ -112,7 +112,17 @@ def test_the_project_declares_the_built_in_engines() -> None:
 
 
 def test_the_worker_ends_with_status_2_on_an_unknown_engine(demo_model: Path) -> None:
-    command = [sys.executable, "-m", "services.worker", "--model", str(demo_model), "--engine", "nonesuch"]
+    command = [
+        sys.executable,
+        "-m",
+        "services.cli.main",
+        "serve",
+        "worker",
+        "--model",
+        str(demo_model),
+        "--engine",
+        "nonesuch",
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert ran.returncode == 2
     assert "nonesuch" in ran.stderr

@@ -203,7 +203,7 @@ def test_finished_turns_are_dropped_after_a_while() -> None:
     assert list(box.streams()) == []
 
 
-def test_streams_linger_anew_after_the_process_was_cut_off() -> None:
+def test_streams_linger_again_after_the_process_was_cut_off() -> None:
     box, s = outbox(), stream()
     box.open(s)
     s.add(Delta([1], finish=FinishReason.STOP))

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from aiohttp import web
 from cyclopts import Parameter
 
@@ -103,12 +102,8 @@ async def _serve(sources: Sources, files: tuple[Path, ...], flags: Flags) -> int
 
 async def _follow(config: BusConfig, fold: Fold) -> int:
     def take(delivery: Delivery) -> None:
-        kind = messages.kind_of(delivery.subject)
-        if kind not in messages.TURN_KINDS:
-            return
-        with suppress(msgspec.MsgspecError, ValueError):  # those that cannot be read are left out
-            decoded = messages.decode(delivery.subject, delivery.data)
-            fold.take(decoded, time.time(), messages.receiver_of(delivery.subject) if kind == "gen" else "")
+        message = messages.of_turn(delivery.subject, delivery.data)
+        fold.take(message, time.time(), messages.receiver_of(delivery.subject))
 
     with suppress(OSError):
         os.nice(NICE)

@@ -21,7 +21,7 @@ def read(name: str, text: str) -> list[Timed]:
     first = next((line for line in text.split("\n") if line.strip()), "")
     timed: Iterable[Timed]
     if '"subject"' in first:
-        lines = messages.read_lines(name, text.encode().split(b"\n"), messages.TURN_KINDS)
+        lines = messages.read_lines(name, text.encode().split(b"\n"))
         timed = ((time, messages.receiver_of(subject), message) for time, subject, message in lines)
     else:
         timed = _turns(replay_file.read(name, text))

@@ -26,8 +26,8 @@ from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
 from schemas.frames import pack_ids
 from services.families import Family, family
-from services.runtime.after_sending import after_sending
 from services.runtime.config import WorkerConfig
+from services.runtime.requests import after_sending
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
 from services.templates.probe import probe

@@ -2,7 +2,8 @@
 
 import base64
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -70,6 +71,14 @@ def decode(subject: str, data: bytes) -> Any:
     return frames.decode_generate(data) if kind == "gen" else msgspec.json.decode(data, type=TYPES.get(kind, Any))
 
 
+def of_turn(subject: str, data: bytes) -> Any:
+    """The message, if it belongs to a turn and can be read; else None."""
+    if kind_of(subject) in TURN_KINDS:
+        with suppress(msgspec.MsgspecError, ValueError):
+            return decode(subject, data)
+    return None
+
+
 def line_of(time: float, subject: str, data: bytes) -> MessageLine:
     """A message as a line."""
     try:
@@ -81,8 +90,8 @@ def line_of(time: float, subject: str, data: bytes) -> MessageLine:
     return MessageLine(time, subject, payload=msgspec.Raw(data))
 
 
-def read_lines(name: str, lines: Iterable[bytes], kinds: Collection[str]) -> Iterator[tuple[float, str, Any]]:
-    """Time, subject and message of each line that has one of these kinds. `name`: of the file.
+def read_lines(name: str, lines: Iterable[bytes]) -> Iterator[tuple[float, str, Any]]:
+    """Time, subject and message of each line that belongs to a turn. `name`: of the file.
 
     Raises UsageError, which names the line, for one that `turnwire tap --json` did not write, or that of a release with
     other messages did.
@@ -95,7 +104,7 @@ def read_lines(name: str, lines: Iterable[bytes], kinds: Collection[str]) -> Ite
             if _of_a_release(message.subject) and not kind_of(message.subject):
                 text = f"{message.subject} is from another release of Turnwire; this one reads {subjects.ALL}"
                 raise UsageError(f"{name}:{number}: {text}")
-            if message.payload is not msgspec.UNSET and kind_of(message.subject) in kinds:
+            if message.payload is not msgspec.UNSET and kind_of(message.subject) in TURN_KINDS:
                 yield message.time, message.subject, decode(message.subject, bytes(message.payload))
         except msgspec.MsgspecError as error:
             raise UsageError(f"{name}:{number}: not a line of `turnwire tap --json`: {error}") from None

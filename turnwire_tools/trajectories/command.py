@@ -53,7 +53,7 @@ def trajectories(sources: Sources, /, *file: Path, flags: Annotated[Flags, Param
         return run(_follow(sources.load(BusConfig, bus_defaults(sources.env)).config, writer))
     for path in file:
         with path.open("rb") as lines:
-            for now, _, message in messages.read_lines(str(path), lines, messages.TURN_KINDS):
+            for now, _, message in messages.read_lines(str(path), lines):
                 writer.take(message, now)
     writer.end()
     return 0
@@ -74,25 +74,24 @@ class Writer:
         self._flushed = 0.0
 
     def take(self, message: Any, now: float) -> None:
-        """Takes a message that came at this Unix time."""
+        """Takes a message that came at this Unix time, None for one of no turn.
+
+        Once a second, it writes the sessions that have been quiet; heartbeats come as often.
+        """
         for turn in self._turns.take(message, now):
             if turn.is_sequence:
                 self._samples.add(turn, self._blocks(turn), now)
             else:
                 self._dropped += 1
-        self.flush(now)
+        if now - self._flushed >= FLUSH_S:
+            self._flushed = now
+            self._write(now - self._idle_s)
 
     def _blocks(self, turn: FollowedTurn) -> list[Block] | None:
         if self._vocabulary is None or turn.context is None or turn.reason is None:
             return None
         ids = turn.output if turn.stop_id is None else turn.output[:-1]
         return blocks_of(turn.id, turn.context, ids, TokenFinish(turn.reason, turn.stop_id), self._vocabulary)
-
-    def flush(self, now: float) -> None:
-        """Writes the sessions that have been quiet, once a second."""
-        if now - self._flushed >= FLUSH_S:
-            self._flushed = now
-            self._write(now - self._idle_s)
 
     def end(self) -> None:
         """Writes all sessions."""
@@ -110,11 +109,7 @@ class Writer:
 
 async def _follow(config: BusConfig, writer: Writer) -> int:
     def take(delivery: Delivery) -> None:
-        now = time.time()
-        if messages.kind_of(delivery.subject) not in messages.TURN_KINDS:
-            writer.flush(now)  # there is a heartbeat every second
-            return
-        writer.take(messages.decode(delivery.subject, delivery.data), now)
+        writer.take(messages.of_turn(delivery.subject, delivery.data), time.time())
 
     try:
         # One subscription, which keeps the order of all messages.

@@ -43,19 +43,26 @@ def make_secrets(directory: Path) -> None:
     _share(directory, "seal.key", ("preprocessor", "parser", "frontend"))
     _share(directory, "heartbeat.key", tuple(STAGES))
     lines = [f'{user.upper()}_PASSWORD: "{password.strip()}"\n' for user, password in passwords.items()]
-    replace_file(directory / "nats" / "passwords.conf", "".join(lines).encode())
+    _write(directory / "nats" / "passwords.conf", "".join(lines))
 
 
 def _share(directory: Path, name: str, users: Sequence[str]) -> None:
     """Makes a key that several users share. If the first user's file exists, the others get its key."""
     key = keep_or_make(directory / users[0] / name, secrets.token_hex(32))
     for user in users[1:]:
-        replace_file(directory / user / name, key.encode())
+        _write(directory / user / name, key)
 
 
 def keep_or_make(path: Path, secret: str) -> str:
-    """Returns the text of the file. If there is none, makes it with `secret`. Only its owner can read it afterwards."""
+    """Returns the text of the file. If there is none, makes it with `secret`. Not all users can read it afterwards."""
     if not path.exists():
         replace_file(path, secret.encode() + b"\n")
     make_private(path)
     return path.read_text()
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file that has another text, or is new, and makes it private."""
+    if not path.exists() or path.read_text() != text:
+        replace_file(path, text.encode())
+    make_private(path)

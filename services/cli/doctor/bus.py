@@ -42,16 +42,24 @@ async def _server(config: BusConfig, bus: Bus) -> Finding:
 
 async def _peers(bus: Bus, listen_s: float) -> list[Finding]:
     heartbeats: dict[tuple[str, str], Heartbeat] = {}
+    others: dict[str, str] = {}
 
     def on_heartbeat(delivery: Delivery) -> None:
+        if not subjects.is_own(delivery.subject):
+            protocol, stage, process = subjects.heartbeat_sender(delivery.subject)
+            others[delivery.subject] = f"{stage} {process} ({protocol})"
+            return
         heartbeat = msgspec.json.decode(delivery.data, type=Heartbeat)
         heartbeats[heartbeat.stage, heartbeat.id] = heartbeat
 
     await bus.subscribe(subjects.heartbeats(), on_heartbeat)
     await asyncio.sleep(listen_s)
-    if not heartbeats:
-        return [Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
     findings = []
+    if others:
+        text = f"not used by those of {subjects.PREFIX}, which this release has: {'; '.join(sorted(others.values()))}"
+        findings.append(Finding("warn", "protocols", text))
+    if not heartbeats:
+        return [*findings, Finding("note", "processes", f"no heartbeat within {listen_s:g} s")]
     for stage in STAGES:
         processes = [describe(peer) for peer in heartbeats.values() if peer.stage == stage and not peer.leaving]
         findings.append(Finding("ok" if processes else "warn", stage, "; ".join(processes) or "none"))

@@ -15,7 +15,7 @@ from services.cli.doctor.finding import Finding, first_line
 from services.cli.up.embedded_nats import find_nats_server
 from services.runtime.config import FrontendConfig, WorkerConfig
 from services.runtime.config.loader import ConfigError
-from services.worker.engine import Explainable
+from services.worker.engine import EngineSupport
 from services.worker.engines.registry import load_engine
 
 REQUIRED = ("turnwire", "aiohttp", "msgspec", "tokenizers", "transformers", "pypdfium2", "structlog")
@@ -85,11 +85,11 @@ def check_port(config: FrontendConfig) -> Finding:
 def check_engine(config: WorkerConfig) -> Iterable[Finding]:
     """Checks the configured engine, without starting it."""
     try:
-        engine = load_engine(config.engine)
-        if not isinstance(engine, Explainable):
+        explain = getattr(load_engine(config.engine), "explain", None)
+        if explain is None:
             yield Finding("note", "engine", f"{config.engine}: does not explain what it can do")
             return
-        support = engine.explain(config)
+        support: EngineSupport = explain(config)
     except (ConfigError, TurnwireError, ImportError, OSError, ValueError) as error:
         yield Finding("fail", "engine", f"{config.engine}: {first_line(error)}")
         return

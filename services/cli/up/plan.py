@@ -125,6 +125,6 @@ def make_specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapp
         for number in range(getattr(plan.up, stage + "s")):
             name = f"{stage}-{number + 1}"
             own = [f"--id={name}", *([f"--port={ports[number]}"] if stage == "frontend" else [])]
-            command = [sys.executable, "-m", f"services.{stage}", *plan.flags[stage], *bus, *own]
+            command = [sys.executable, "-m", "services.cli.main", "serve", stage, *plan.flags[stage], *bus, *own]
             processes.append(Spec(name, command, variables))
     return processes

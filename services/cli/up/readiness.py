@@ -6,6 +6,7 @@ from http import HTTPStatus
 import msgspec
 
 from services.cli.common import get
+from services.cli.connect.server import Server
 
 TIMEOUT_S = 5.0
 
@@ -35,10 +36,7 @@ def problem_of(body: bytes) -> str:
 def context_window(url: str, model: str) -> int:
     """Reads the model's context window in tokens from the frontend; 0 if unknown. Blocks."""
     try:
-        models = msgspec.json.decode(get(f"{url}/v1/models", TIMEOUT_S)[1])
+        served = msgspec.json.decode(get(f"{url}/v1/models", TIMEOUT_S)[1], type=Server).models
     except (OSError, msgspec.DecodeError):
         return 0
-    for card in models.get("data", []) if isinstance(models, dict) else []:
-        if card.get("id") == model:
-            return int(card.get("max_model_len") or card.get("max_input_tokens") or 0)
-    return 0
+    return next((card.window for card in served if card.id == model), 0)

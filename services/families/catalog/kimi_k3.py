@@ -24,7 +24,7 @@ def unescape(attribute: str) -> str:
     return attribute.replace("&quot;", '"').replace("&amp;", "&")
 
 
-CALL = ("call tool={q}{name}{q} index={q}{suffix}{q}", "call tool={q}{name}{q}")
+CALL = ("call tool={q}{name}{q} index={q}{tag}{q}", "call tool={q}{name}{q}")
 NEXT_CALL = "<|open|>{ws}call tool="
 ARGUMENTS = Parameters(
     opens=(opening("argument key={q}{key}{q} type={q}{word}{q}"), opening("argument key={q}{key}{q}")),

@@ -16,6 +16,8 @@ from services.families.grammar.shapes import MORE, MarkerCut, MarkerMatch, Marke
 R = TypeVar("R")
 T = TypeVar("T")
 _BLANKS = compile(r"[ \t\r\n]*+").match
+_NO_BLOCK = -1
+"""In events that are held back: the block of text that belongs to none."""
 Reader: TypeAlias = Generator[None, None, R]
 Write: TypeAlias = Callable[[str], None]
 Trigger: TypeAlias = Callable[[str], Match[str] | None]
@@ -142,20 +144,6 @@ class BlockWriter:
     back: `end_call`.
     """
 
-    __slots__ = (
-        "_after",
-        "_events",
-        "_lost",
-        "_parts",
-        "_ready",
-        "_torn",
-        "behind",
-        "index",
-        "kind",
-        "length",
-        "write",
-    )
-
     def __init__(self) -> None:
         self.index = -1
         self.kind: BlockKind | None = None
@@ -170,10 +158,6 @@ class BlockWriter:
         """Adds text to the open block."""
         self._torn: Trigger | None = None
         """Finds the end of a call at the end of text; set while events are held back, which then are `_events`."""
-        self._lost = False
-        """The end of a call was found in text, so any of the calls that are held back may be text of a value."""
-        self._after: list[str] = []
-        """The text after the last call that is held back, in blocks or not."""
         self._ready: list[BlockEvent] = []
         """The events before those that are held back."""
 
@@ -182,8 +166,6 @@ class BlockWriter:
     ) -> None:
         """Starts a block, after closing the open one. `behind`: see the attribute."""
         self.close()
-        if kind == "tool_use":
-            self._look()
         self.index += 1
         if behind is not None:
             self.behind[self.index] = behind
@@ -216,28 +198,27 @@ class BlockWriter:
         """Notes a piece of text that no block has."""
         if self._torn is not None:
             self._flush()
-            self._after.append(text)
+            self._events.append(Delta(_NO_BLOCK, 0, text))
 
     def settle(self, *, stopped: bool) -> None:
         """Decides about the calls that are held back. They complete only if the model ended the turn (`stopped`): a
         cut turn might have gone on with anything. A call without an end has taken the end of one before it."""
         if self._torn is None:
             return
-        self._look()
-        calls = {e.block for e in self._events if isinstance(e, BlockStart) and e.kind == "tool_use"}
-        calls.add(self._events[0].block)
-        complete = stopped and not self._lost
-        for at, event in reversed([*enumerate(self._events)]):
+        calls, after = {self._events[0].block}, [list[str]()]
+        for event in self._events:
+            if isinstance(event, BlockStart) and event.kind == "tool_use":
+                calls.add(event.block)
+                after.append([])
+            elif isinstance(event, Delta) and event.block not in calls:
+                after[-1].append(event.text)
+        complete = stopped and not any(self._torn("".join(texts)) for texts in after)
+        events = [event for event in self._events if event.block != _NO_BLOCK]
+        for at, event in reversed([*enumerate(events)]):
             if isinstance(event, BlockStop) and event.block in calls:
                 complete = complete and event.complete
-                self._events[at] = BlockStop(event.block, complete, event.length)
-        self._events, self._ready, self._torn, self._lost = [*self._ready, *self._events], [], None, False
-
-    def _look(self) -> None:
-        """Looks for the end of a call at the end of the text after the last one."""
-        if self._torn is not None:
-            self._lost = self._lost or self._torn("".join(self._after)) is not None
-            self._after.clear()
+                events[at] = BlockStop(event.block, complete, event.length)
+        self._events, self._ready, self._torn = [*self._ready, *events], [], None
 
     def discard(self) -> BlockKind | None:
         """Drops what was written, as if the open block had not begun; returns its kind, except for a tool_use.
@@ -271,7 +252,5 @@ class BlockWriter:
             text = "".join(self._parts)
             self._parts.clear()
             if text:
-                if self._torn is not None and self.kind != "tool_use":
-                    self._after.append(text)
                 self._events.append(Delta(self.index, self.length, text))
                 self.length += len(text)

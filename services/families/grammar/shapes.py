@@ -6,10 +6,10 @@ None. A match and None are final: they never change with more input, so the pars
 stream was split. Every hole is bounded, and so is the text that a shape can hold back.
 
 Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{words}` one
-with blanks · `{id}` and `{junk}` anything up to the next `<` (`{junk}` may be empty) · `{to}` a recipient · `{word}` a
-word · `{tag}` the name of any tag · `{bool}` true or false · `{q}` an optional quote · `{suffix}` text that a tokenizer
-may add to a marker's name · `{header}` words and markers of a message's header, before its recipient and body. Any
-other brace is literal.
+with blanks · `{id}` and `{junk}` anything up to the next `<` (`{junk}` may be empty) · `{word}` a word · `{tag}` the
+name of any tag · `{bool}` true or false · `{q}` an optional quote · `{suffix}` text that a tokenizer may add to a
+marker's name, after `:`, `_` or `-` · `{header}` words and markers of a message's header, before its recipient and
+body. Any other brace is literal.
 """
 
 import enum
@@ -48,12 +48,11 @@ _HOLES: Final = {
     "words": _Hole(r"""[^:=,{}\[\]<>"'\r\n]""", 1, 256),
     "id": _Hole(r"[^<]", 1, 256),
     "junk": _Hole(r"[^<]", 0, 256, captured=False),
-    "to": _Hole(r"[^\s<>|]", 1, 256),
     "word": _Hole(r"[\w.-]", 1, 64),
     "bool": _Hole(r"[truefalsTRUEFALS]", 4, 5),
     "q": _Hole(r"""["']""", 0, 1, captured=False),
     "tag": _Hole(r"[\w.:-]", 1, 64, captured=False),
-    "suffix": _Hole(r"[:\w-]", 0, 32, captured=False),
+    "suffix": _Hole(r"(?:[:_-]\w{0,32})", 0, 2, captured=False),
     "header": _Hole(
         r"""(?:(?!to=)[^<>,;`"'(){}\[\]]|<(?!\|(?:message|start|end|call|return|eom|eot)\|>)|(?<=\|)>)""",
         0,

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from schemas.events import BlockEvent, BlockKind, BlockStart, Delta, FinishReason
 from services.families.grammar.code import Code
-from services.families.grammar.scanner import BlockWriter, Reader, Scanner, escaped
+from services.families.grammar.scanner import BlockWriter, Reader, Scanner
 from services.families.grammar.shapes import BLANKS, MORE, MarkerCut, MarkerMatch, Markers, More
 from services.families.tool_types import Tools
 
@@ -280,15 +280,6 @@ class TurnParser:
 
     def feed(self, text: str) -> list[BlockEvent]:
         """Adds the next piece of the generation; returns the events that are now certain."""
-        scanner = self.scanner
-        trigger = scanner.trigger
-        if trigger is not None and text and trigger(text) is None:
-            if scanner.escape:
-                text = escaped(text)
-            blocks = self._blocks
-            length = blocks.length
-            self.passed(text)
-            return [Delta(blocks.index, length, text)]
         if not text:
             return []
         self._read(text)

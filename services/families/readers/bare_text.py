@@ -87,7 +87,6 @@ class Tag(Enum):
     CLOSE = "closes it"
     END = "closes a call"
     CLOSED = "closes a parameter where the call cannot go on"
-    NEXT = "closes it, and the next call opens"
     LAST = "closes a call, and nothing but what closes more follows"
     CALL = "opens a call"
     JSON = "holds all arguments as JSON"
@@ -117,7 +116,7 @@ class Shown:
             if tag is Tag.CALL:
                 self.seen = True
                 self._keys.append(None)
-            elif self._keys and tag in (Tag.CLOSE, Tag.CLOSED, Tag.NEXT) and key == self._keys[-1]:
+            elif self._keys and tag in (Tag.CLOSE, Tag.CLOSED) and key == self._keys[-1]:
                 self._keys[-1] = None
             return tag is Tag.CALL or bool(self._keys)
         if tag is Tag.OPEN:

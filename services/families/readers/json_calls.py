@@ -65,21 +65,6 @@ class JsonCalls:
 
 
 class _Calls:
-    __slots__ = (
-        "_any",
-        "_argued",
-        "_opening",
-        "_other",
-        "_pending",
-        "_started",
-        "_twice",
-        "call_id",
-        "grammar",
-        "name",
-        "opener",
-        "turn",
-    )
-
     def __init__(self, grammar: JsonCalls, turn: TurnState, opener: CallOpener) -> None:
         self.grammar, self.turn, self.opener = grammar, turn, opener
         self.name: str | None = None

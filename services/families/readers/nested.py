@@ -79,8 +79,6 @@ class Nested:
 
 
 class _Invocation:
-    __slots__ = ("_broken", "_grammar", "_root", "_seen", "_turn", "whole")
-
     def __init__(self, grammar: Nested, turn: TurnState, name: str) -> None:
         self._grammar, self._turn = grammar, turn
         self._root = turn.tools.schema(name)

@@ -88,38 +88,21 @@ class Parameters:
     @cached_property
     def before(self) -> Markers[Tag]:
         """Tags before the first value."""
-        return self._tags(
-            (self.opens, Tag.OPEN),
-            (self._plurals, Tag.BEYOND),
-            (self.ends, Tag.END),
-            (self.json, Tag.JSON),
-            (self.beyond, Tag.BEYOND),
-            (self._heads, Tag.BROKEN),
-        )
+        return self._tags(self.json)
 
     @cached_property
     def between(self) -> Markers[Tag]:
         """Tags after a value."""
-        return self._tags(
-            (self.opens, Tag.OPEN),
-            (self._plurals, Tag.BEYOND),
-            (self.ends, Tag.END),
-            (self.beyond, Tag.BEYOND),
-            (self._heads, Tag.BROKEN),
-        )
+        return self._tags()
 
-    @property
-    def _plurals(self) -> tuple[str, ...]:
-        """Markers that look like a call's closer with a suffix, the `s` of their plural."""
-        return tuple(text for text in self.beyond if text.endswith("s{suffix}>"))
+    def _tags(self, json: tuple[str, ...] = ()) -> Markers[Tag]:
+        texts = {Tag.OPEN: self.opens, Tag.END: self.ends, Tag.JSON: json, Tag.BEYOND: self.beyond}
+        texts[Tag.BROKEN] = self._heads
+        return Markers([(Shape(text), tag) for tag, group in texts.items() for text in group])
 
     @property
     def _heads(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(Shape(opener).head for opener in self.opens))
-
-    @staticmethod
-    def _tags(*groups: tuple[tuple[str, ...], Tag]) -> Markers[Tag]:
-        return Markers([(Shape(text), tag) for texts, tag in groups for text in texts])
 
     @cached_property
     def inside(self) -> Markers[Tag]:
@@ -130,12 +113,11 @@ class Parameters:
         return Markers(
             [
                 *((Shape(c + "{ws}" + then), Tag.CLOSE) for c in self.closes for then in (*opens, *self.ends, *after)),
-                *((Shape(c + "{ws}" + opener, then=heads), Tag.NEXT) for c in self.closes for opener in self.openers),
+                *((Shape(c + "{ws}" + opener, then=heads), Tag.CLOSE) for c in self.closes for opener in self.openers),
                 *((Shape(c, then=(END,)), Tag.CLOSE) for c in self.closes),
                 *((Shape(c), Tag.CLOSED) for c in self.closes),
                 *((Shape(opener, then=heads), Tag.CALL) for opener in self.openers),
                 *((Shape(opener), Tag.OPEN) for opener in self.opens),
-                *((Shape(b), Tag.BEYOND) for b in self._plurals),
                 *(
                     (Shape(e + then, then=(END,)), Tag.LAST)
                     for e in self.ends
@@ -239,7 +221,7 @@ class _Arguments:
 
     def _after(self, found: MarkerMatch[Tag] | None) -> Reader[MarkerMatch[Tag] | None]:
         self._cut = found is None
-        return (yield from self._next()) if found is not None and found.meaning in (Tag.CLOSE, Tag.NEXT) else found
+        return (yield from self._next()) if found is not None and found.meaning is Tag.CLOSE else found
 
     def _begin(self, key: str) -> None:
         self._broken = self._broken or key in self.seen
@@ -296,8 +278,6 @@ class _Arguments:
                     return not shown.seen
                 case Tag.CLOSE:
                     return found.match[0].startswith(_CDATA[1]) == cdata
-                case Tag.NEXT:
-                    return not self._broken and self._doubts <= self.seen
                 case Tag.CLOSED if self._opened > opened:
                     self._opened -= 1
                 case Tag.CLOSED if opened:

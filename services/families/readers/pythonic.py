@@ -33,8 +33,6 @@ class Pythonic:
 
 
 class _Calls:
-    __slots__ = ("_any", "_grammar", "_opening", "_turn")
-
     def __init__(self, grammar: Pythonic, turn: TurnState, opener: CallOpener) -> None:
         self._grammar, self._turn = grammar, turn
         self._any = False

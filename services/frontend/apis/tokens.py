@@ -13,21 +13,19 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from schemas.conversation import Conversation
-from schemas.errors import Invalid, raised
-from schemas.frames import TextReply, unpack_ids
+from schemas.errors import Invalid
+from schemas.frames import unpack_ids
 from services.frontend.apis.chat import wire as chat
 from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.messages import wire as messages
 from services.frontend.apis.messages.errors import explain
-from services.frontend.apis.messages.request import FOREIGN, Messages, apply_context_edits
+from services.frontend.apis.messages.request import Messages, apply_context_edits
 from services.frontend.apis.shared.decode import NULL, decode_body, is_set, objects, tags_of
 from services.frontend.apis.shared.mount import Api, Mount, Operation, json_response
 from services.frontend.apis.shared.shared_errors import SHARED
 from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT
-
-_MAX_ID = 2**32 - 1
 
 
 class Text(Struct):
@@ -43,7 +41,7 @@ class Text(Struct):
 class Ids(Struct):
     """Token ids."""
 
-    tokens: list[Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": _MAX_ID})]]
+    tokens: list[Annotated[int, Meta(ge=0, le=2**32 - 1)]]
     model: str = ""
 
 
@@ -87,12 +85,12 @@ class TokenRoutes:
         text = fields.prompt if fields.prompt is not None else fields.text
         caller, special = request[REQUEST_CONTEXT].caller, fields.add_special_tokens
         if text is not None:
-            reply = _raise_for_error(await self._admission.tokenize_text(fields.model, text, caller, special))
+            reply = await self._admission.tokenize_text(fields.model, text, caller, special)
         else:
             if not is_set(fields.messages):
                 raise Invalid("prompt: Field required (or `text`, or `messages`)", param="prompt")
             conversation = await self._conversation(body, request, large)
-            reply = _raise_for_error(await self._admission.tokenize(conversation, caller, special))
+            reply = await self._admission.tokenize(conversation, caller, special)
         ids = unpack_ids(reply.token_ids)
         answer = {"count": len(ids), "max_model_len": reply.max_model_len, "tokens": ids, "token_strs": None}
         return json_response(_encode(answer))
@@ -109,20 +107,12 @@ class TokenRoutes:
     async def detokenize(self, request: web.Request) -> web.Response:
         """The text of ids."""
         body = await read_body(request, self._max_body_bytes)
-        fields = await run_in_thread_if(is_large(body), lambda: _read_ids(body))
-        caller = request[REQUEST_CONTEXT].caller
-        reply = _raise_for_error(await self._admission.detokenize(fields.model, fields.tokens, caller))
+        fields = await run_in_thread_if(is_large(body), lambda: decode_body(_ids.decode, body, explain))
+        reply = await self._admission.detokenize(fields.model, fields.tokens, request[REQUEST_CONTEXT].caller)
         return json_response(_encode(PlainPrompt(reply.text or "")))
 
 
-def _read_ids(body: bytes) -> Ids:
-    fields = decode_body(_ids.decode, body, explain)
-    if any(not 0 <= token <= _MAX_ID for token in fields.tokens):
-        raise Invalid("tokens: every token id must be from 0 to 4294967295", param="tokens")
-    return fields
-
-
-_MESSAGES = {*messages.Body.__struct_fields__, "service_tier"} - {*FOREIGN}
+_MESSAGES = {*messages.Body.__struct_fields__, "service_tier"}
 _FIELDS = {*chat.Body.__struct_fields__, "add_generation_prompt"} - _MESSAGES
 _MEMBERS = {*chat.Message.__struct_fields__} - {*messages.Message.__struct_fields__}
 _ROLES = ("developer", "tool", "function")
@@ -153,12 +143,6 @@ def _is_chat(message: dict[str, Any]) -> bool:
     if message.get("role") in _ROLES or any(message.get(name) is not None for name in _MEMBERS):
         return True
     return any(part.get("type") in _PARTS for part in objects(message.get("content")))
-
-
-def _raise_for_error(reply: TextReply) -> TextReply:
-    if reply.error is not None:
-        raise raised(reply.error)
-    return reply
 
 
 _PREFIXES = ("/v1", "")

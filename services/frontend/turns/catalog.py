@@ -73,7 +73,7 @@ class ModelCatalog:
                 able = [card for card in matches if self.takes_turns(card.name)]
                 return self._shared.choose(name, able or matches, conversation)
         if not cards:
-            message = "no model is being served at the moment: the pipeline is starting, or a stage is down"
+            message = "no model is being served at the moment: a stage is starting, down, or of another protocol"
             raise Unavailable(message, retry_after_s=RETRY_AFTER_S)
         raise NotFound(f"model: {model}")
 

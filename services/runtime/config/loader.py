@@ -35,10 +35,10 @@ _RESERVED = ("TURNWIRE_TEST_", "TURNWIRE_BENCH_", "TURNWIRE_COMPOSE_")
 # makes TURNWIRE_FRONTEND_PORT=tcp://10.0.0.7:8000.
 _SERVICE_LINK = re.compile(r".*_SERVICE_(HOST|PORT)(_.*)?|.*_PORT_\d+_(TCP|UDP|SCTP)(_.*)?")
 # A password may have unescaped characters: all up to the last @ is masked, also where the scheme is missing.
-_PASSWORD = re.compile(
-    r"(?:(?<=nats://)|(?<=tls://))(?:(?!://)[^\s\"])*@|(?<=://)[^/\s\"]*@|[^\s/:=\"'(]+:(?!//)(?:(?!://)[^\s\"])*@"
-)
-_USERS = re.compile(r"(^|,\s*)([a-z]+://)?(?:(?!,\s*[a-z]+://).)*@", re.DOTALL | re.IGNORECASE)
+_PIECES = re.compile(r"([\s\"]|://)")
+_USER = re.compile(r"(?:^|[/:=\"'(])([^/:=\"'(]+):")
+_SERVERS = re.compile(r"(,\s*(?=[a-z]+://))", re.IGNORECASE)
+_USERS = re.compile(r"\A([a-z]+://)?.*@", re.DOTALL | re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NUMBER = re.compile(r"(-?\d[\d_]*(?:\.\d+)?)\s*(?:([kmgtKMGT])(i?B)?)?")
 
@@ -172,12 +172,28 @@ def one_line(error: CycloptsError) -> str:
 
 def mask_passwords(text: object) -> str:
     """Returns `text` with the user and the password of every URL replaced."""
-    return _PASSWORD.sub("***@", str(text))
+    pieces = _PIECES.split(str(text))  # one pattern for the whole text would take quadratic time
+    for at in range(0, len(pieces), 2):
+        if "@" in pieces[at]:
+            pieces[at] = _mask_piece(pieces[at], pieces[at - 2] if at and pieces[at - 1] == "://" else None)
+    return "".join(pieces)
+
+
+def _mask_piece(piece: str, scheme: str | None) -> str:
+    """Masks the login in a text without spaces. `scheme`: what comes before `://`; None: it does not begin a URL."""
+    host = 0
+    if scheme is not None:
+        authority = piece if scheme.endswith(("nats", "tls")) else piece.partition("/")[0]
+        host = authority.rfind("@") + 1
+    login, found, address = piece[host:].rpartition("@")
+    if (user := _USER.search(login)) is not None:
+        login, found = login[: user.start(1)], "***@"
+    return ("***@" if host else "") + login + found + address
 
 
 def mask_servers(urls: str) -> str:
     """Returns the setting `nats_url` without users, passwords and tokens."""
-    return _USERS.sub(r"\1\2***@", urls)
+    return "".join(_USERS.sub(r"\1***@", part) for part in _SERVERS.split(urls))
 
 
 def as_text(value: Any) -> str:

@@ -11,9 +11,9 @@ import msgspec
 from schemas import subjects
 from schemas.control import KvSnapshot, KvUpdate
 from schemas.frames import pack_ids
-from services.runtime.after_sending import after_sending
 from services.runtime.bus import Delivery
 from services.runtime.process import Process
+from services.runtime.requests import after_sending
 from services.tokenization.block_keys import TOKEN_ID_BYTES, KeyMemo, PromptKeys, pack
 from services.worker.engine import Engine, EngineInfo, KvEvent, KvEventSource
 from services.worker.kv.blocks import KvBlockIndex

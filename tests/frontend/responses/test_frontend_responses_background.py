@@ -1,6 +1,7 @@
 """Tests background responses: polling, following, cancelling, limits, and the end of the process."""
 
 import asyncio
+import functools
 import hashlib
 import json
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
+from schemas.control import ModelCard
 from schemas.errors import ErrorInfo, ErrorKind, NotFound, Overloaded
 from schemas.events import Failed
 from services.frontend.apis.responses.state.server import ResponsesServer
@@ -72,6 +74,41 @@ async def test_dropped_tools_are_named_in_the_notes_header(
 async def test_missing_model_is_refused(client: Client) -> None:
     error = await client.refused("POST", json={"input": "hi", "background": True})
     assert (error["param"], error["code"]) == ("model", "missing_required_parameter")
+
+
+LOOK = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
+DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"type": "array", "items": inner}, range(12), {})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tools": [LOOK]},
+        {"tools": [{"type": "custom", "name": "look"}], "tool_choice": "required"},
+        {"input": [{"role": "user", "content": "a"}] * 5},
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://h/a.png"}] * 3}]},
+        {"text": {"format": {"type": "json_schema", "name": "a", "schema": DEEP}}},
+        {"chat_template_kwargs": DEEP},
+        {"model": "other"},
+        {"model": "nowhere"},
+        {"model": ""},
+    ],
+    ids=str,
+)
+async def test_what_is_refused_at_once_is_refused_in_the_background_too(body: dict[str, Any], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"ci:{hashlib.sha256(b'k').hexdigest()} models={MODEL},plain\n")
+    config = FrontendConfig(api_keys_file=str(keys), max_messages=4, max_media=2, max_nesting=10)
+    gateway = FakeGateway(cards=[ModelCard(name, max_model_len=1000) for name in (MODEL, "other")])
+    answers = []
+    async with serving(gateway, config) as served, ClientSession(served.url) as http:
+        for background in (False, True):
+            request = {"model": MODEL, "input": "hi", "background": background, **body}
+            async with http.post("/v1/responses", json=request, headers={"x-api-key": "k"}) as response:
+                answers.append((response.status, await response.json()))
+    assert answers[0] == answers[1]
+    assert 400 <= answers[0][0] < 500
+    assert gateway.turns == []
 
 
 async def test_response_is_queued_runs_and_is_stored(client: Client, script: Script) -> None:

@@ -19,11 +19,26 @@ from typing import Any, ClassVar
 
 from services.worker.engines.trtllm.releases import Release, known_release
 
-from .runtime import EngineDeadError, Executor, RequestError, RequestOutput, Runtime
+from .runtime import EngineDeadError, Executor, RequestError, RequestOutput, Runtime, reports_death
 
 VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc26"]
 """One of each family: statistics by queue; by call; with priority; with penalties and min_p; the newest known."""
 
+_SCHEDULER = frozenset({"capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"})
+_KV_CACHE = frozenset(
+    [
+        "enable_block_reuse",
+        "max_tokens",
+        "max_attention_window",
+        "free_gpu_memory_fraction",
+        "host_cache_size",
+        "event_buffer_max_size",
+        "enable_partial_reuse",
+        "copy_on_partial_reuse",
+        "dtype",
+        "tokens_per_block",
+    ]
+)
 CAPACITY_POLICIES = frozenset({"GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"})
 _SAMPLING_DEFAULTS = {"max_tokens": 32, "detokenize": True, "n": 1, "include_stop_str_in_output": False}
 
@@ -45,6 +60,16 @@ class Strict:
 
 def _strict(name: str, fields: frozenset[str], choices: Mapping[str, frozenset[str]] | None = None) -> type[Strict]:
     return type(name, (Strict,), {"model_fields": dict.fromkeys(fields), "choices": choices or {}})
+
+
+def _scheduler_config(release: Release) -> type[Strict]:
+    policies = {"waiting_queue_policy": release.waiting_queue_policy, "capacity_scheduler_policy": CAPACITY_POLICIES}
+    own = {"waiting_queue_policy"} if release.waiting_queue_policy else set()
+    return _strict("SchedulerConfig", _SCHEDULER | own, policies)
+
+
+def _kv_cache_config(release: Release) -> type[Strict]:
+    return _strict("KvCacheConfig", _KV_CACHE | ({"kv_events_config"} if release.version == VERSIONS[-1] else set()))
 
 
 def _signature(names: Sequence[str], *, first: Sequence[str] = ()) -> inspect.Signature:
@@ -102,15 +127,8 @@ class LLM:
         release = self.release
         if unknown := sorted(set(kwargs) - release.llm):
             raise ValueError(f"LLM got invalid argument: {unknown[0]}")
-        for name, refused in release.refused.items():
-            if kwargs.get(name) in refused:
-                raise ValueError(f"{name}={kwargs[name]!r} is not supported")
-        policies = {
-            "waiting_queue_policy": release.waiting_queue_policy,
-            "capacity_scheduler_policy": CAPACITY_POLICIES,
-        }
-        scheduler = _strict("SchedulerConfig", release.scheduler, policies)(**kwargs.get("scheduler_config") or {})
-        cache = _strict("KvCacheConfig", release.kv_cache)(**kwargs.get("kv_cache_config") or {})
+        scheduler = _scheduler_config(release)(**kwargs.get("scheduler_config") or {})
+        cache = _kv_cache_config(release)(**kwargs.get("kv_cache_config") or {})
         self.kwargs = kwargs
         self.cache = vars(cache)
         self.args = types.SimpleNamespace(max_seq_len=kwargs.get("max_seq_len"))
@@ -128,7 +146,7 @@ class LLM:
         self.shutdowns = 0
         type(self).last = self
         LLM.last = self
-        if release.reports_death:
+        if reports_death(release):
             self._check_health = lambda: not self.runtime.dead
             self.get_kv_cache_capacity = lambda: {"maxNumBlocks": 1024, "tokensPerBlock": 32, "maxNumTokens": 32768}
 
@@ -147,7 +165,7 @@ class LLM:
         if sampling_params.used:
             raise AssertionError("SamplingParams were used before")
         sampling_params.used = True
-        if self.runtime.dead and self.release.reports_death:
+        if self.runtime.dead and reports_death(self.release):
             raise EngineDeadError("the engine is dead")
         output = RequestOutput(
             self.runtime, inputs, sampling_params, kwargs.get("cache_salt"), kwargs.get("priority", 0.5)
@@ -225,21 +243,17 @@ class Package(MetaPathFinder):
         llm: Any = type("LLM", (LLM,), {"release": release, "generate_async": generate, "last": None})
         sampling: Any = type("SamplingParams", (SamplingParams,), {"names": release.sampling})
         sampling.__signature__ = _signature(sorted(release.sampling))
-        policies = {
-            "waiting_queue_policy": release.waiting_queue_policy,
-            "capacity_scheduler_policy": CAPACITY_POLICIES,
-        }
         self._set(root, __version__=version, LLM=llm, SamplingParams=sampling, __path__=[])
         self._set(
             llmapi,
             RequestError=RequestError,
             GuidedDecodingParams=GuidedDecodingParams,
             TorchLlmArgs=_strict("TorchLlmArgs", release.llm),
-            SchedulerConfig=_strict("SchedulerConfig", release.scheduler, policies),
-            KvCacheConfig=_strict("KvCacheConfig", release.kv_cache),
+            SchedulerConfig=_scheduler_config(release),
+            KvCacheConfig=_kv_cache_config(release),
             WaitingQueuePolicy=enum.Enum("WaitingQueuePolicy", sorted(release.waiting_queue_policy)),
         )
-        self._set(executor, __path__=[], **({"EngineDeadError": EngineDeadError} if release.reports_death else {}))
+        self._set(executor, __path__=[], **({"EngineDeadError": EngineDeadError} if reports_death(release) else {}))
         by_queue = {"dispatch_stats_task": lambda self: True} if release.statistics == "iterator" else {}
         self._set(proxy, GenerationExecutorProxy=type("GenerationExecutorProxy", (), by_queue))
 

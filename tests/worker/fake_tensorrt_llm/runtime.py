@@ -20,6 +20,11 @@ BLOCK = 32
 STEP_S = 0.0005
 
 
+def reports_death(release: Release) -> bool:
+    """Whether open requests get an error when the worker has died: since 1.3.0rc24, as errors of long prompts."""
+    return bool(release.refuses_long_prompts)
+
+
 class RequestError(RuntimeError):
     """This request alone failed."""
 
@@ -169,7 +174,7 @@ class Runtime:
         self._release = release
         self._window = window
         self._by_priority = by_priority
-        self._end_id_in_ids = release.reports_death  # releases may differ in that
+        self._end_id_in_ids = reports_death(release)  # releases may differ in that
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True, name="fake-trtllm")
         self._thread.start()
@@ -210,7 +215,7 @@ class Runtime:
             self.running.clear()
             self.waiting.clear()
             self._wake.notify()
-        if self._release.reports_death:
+        if reports_death(self._release):
             for output in pending:
                 output.deliver(EngineDeadError(reason))
 

@@ -1,12 +1,12 @@
 """Converts content parts (text, images, audio, files) to parts of the conversation."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from schemas.conversation import Media, Reasoning, Text
 from schemas.errors import Invalid
 from services.frontend.apis.chat import wire
-from services.frontend.apis.shared.content import base64_size, data_url, file_size, image_size
+from services.frontend.apis.shared.content import base64_size, data_url, file_size, linked_image, linked_media
 from services.frontend.turns.media.pdf_document import document
 
 
@@ -41,8 +41,8 @@ def _part(part: wire.Part | str, path: str) -> Sequence[Text | Media | Reasoning
     if isinstance(part, wire.ImagePart):
         return [_image(part.image_url, f"{path}.image_url")]
     if isinstance(part, wire.VideoPart):
-        return [_linked_media("document", part.video_url, "video")]
-    return [_linked_media("audio", part.audio_url)]
+        return [linked_media("document", _url(part.video_url), "video")]
+    return [linked_media("audio", _url(part.audio_url))]
 
 
 def thinking_text(thinking: Any) -> str:
@@ -68,15 +68,8 @@ def _file(file: wire.File, path: str) -> Media:
 
 def _image(image: str | wire.Url, path: str) -> Media:
     url, place = (image, path) if isinstance(image, str) else (image.url, f"{path}.url")
-    inline = data_url(url)
-    if inline is None:
-        return Media("image", url=url)
-    return Media("image", media_type=inline[0], size_bytes=image_size(*inline, place))
+    return linked_image(url, place)
 
 
-def _linked_media(kind: Literal["document", "audio"], location: str | wire.Url, media_type: str = "") -> Media:
-    url = location if isinstance(location, str) else location.url
-    inline = data_url(url)
-    if inline is None:
-        return Media(kind, media_type=media_type, url=url)
-    return Media(kind, media_type=inline[0] or media_type, size_bytes=base64_size(inline[1]))
+def _url(location: str | wire.Url) -> str:
+    return location if isinstance(location, str) else location.url

@@ -14,7 +14,7 @@ Ids, names and roles are sent once: the Python SDK concatenates repeated strings
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from schemas.events import (
@@ -38,7 +38,6 @@ from services.frontend.apis.shared.openai.chunks import (
     ChunkStream,
     ErrorChunk,
     UsageAnswer,
-    add_logprobs,
     chunk_frame,
     chunk_head,
     logprob,
@@ -96,20 +95,13 @@ class ChatStream(ChunkStream):
 class ChatCollector(ChunkCollector[wire.AnswerChoice]):
     """Collects one answer."""
 
-    def _add(self, choice: wire.ChunkChoice, chunk: Chunk) -> None:
-        answer = self._choices.get(choice.index)
-        if answer is None:
-            message = wire.AnswerMessage(role="assistant", content="", refusal=None)
-            answer = self._choices[choice.index] = wire.AnswerChoice(choice.index, message, None, "stop")
-        if chunk.prompt_token_ids is not UNSET:
-            answer.token_ids = []
+    def _open(self, choice: wire.ChunkChoice, chunk: Chunk) -> wire.AnswerChoice:
+        message = wire.AnswerMessage(role="assistant", content="", refusal=None)
+        ids: list[int] | UnsetType = UNSET if chunk.prompt_token_ids is UNSET else []
+        return wire.AnswerChoice(choice.index, message, None, "stop", ids)
+
+    def _add(self, answer: wire.AnswerChoice, choice: wire.ChunkChoice) -> None:
         _add_message(answer.message, choice.delta)
-        answer.logprobs = add_logprobs(answer.logprobs, choice.logprobs)
-        answer.finish_reason = choice.finish_reason or answer.finish_reason
-        if choice.token_ids is not UNSET:
-            answer.token_ids = (answer.token_ids or []) + choice.token_ids
-        if choice.stop_reason is not UNSET:
-            answer.stop_reason = choice.stop_reason
 
     def _document(self, choices: list[wire.AnswerChoice], usage: UsageAnswer) -> wire.Answer:
         for choice in choices:
@@ -185,10 +177,8 @@ class _Choice(ChoiceRenderer):
 
     def _chunk(self, delta: wire.MessageDelta, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
         """One chunk. `fields` of the choice: `logprobs`, `finish_reason`, `stop_reason`, `token_ids`."""
-        choices = [wire.ChunkChoice(self._index, delta, **fields)]
-        if usage is None:
-            return replace(self._head, choices=choices)
-        return replace(self._head, choices=choices, usage=usage)
+        more = {} if usage is None else {"usage": usage}
+        return replace(self._head, choices=[wire.ChunkChoice(self._index, delta, **fields)], **more)
 
     def _bytes_around(self, before: bytes, after: bytes = b"}") -> tuple[bytes, bytes]:
         """The bytes of a chunk before and after the text in its delta."""

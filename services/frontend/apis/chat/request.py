@@ -24,7 +24,13 @@ from services.frontend.apis.chat.render import (
 )
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
-from services.frontend.apis.shared.openai.wording import explainer, invalid_value, missing_parameter, unsupported
+from services.frontend.apis.shared.openai.wording import (
+    explainer,
+    invalid_value,
+    missing_parameter,
+    unknown_parameter,
+    unsupported,
+)
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
 from services.frontend.http.headers import first_header, header_flag
 from services.frontend.turns.hosted.tools import missing_tools
@@ -36,8 +42,6 @@ REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TIERS = ("default", "flex", "scale", "priority")
-_FOREIGN = ("system", "instructions", "max_output_tokens", "stop_sequences")
-"""Fields of Messages and Responses, which would be lost silently here."""
 _UNSPECIFIED = ("auto", "default")
 _SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
 _explain = explainer(
@@ -85,7 +89,7 @@ class ChatAsk(Struct, frozen=True):
 
 
 Decoder: TypeAlias = BodyDecoder[wire.Body, ToolList]
-_decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain)
+_decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, unknown_parameter)
 
 
 def parse(
@@ -104,14 +108,8 @@ def parse(
     request, given_tools = decoder.decode(body)
     if not request.messages:
         raise Invalid("Invalid 'messages': empty array. Expected at least one message.", param="messages")
-    for name in _FOREIGN:
-        if is_set(getattr(request, name)):
-            message = f"Unrecognized request argument supplied: {name}"
-            raise Invalid(message, param=name, code="unknown_parameter")
     if "audio" in (request.modalities or ()):
         raise unsupported("modalities", "'audio' is not supported by this server")
-    if request.chat_template is not None:
-        raise unsupported("chat_template")
     specs = tools.specs(request, given_tools)
     notes = [name for name, wanted in (("store", request.store), ("moderation", is_set(request.moderation))) if wanted]
     missing: list[Text] = []
@@ -250,7 +248,7 @@ class Chat(Dialect):
     def __init__(self, settings: Settings = Settings()) -> None:  # noqa: B008 (frozen)
         self._settings = settings
         self._memo: Memo[Any] = Memo()
-        self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, self._memo)
+        self._decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, unknown_parameter, self._memo)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatAsk:
         """Parses POST /v1/chat/completions. Raises Invalid."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from services.frontend.apis.shared.decode import NULL, Limit, Name, Refused
+from services.frontend.apis.shared.decode import NULL, Limit, Name
 from services.frontend.apis.shared.openai.chunks import Fingerprint, UsageAnswer
 from services.frontend.apis.shared.sampling_fields import OpenAIFields
 
@@ -252,10 +252,6 @@ class Body(OpenAIFields, kw_only=True):
     """The request."""
 
     store: bool | None = None
-    system: Refused = NULL
-    instructions: Refused = NULL
-    max_output_tokens: Refused = NULL
-    stop_sequences: Refused = NULL
     messages: Annotated[list[Message], Meta(extra_json_schema={"minItems": 1})]
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
@@ -279,7 +275,6 @@ class Body(OpenAIFields, kw_only=True):
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     continue_final_message: bool | None = None
-    chat_template: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     chat_template_args: dict[str, Any] | None = None
 

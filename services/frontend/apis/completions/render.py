@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from schemas.events import BlockStart, Finish, OutputTokens, Prepared, TokenLogprob
@@ -17,7 +17,6 @@ from services.frontend.apis.shared.openai.chunks import (
     ChunkStream,
     ErrorChunk,
     UsageAnswer,
-    add_logprobs,
     chunk_frame,
     chunk_head,
     reason_of,
@@ -49,19 +48,12 @@ class CompletionsStream(ChunkStream):
 class CompletionsCollector(ChunkCollector[wire.Choice]):
     """Collects one answer."""
 
-    def _add(self, choice: wire.ChunkChoice, chunk: Chunk) -> None:
-        answer = self._choices.get(choice.index)
-        if answer is None:
-            answer = self._choices[choice.index] = wire.Choice(choice.index, "", None, "stop")
-            if choice.prompt_token_ids is not UNSET:
-                answer.prompt_token_ids, answer.token_ids = choice.prompt_token_ids, []
+    def _open(self, choice: wire.ChunkChoice, chunk: Chunk) -> wire.Choice:
+        ids: list[int] | UnsetType = UNSET if choice.prompt_token_ids is UNSET else []
+        return wire.Choice(choice.index, "", None, "stop", prompt_token_ids=choice.prompt_token_ids, token_ids=ids)
+
+    def _add(self, answer: wire.Choice, choice: wire.ChunkChoice) -> None:
         answer.text += choice.text
-        answer.logprobs = add_logprobs(answer.logprobs, choice.logprobs)
-        answer.finish_reason = choice.finish_reason or answer.finish_reason
-        if choice.token_ids is not UNSET:
-            answer.token_ids = (answer.token_ids or []) + choice.token_ids
-        if choice.stop_reason is not UNSET:
-            answer.stop_reason = choice.stop_reason
 
     def _document(self, choices: list[wire.Choice], usage: UsageAnswer) -> wire.Answer:
         head = self._head
@@ -124,10 +116,8 @@ class _Choice(ChoiceRenderer):
         out.append(self._chunk("", usage=usage, **reason_of(event)))
 
     def _chunk(self, text: str, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:
-        choices = [wire.ChunkChoice(self._index, text, **fields)]
-        if usage is None:
-            return replace(self._head, choices=choices)
-        return replace(self._head, choices=choices, usage=usage)
+        more = {} if usage is None else {"usage": usage}
+        return replace(self._head, choices=[wire.ChunkChoice(self._index, text, **fields)], **more)
 
     def _token_logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Adds the chosen token to `top_logprobs`, so there may be one more than requested, as in the native API."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -11,16 +10,16 @@ from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from services.frontend.apis.completions import wire
 from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, CompletionsStream
-from services.frontend.apis.shared.decode import decode_body
+from services.frontend.apis.shared.decode import body_decoder, decode_body
 from services.frontend.apis.shared.openai.chunks import PING
-from services.frontend.apis.shared.openai.wording import explainer
+from services.frontend.apis.shared.openai.wording import explainer, unknown_parameter
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 
 MAX_TOKENS = 16
 """The default of the native API."""
 
-_decoder = msgspec.json.Decoder(wire.Body)
+_decode = body_decoder(wire.Body, unknown_parameter)
 _explain = explainer({})
 
 MAX_CHOICES = 1024
@@ -107,7 +106,7 @@ class Completions(Dialect):
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionsAsk:
         """Parses POST /v1/completions. Raises Invalid in the native wording."""
-        request = decode_body(_decoder.decode, body, _explain)
+        request = decode_body(_decode, body, _explain)
         raw_prompts, each = prompts(request), request.n or 1
         if len(raw_prompts) * each > MAX_CHOICES:
             message = f"Too many choices: {len(raw_prompts) * each} of at most {MAX_CHOICES} in one request."

@@ -2,8 +2,6 @@
 
 import base64
 from collections.abc import Iterable
-from typing import Any, Literal
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 from msgspec import Raw
@@ -12,13 +10,12 @@ from schemas.conversation import Media, ResultPart, Text, ToolReference
 from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import one_of
-from services.frontend.apis.shared.content import IMAGE_TYPES, base64_size
+from services.frontend.apis.shared.content import IMAGE_TYPES, base64_size, linked_media, readable_lines
 from services.frontend.turns.media.pdf_document import document
 
-MAX_MEDIA_TYPE = 128
 PDF = "application/pdf"
 
-_OPAQUE = frozenset({"encrypted_content", "encrypted_index", "encrypted_stdout", "page_age", "data"})
+_OPAQUE = frozenset({"type", "encrypted_content", "encrypted_index", "encrypted_stdout", "page_age", "data"})
 
 
 def plain_parts(block: wire.Block | wire.ResultBlock, path: str) -> list[Text | Media] | None:
@@ -70,7 +67,7 @@ def _image(block: wire.ImageBlock, path: str) -> Media:
     if isinstance(source, wire.FileSource):
         raise _no_files(path)
     if isinstance(source, wire.UrlSource):
-        return _linked_media("image", source.url)
+        return linked_media("image", source.url)
     place = f"{path}.image.source.base64"
     if source.media_type not in IMAGE_TYPES:
         raise Invalid(f"{place}.media_type: {one_of(IMAGE_TYPES)}", param=f"{path}.source.media_type")
@@ -86,7 +83,7 @@ def _document(block: wire.DocumentBlock, path: str) -> list[Text | Media]:
     if isinstance(source, wire.FileSource):
         raise _no_files(path)
     if isinstance(source, wire.UrlSource):
-        return [_linked_media("document", source.url, block.title)]
+        return [linked_media("document", source.url, title=block.title)]
     head = (("Title", block.title), ("Context", block.context))
     if isinstance(source, wire.Base64Source):
         return [_inline_document(source, head, block.title, path)]
@@ -128,16 +125,6 @@ def _document_blocks(
     return parts
 
 
-def _linked_media(kind: Literal["image", "document"], url: str, title: str | None = None) -> Media:
-    """Media by URL. The bytes of a `data:` URL are dropped like other inline bytes."""
-    if url[:5].lower() != "data:":
-        return Media(kind, url=url, title=title)
-    meta, _, data = url[5:].partition(",")
-    media_type, *marks = meta.split(";")
-    size = len(data) * 3 // 4 - data[-2:].count("=") if "base64" in marks else len(unquote_to_bytes(data))
-    return Media(kind, media_type=media_type[:MAX_MEDIA_TYPE], size_bytes=size, title=title)
-
-
 def _with_head(head: Iterable[tuple[str, str | None]], body: str) -> str:
     lines = [f"{name}: {value}" for name, value in head if value]
     return "\n".join([*lines, "", body]) if lines else body
@@ -164,21 +151,7 @@ def hosted_text(block: wire.HostedBlock) -> str:
         return f"[{block.name or 'tool'} {raw_text(block.input)}]"
     tag = str(block.__struct_config__.tag)
     try:
-        text = "\n".join(_lines(msgspec.json.decode(block.content)))
+        text = "\n".join(readable_lines(msgspec.json.decode(block.content), _OPAQUE))
         return f"[{tag.removesuffix('_tool_result')} result]\n{text}"
     except RecursionError:
         raise Invalid(f"`{tag}` block: its content is nested too deeply") from None
-
-
-def _lines(value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [line for item in value for line in _lines(item)]
-    if isinstance(value, dict):
-        nested = [item for item in value.values() if isinstance(item, dict | list)]
-        flat = " ".join(str(item) for key, item in value.items() if _shown(key, item))
-        return ([flat] if flat else []) + [line for item in nested for line in _lines(item)]
-    return [] if value is None else [str(value)]
-
-
-def _shown(key: str, value: Any) -> bool:
-    return key != "type" and key not in _OPAQUE and isinstance(value, str | int | float) and value != ""

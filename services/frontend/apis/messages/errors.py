@@ -128,6 +128,11 @@ def explain(body: bytes, message: str) -> Invalid:
     return Invalid(f"{_place(body, steps)}: {_reason(what, steps)}", param=".".join(steps))
 
 
+def extra_input(name: str) -> Invalid:
+    """The native error for an unknown field."""
+    return Invalid(f"{name}: Extra inputs are not permitted", param=name)
+
+
 def _reason(what: str, steps: Sequence[str]) -> str:
     if bound := _BOUND.match(what):
         return f"Input should be {_SIDES[bound['sign']]} {bound['bound'].removesuffix('.0')}"

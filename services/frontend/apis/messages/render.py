@@ -15,7 +15,7 @@ counted here and have no gaps. Agents start a tool at its content_block_stop, wh
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 from msgspec import Raw
@@ -80,18 +80,7 @@ Event: TypeAlias = (
     | wire.ReasoningDispatch
     | AnthropicError
 )
-_NAMES: dict[type, bytes] = {
-    kind: str(kind.__struct_config__.tag).encode()
-    for kind in (
-        wire.MessageStart,
-        wire.ContentBlockStart,
-        wire.ContentBlockDelta,
-        wire.ContentBlockStop,
-        wire.MessageDelta,
-        wire.MessageStop,
-        wire.Ping,
-    )
-} | {
+_NAMES: dict[type, bytes] = {kind: str(kind.__struct_config__.tag).encode() for kind in get_args(Event)} | {
     wire.ToolCallDispatch: b"tool_call_dispatch",
     wire.ReasoningDispatch: b"reasoning_dispatch",
     AnthropicError: b"error",

@@ -16,7 +16,7 @@ from schemas.conversation import Client, Conversation, OutputFormat, Text, Think
 from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
-from services.frontend.apis.messages.errors import explain
+from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessageReader
 from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
 from services.frontend.apis.shared.decode import BodyDecoder, is_set, share_texts
@@ -28,8 +28,6 @@ from services.runtime.memo import Memo
 THREADS = "thread_unsupported_request"
 """An error code on which the SDK's tool runner sends the whole history again."""
 
-FOREIGN = ("stop", "response_format")
-"""Fields of Chat Completions, which would be lost silently here."""
 _MIN_BUDGET = 1024
 _INTERLEAVED = "interleaved-thinking-"
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
@@ -75,7 +73,7 @@ class MessagesAsk(Struct, frozen=True):
 
 
 Decoder: TypeAlias = BodyDecoder[wire.Body, tools.Tools]
-_decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, explain)
+_decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, explain, extra_input)
 
 
 def parse(
@@ -161,9 +159,6 @@ def _refuse(request: wire.Body) -> None:
         raise Invalid("mcp_servers: not supported by this server", param="mcp_servers")
     if is_set(request.compaction):
         raise Invalid("compaction: not supported by this server", param="compaction")
-    for name in FOREIGN:
-        if is_set(getattr(request, name)):
-            raise Invalid(f"{name}: Extra inputs are not permitted", param=name)
     if _needs_container(request):
         raise Invalid("container: not supported by this server", param="container")
 
@@ -282,7 +277,7 @@ class Messages(Dialect):
         """`served`: the kinds of hosted tools that this server runs."""
         self._memo: Memo[Any] = Memo()
         read_tools = partial(tools.read_tools, served=frozenset(served))
-        self._decoder: Decoder = BodyDecoder(wire.Body, read_tools, explain, self._memo)
+        self._decoder: Decoder = BodyDecoder(wire.Body, read_tools, explain, extra_input, self._memo)
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> MessagesAsk:
         """Parses POST /v1/messages. Raises Invalid."""

@@ -388,8 +388,6 @@ class Body(SamplingFields, kw_only=True):
     mcp_servers: Annotated[list[Raw] | None, Meta(extra_json_schema={"maxItems": 0})] = None
     thread: Refused = NULL
     compaction: Refused = NULL
-    stop: Refused = NULL
-    response_format: Refused = NULL
     context_management: ContextManagement | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None

@@ -27,13 +27,13 @@ _FAILURE_CODES: dict[ErrorKind, str] = {
     ErrorKind.ENGINE: "server_error",
 }
 """Codes of a response that failed in mid-stream, chosen for Codex' reaction to them; otherwise `invalid_prompt`."""
-_PARAMS = {"messages": "input", "format": "text.format"}
+_PARAMS = {"messages": "input", "format": "text.format", "max_tokens": "max_output_tokens"}
 """Names of fields in this API, by the name that the pipeline uses."""
 
 
 def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
     """The reply for an error before the first byte of the answer. Fields have their names in this API."""
-    own = _PARAMS.get(info.param or "", info.param)
+    own = info.param if info.code else _PARAMS.get(info.param or "", info.param)
     return openai_reply(replace(info, param=own), request_id, status)
 
 

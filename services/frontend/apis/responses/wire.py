@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Name, Refused
+from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Name
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
 Includable: TypeAlias = Literal[
@@ -71,11 +71,6 @@ class Body(SamplingFields, kw_only=True):
     priority: Integer | None = None
     cache_salt: str | None = None
     nvext: Nvext | None = None
-    messages: Refused = NULL
-    max_tokens: Refused = NULL
-    max_completion_tokens: Refused = NULL
-    response_format: Refused = NULL
-    reasoning_effort: Refused = NULL
 
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

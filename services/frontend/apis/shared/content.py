@@ -1,16 +1,23 @@
-"""Matches tool results with their calls, and checks base64 data, for several APIs. Pure.
+"""Matches tool results with their calls, and reads media and other servers' results, for several APIs. Pure.
 
 Checks do not decode the data, which would take ten times as long.
 """
 
 import string
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
 
-from schemas.conversation import Call, Message, Result
+from schemas.conversation import Call, Media, Message, Result
 from schemas.errors import Invalid
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 """Image types that both vendors' models read."""
+_AN_IMAGE = (
+    "Expected a base64-encoded data URL with an image MIME type (e.g. 'data:image/png;base64,aW1nIGJ5dGVzIGhlcmU=')"
+)
+_A_FILE = "Expected a base64-encoded data URL (e.g. 'data:application/pdf;base64,SGVsbG8sIFdvcmxkIQ==')"
+_MAX_TYPE_CHARS = 128
 _ALPHABET = (string.ascii_letters + string.digits + "+/").encode()
 
 
@@ -59,26 +66,53 @@ def base64_size(data: str | bytes) -> int | None:
     return len(data) // 4 * 3 - len(padding)
 
 
-def image_size(media_type: str, data: str, place: str) -> int:
-    """The size in bytes of a data URL's image. Raises Invalid in OpenAI's wording."""
-    size = base64_size(data)
-    if not media_type.startswith("image/"):
-        got = f"unsupported MIME type '{media_type}'"
-    elif size:
-        return size
-    else:
-        got = "empty base64-encoded bytes" if size == 0 else "an invalid base64-encoded value"
-    example = "data:image/png;base64,aW1nIGJ5dGVzIGhlcmU="
-    expected = f"Expected a base64-encoded data URL with an image MIME type (e.g. '{example}')"
-    raise Invalid(f"Invalid '{place}'. {expected}, but got {got}.", param=place, code="invalid_value")
+def linked_image(url: str, place: str) -> Media:
+    """An image by URL; only type and size of a data URL are kept. Raises Invalid in OpenAI's wording."""
+    inline = data_url(url)
+    if inline is None:
+        return Media("image", url=url)
+    media_type, data = inline
+    problem = "" if media_type.startswith("image/") else f"unsupported MIME type '{media_type}'"
+    return Media("image", media_type=media_type, size_bytes=_size(data, f"'{place}'. {_AN_IMAGE}", place, problem))
+
+
+def linked_media(
+    kind: Literal["image", "document", "audio"], url: str, media_type: str = "", title: str | None = None
+) -> Media:
+    """Media by URL; only type and size of a data URL are kept. `media_type`: where the URL has none."""
+    inline = data_url(url)
+    if inline is None:
+        return Media(kind, media_type=media_type, url=url, title=title)
+    found, data = inline[0][:_MAX_TYPE_CHARS] or media_type, inline[1]
+    size = base64_size(data) if ";base64," in url[: len(url) - len(data)] else len(unquote_to_bytes(data))
+    return Media(kind, media_type=found, size_bytes=size, title=title)
 
 
 def file_size(data: str, place: str) -> int:
     """The size in bytes of a file's data. Raises Invalid in OpenAI's wording."""
+    return _size(data, f"file data: '{place}'. {_A_FILE}", place)
+
+
+def _size(data: str, expected: str, place: str, problem: str = "") -> int:
     size = base64_size(data)
-    if size:
+    if size and not problem:
         return size
-    got = "empty base64-encoded bytes" if size == 0 else "an invalid base64-encoded value"
-    example = "data:application/pdf;base64,SGVsbG8sIFdvcmxkIQ=="
-    expected = f"Expected a base64-encoded data URL (e.g. '{example}')"
-    raise Invalid(f"Invalid file data: '{place}'. {expected}, but got {got}.", param=place, code="invalid_value")
+    got = problem or ("empty base64-encoded bytes" if size == 0 else "an invalid base64-encoded value")
+    raise Invalid(f"Invalid {expected}, but got {got}.", param=place, code="invalid_value")
+
+
+def readable_lines(value: Any, opaque: Collection[str]) -> list[str]:
+    """The texts and numbers in JSON of a tool that another server ran: a line for each object and each item of a list.
+    Left out are data URLs, and members with an `opaque` name, which only that server can use. Raises RecursionError."""
+    if isinstance(value, list):
+        return [line for item in value for line in readable_lines(item, opaque)]
+    if isinstance(value, dict):
+        flat: list[str] = []
+        nested: list[str] = []
+        for key, item in value.items():
+            if key not in opaque:
+                (nested if isinstance(item, dict | list) else flat).extend(readable_lines(item, opaque))
+        return [*([" ".join(flat)] if flat else []), *nested]
+    if value in (None, "") or (isinstance(value, str) and value.startswith("data:")):
+        return []
+    return [str(value)]

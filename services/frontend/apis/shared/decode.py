@@ -21,7 +21,19 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[a-zA-Z0-9_-]+$")]
 """A tool's name in OpenAI's APIs."""
 Refused = Annotated[Raw, Meta(extra_json_schema={"type": "null", "description": "Not supported here."})]
-"""A field that this server lacks, or that another API has: ignored, it would change the answer silently."""
+"""A field that this server lacks: ignored, it would change the answer silently."""
+FORMS = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "json_schema"),
+    *("regex", "ebnf", "structural_tag", "chat_template"),
+)
+"""Fields of vLLM and SGLang for the form of the output, and for the chat template."""
+_DECISIVE = (
+    *("messages", "input", "prompt", "system", "instructions", "previous_response_id", "tools", "functions"),
+    *("max_tokens", "max_completion_tokens", "max_output_tokens", "stop", "stop_sequences", "n"),
+    *("response_format", "text", "output_config", "output_format", "reasoning", "reasoning_effort", "thinking"),
+    *FORMS,
+)
+"""Fields that decide the answer of an API or of another server. An API that lacks one refuses it."""
 
 
 class ToolList(Struct, frozen=True):
@@ -33,7 +45,7 @@ class ToolList(Struct, frozen=True):
 
 
 T = TypeVar("T")
-B = TypeVar("B")
+B = TypeVar("B", bound=Struct)
 L = TypeVar("L", bound=ToolList)
 
 NULL: Any = msgspec.field(default_factory=lambda: Raw(b"null"))
@@ -75,6 +87,22 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
 def tags_of(union: Any) -> tuple[str, ...]:
     """The tags of a union of Structs."""
     return tuple(str(kind.__struct_config__.tag) for kind in get_args(union))
+
+
+def body_decoder(body: type[B], refuse: Callable[[str], Invalid]) -> Callable[[bytes], B]:
+    """Returns a function that decodes a body. It raises `refuse(name)` for a field of another API, and as msgspec."""
+    foreign = [name for name in _DECISIVE if name not in body.__struct_fields__]
+    whole = msgspec.defstruct(body.__name__, [(name, Any, None) for name in foreign], bases=(body,), kw_only=True)
+    decoder: Any = msgspec.json.Decoder(whole)
+
+    def decode(data: bytes) -> B:
+        request: B = decoder.decode(data)
+        for name in foreign:
+            if getattr(request, name) is not None:
+                raise refuse(name)
+        return request
+
+    return decode
 
 
 def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[bytes, str], Invalid]) -> T:
@@ -119,12 +147,13 @@ class BodyDecoder(Generic[B, L]):
         body: type[B],
         read_tools: Callable[[bytes], L],
         explain: Callable[[bytes, str], Invalid],
+        refuse: Callable[[str], Invalid],
         tools: Memo[L] | None = None,
     ) -> None:
-        """`explain`: see `decode_body`. `tools`: the memo of tools from earlier requests; None: no memo."""
+        """`explain`, `refuse`: see `decode_body`, `body_decoder`. `tools`: the memo of tools; None: no memo."""
         with_raw_tools: Any = msgspec.defstruct(body.__name__, [("tools", Raw, NULL)], bases=(body,), kw_only=True)
         self._body = msgspec.json.Decoder(body)
-        self._body_with_raw_tools = msgspec.json.Decoder(with_raw_tools)
+        self._decode_with_raw_tools = body_decoder(with_raw_tools, refuse)
         self._read_tools = read_tools
         self._explain = explain
         self._tools: Memo[L] = tools or Memo(0)
@@ -135,7 +164,7 @@ class BodyDecoder(Generic[B, L]):
 
     def _decode(self, data: bytes) -> tuple[Any, L]:
         try:
-            body: Any = self._body_with_raw_tools.decode(data)
+            body: Any = self._decode_with_raw_tools(data)
             tools = self._tools.get(bytes(body.tools), self._read_tools)
         except msgspec.ValidationError:
             self._body.decode(data)  # reports the place of the mistake in the whole body

@@ -19,9 +19,9 @@ from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten
 from services.frontend.turns.interfaces import Admitted, Ask, Dialect, Pipeline, Renderer, Reply
 from services.frontend.turns.sinks import DocumentSink, StreamSink
 from services.frontend.turns.turn_runner import TurnRunner
-from services.runtime.after_sending import after_sending
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
+from services.runtime.requests import after_sending
 
 DISPATCH_HEADER = "x-turnwire-tool-dispatch"
 REASONING_DISPATCH_HEADER = "x-turnwire-reasoning-dispatch"
@@ -151,8 +151,12 @@ class Mount:
         *,
         on_end: OnEnd | None = None,
         shorten: Shorten | None = None,
+        wrap: Callable[[Any], Renderer] | None = None,
     ) -> web.StreamResponse:
-        """Answers one HTTP request with turns. Raises TurnwireError before the first byte of the response is sent."""
+        """Answers one HTTP request with turns. Raises TurnwireError before the first byte of the response is sent.
+
+        `wrap`: makes the renderer of a stream from the request's own.
+        """
         context, runner = request[REQUEST_CONTEXT], self.runner
         answer = runner.answer(context, dialect.name, started=context.started, on_end=on_end, shorten=shorten)
         with ExitStack() as stack:
@@ -162,7 +166,7 @@ class Mount:
                 ask = await read()
                 answer.record.stream = ask.stream
                 admitted = await runner.admit(ask, answer)
-                return admitted, self._sink(request, dialect, ask, answer)
+                return admitted, self._sink(request, dialect, ask, answer, wrap)
 
             try:
                 sink = await runner.run(answer, begin)
@@ -174,7 +178,12 @@ class Mount:
         return web.Response(body=sink.body, content_type="application/json")
 
     def _sink(
-        self, request: web.Request, dialect: Dialect, ask: Ask, answer: OpenAnswer
+        self,
+        request: web.Request,
+        dialect: Dialect,
+        ask: Ask,
+        answer: OpenAnswer,
+        wrap: Callable[[Any], Renderer] | None,
     ) -> StreamSink[SseWriter] | DocumentSink:
         """Makes the sink of an HTTP answer."""
         choices, runner = len(ask.conversations), self.runner
@@ -192,7 +201,8 @@ class Mount:
 
         def stream() -> tuple[Renderer, SseWriter]:
             writer = SseWriter(request, EventStream(request), runner.limits, dialect.keepalive, on_slow=on_slow)
-            return ask.renderer(reply()), writer
+            renderer = ask.renderer(reply())
+            return renderer if wrap is None else wrap(renderer), writer
 
         def on_slow() -> None:
             answer.record.outcome = "slow_reader"

@@ -22,7 +22,6 @@ _Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 _MAX_BIAS = 100.0
 _ID_DIGITS = 10
 _INT64 = 1 << 63
-_FORMLESS = ("guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf", "structural_tag")
 _KINDS = ("regex", "choice", "grammar", "structural_tag")
 
 
@@ -106,13 +105,7 @@ class OpenAIFields(SamplingFields, kw_only=True):
     cache_salt: str | None = None
     nvext: Nvext | None = None
     guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
     structured_outputs: dict[str, Any] | None = None
-    regex: Any = None
-    ebnf: Any = None
-    structural_tag: Any = None
     json_schema: Any = None
 
 
@@ -159,9 +152,6 @@ def guided_format(body: OpenAIFields) -> OutputFormat | None:
     Raises Invalid for an invalid schema, and for formats other than JSON, which this server cannot guarantee.
     """
     outputs = body.structured_outputs or {}
-    for name in _FORMLESS:
-        if getattr(body, name) is not None:
-            raise unsupported(name)
     for name in _KINDS:
         if outputs.get(name) is not None:
             raise unsupported(f"structured_outputs.{name}")

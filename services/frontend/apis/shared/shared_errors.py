@@ -57,7 +57,7 @@ class SharedError(Struct):
 
 
 _PARAMS = {"stop_sequences": "stop", "format": "response_format"}
-"""Names of fields in OpenAI's APIs, by the name that the pipeline uses."""
+"""Names of fields in OpenAI's APIs, by the name that the pipeline uses. The APIs' own errors have codes."""
 _MODEL = "model: "
 _REQUIRED = ": Field required"
 
@@ -66,7 +66,7 @@ def openai_error(info: ErrorInfo) -> dict[str, Any]:
     """The members of an error object of the OpenAI APIs in a response or in a stream."""
     info = _openai_wording(info)
     _, kind, code = OPENAI_KINDS[info.kind]
-    param = _PARAMS.get(info.param or "", info.param)
+    param = info.param if info.code else _PARAMS.get(info.param or "", info.param)
     return {"message": info.message, "type": kind, "param": param, "code": info.code or code}
 
 

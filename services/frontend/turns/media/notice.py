@@ -54,18 +54,12 @@ _KINDS: dict[str, frozenset[MediaKind]] = {
 
 def without_notices(conversation: Conversation) -> tuple[Conversation, frozenset[MediaKind]]:
     """Removes notes from the model's messages. Returns the conversation, and the kinds of media of these notes."""
-    noted: frozenset[MediaKind] = frozenset()
-    messages = conversation.messages
-    for at, message in enumerate(conversation.messages):
-        if message.role != "assistant":
-            continue
-        for part in message.parts:
-            if type(part) is Text and part.text.endswith(_END):
-                messages = messages if messages is not conversation.messages else list(messages)
-                messages[at], kinds = _without_notices(message)
-                noted |= kinds
-                break
-    return (conversation if messages is conversation.messages else replace(conversation, messages=messages)), noted
+    noted: set[MediaKind] = set()
+    messages = [
+        _without_notices(message, noted) if message.role == "assistant" else message
+        for message in conversation.messages
+    ]
+    return (replace(conversation, messages=messages) if noted else conversation), frozenset(noted)
 
 
 def wants_notice(conversation: Conversation) -> bool:
@@ -115,15 +109,16 @@ class NoticeSink(TurnSink):
         return [note, replace(stop, length=stop.length + len(self._text))]
 
 
-def _without_notices(message: Message) -> tuple[Message, frozenset[MediaKind]]:
-    noted: frozenset[MediaKind] = frozenset()
+def _without_notices(message: Message, noted: set[MediaKind]) -> Message:
+    """Adds the kinds of media of the notes to `noted`."""
+    if not any(type(part) is Text and part.text.endswith(_END) for part in message.parts):
+        return message
     parts: list[Part] = []
     for part in message.parts:
-        if not (isinstance(part, Text) and part.text.endswith(_END)):
+        note = next((note for note in _KINDS if isinstance(part, Text) and part.text.endswith(note)), "")
+        noted |= _KINDS.get(note, frozenset())
+        if not (note and isinstance(part, Text)):
             parts.append(part)
-            continue
-        text = next((text for text in _KINDS if part.text.endswith(text)), "")
-        noted |= _KINDS.get(text, frozenset())
-        if rest := part.text.removesuffix(text):
+        elif rest := part.text.removesuffix(note):
             parts.append(Text(rest))
-    return replace(message, parts=parts), noted
+    return replace(message, parts=parts)

@@ -67,8 +67,8 @@ class Guides:
         try:
             grammar = matcher.grammar_from_json_schema(msgspec.json.encode(schema).decode(), defaults=SPACING)
         except ValueError as error:
-            raise Invalid(f"the schema cannot be kept to: {error}", param="response_format") from None
-        return self._open(grammar, "schema", "response_format")
+            raise Invalid(f"the schema cannot be kept to: {error}", param="format") from None
+        return self._open(grammar, "schema", "format")
 
     def _open(self, grammar: Any, what: str, param: str) -> Guide:
         matcher = self._library.LLMatcher(self._tokenizer, grammar)

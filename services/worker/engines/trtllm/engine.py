@@ -96,7 +96,7 @@ class TrtllmEngine(Engine, KvEventSource):
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
-        """Explains the engine (`Explainable`) by the package's version: its import takes seconds and starts MPI."""
+        """Explains the engine (`EngineSupport`) by the package's version: its import takes seconds and starts MPI."""
         try:
             release = known_release(version("tensorrt-llm"))
         except PackageNotFoundError:

@@ -21,13 +21,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
     """One release; in `releases.toml`, what changed with it. Sets hold argument names."""
 
     version: str
-    source: str = ""
     llm: frozenset[str] = frozenset()
     """Arguments of the constructor."""
-    scheduler: frozenset[str] = frozenset()
-    """Names in `scheduler_config`."""
-    kv_cache: frozenset[str] = frozenset()
-    """Names in `kv_cache_config`."""
     generate: frozenset[str] = frozenset()
     """Arguments of `generate_async`."""
     sampling: frozenset[str] = frozenset()
@@ -36,18 +31,13 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
     """Names in `sampling` that have no effect, and the source of this information."""
     honoured: frozenset[str] = frozenset()
     """Names that are no longer in `ignored`."""
-    refused: dict[str, frozenset[str]] = {}
-    """Values that the constructor refuses."""
     waiting_queue_policy: frozenset[str] = frozenset()
     """Values of the scheduler's field."""
-    sampler_type: frozenset[str] = frozenset()
     statistics: Literal["iterator", "call"] | None = None
     """How to read statistics and KV events: with asynchronous iterators on the event loop, or calls on a thread. The
     other way blocks."""
     frees_paused: bool | None = None
     """Whether the scheduler may pause requests (MAX_UTILIZATION) without a loss: their KV blocks become free."""
-    reports_death: bool | None = None
-    """Whether open requests get an error when the worker has died."""
     refuses_long_prompts: bool | None = None
     """Whether the error of a prompt that does not fit has the worker's window."""
 

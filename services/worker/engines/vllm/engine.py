@@ -69,7 +69,7 @@ class VllmEngine(Engine, KvEventSource):
 
     @staticmethod
     def explain(config: WorkerConfig) -> EngineSupport:
-        """Explains the engine (`Explainable`). Imports vLLM, which takes ten seconds or more."""
+        """Explains the engine (`EngineSupport`). Imports vLLM, which takes ten seconds or more."""
         names = _Names()
         arguments = engine_arguments(config)
         if unknown := sorted(arguments.keys() - {field.name for field in dataclasses.fields(names.engine_args)}):

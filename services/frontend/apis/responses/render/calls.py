@@ -203,8 +203,7 @@ def _built_in_call(kind: str, arguments: str) -> dict[str, Any] | None:
     try:
         if kind == "local_shell":
             action = _local_shell.decode(arguments)
-            members = {key: value for key, value in msgspec.to_builtins(action).items() if value is not None}
-            return {"action": {"type": "exec", **members, "env": action.env or {}}}
+            return {"action": {"type": "exec", **msgspec.to_builtins(action), "env": action.env or {}}}
         if kind == "shell":
             return {"action": _shell.decode(arguments), "environment": None}
         if kind == "apply_patch":

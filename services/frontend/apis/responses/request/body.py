@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert, explain, not_found
-from services.frontend.apis.shared.decode import decode_body, is_set
+from services.frontend.apis.shared.decode import body_decoder, decode_body, is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter, unsupported
 from services.runtime.memo import Memo
 
@@ -25,15 +25,15 @@ TRIGGER = "compaction_trigger"
 _REFERENCE = "item_reference"
 _MOVED = {
     "messages": "input",
+    "system": "instructions",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
-"""Fields of Chat Completions, and their names here."""
+"""Fields of other APIs, and their names here."""
 S = TypeVar("S", wire.Reasoning, wire.TextConfig, wire.CacheOptions)
 
-_body = msgspec.json.Decoder(wire.Body)
 _TOOL_DEFAULTS = dict.fromkeys(("description", "parameters", "strict"), Raw(b"null"))
 
 
@@ -68,11 +68,6 @@ class ResponsesRequest(Struct, frozen=True):
     def references(self) -> list[str]:
         """The ids of the stored items that the input names, in order."""
         return [kind.id for kind in self.kinds[self.earlier :] if is_reference(kind) and kind.id is not None]
-
-    @property
-    def size(self) -> int:
-        """The approximate size of the items as JSON, in bytes."""
-        return sum(len(memoryview(item)) for item in self.items)
 
     def place(self, index: int) -> str:
         """The place of an item for error messages: in the request's own input, or in the history before it."""
@@ -113,15 +108,11 @@ def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None
 
     `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
     """
-    body = decode_body(_body.decode, data, explain)
+    body = decode_body(_decode, data, explain)
     if is_set(body.conversation):
         raise unsupported(
             "conversation", "names a stored conversation, which this server does not keep; send its items"
         )
-    for name, place in _MOVED.items():
-        if is_set(getattr(body, name)):
-            message = f"Unsupported parameter: '{name}'. In the Responses API, this parameter has moved to '{place}'."
-            raise Invalid(message, param=name, code="unsupported_parameter")
     if not counting:
         _refuse_unsupported(body)
     items = body.input or []
@@ -141,6 +132,16 @@ def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None
         echo=_echo(body, reasoning, text, Memo() if memo is None else memo),
         prefill=body.generate is False or bool(cache.prewarm),
     )
+
+
+def _foreign(name: str) -> Invalid:
+    if (place := _MOVED.get(name)) is None:
+        return Invalid(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+    message = f"Unsupported parameter: '{name}'. In the Responses API, this parameter has moved to '{place}'."
+    return Invalid(message, param=name, code="unsupported_parameter")
+
+
+_decode = body_decoder(wire.Body, _foreign)
 
 
 def _settings(kind: type[S], raw: Raw, place: str) -> S:

@@ -16,7 +16,7 @@ from schemas.conversation import Media, Text
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.request.body import TRIGGER
-from services.frontend.apis.shared.content import data_url, file_size, image_size
+from services.frontend.apis.shared.content import data_url, file_size, linked_image, readable_lines
 from services.frontend.apis.shared.openai.wording import unsupported
 from services.frontend.turns.media.pdf_document import document
 
@@ -64,11 +64,7 @@ def image(part: wire.InputImage, place: str) -> Media:
     """An image; only type and size of a data URL are kept. Raises Invalid for a reference to a stored file."""
     if part.image_url is None:
         raise _without_data(part.file_id, place, "image_url")
-    inline = data_url(part.image_url)
-    if inline is None:
-        return Media("image", url=part.image_url)
-    media_type, data = inline
-    return Media("image", media_type=media_type, size_bytes=image_size(media_type, data, f"{place}.image_url"))
+    return linked_image(part.image_url, f"{place}.image_url")
 
 
 def _file(part: wire.InputFile, place: str) -> Text | Media:
@@ -99,26 +95,10 @@ def hosted_text(kind: str, item: Raw) -> str:
     too deeply."""
     try:
         members: dict[str, Any] = msgspec.json.decode(item)
-        inputs = " ".join(line for key in _INPUT if key in members for line in _lines(members[key]))
-        outputs = [line for key in _OUTPUT if key in members for line in _lines(members[key])]
+        inputs = " ".join(line for key in _INPUT if key in members for line in readable_lines(members[key], _OPAQUE))
+        outputs = [line for key in _OUTPUT if key in members for line in readable_lines(members[key], _OPAQUE)]
         if kind == "program_output":
-            outputs += _lines(members.get("result"))
+            outputs += readable_lines(members.get("result"), _OPAQUE)
     except RecursionError:
         raise Invalid(f"A `{kind}` item is nested too deeply.", param="input") from None
     return "\n".join([f"[{kind} {inputs}]" if inputs else f"[{kind}]", *outputs])
-
-
-def _lines(value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [line for item in value for line in _lines(item)]
-    if isinstance(value, dict):
-        nested = [item for key, item in value.items() if isinstance(item, dict | list) and key not in _OPAQUE]
-        flat = " ".join(str(item) for key, item in value.items() if _shown(key, item))
-        return ([flat] if flat else []) + [line for item in nested for line in _lines(item)]
-    return [] if value is None or value == "" else [str(value)]
-
-
-def _shown(key: str, value: Any) -> bool:
-    if key in _OPAQUE or value == "" or not isinstance(value, str | int | float):
-        return False
-    return not (isinstance(value, str) and value.startswith("data:"))

@@ -9,15 +9,14 @@ import zstandard
 from msgspec import Raw
 from typing_extensions import override
 
-from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.dialect import ResponsesAsk
-from services.frontend.apis.responses.render.stream import ResponsesCollector, ResponsesStream
+from services.frontend.apis.responses.render.stream import ResponsesStream
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.responses.state.record import StoredResponse
-from services.frontend.turns.interfaces import Ask, Renderer, Reply
+from services.frontend.turns.interfaces import Renderer
 
 _CHUNK_BYTES = 64 * 1024
 """The most bytes that a recording keeps uncompressed."""
@@ -69,10 +68,7 @@ class Recorder(Renderer):
 
     @override
     def events(self, events: Sequence[TurnEvent], choice: int = 0) -> bytes:
-        data = self.stream.events(events, choice)
-        if data:
-            self._packer.add(data)
-        return data
+        return self._record(self.stream.events(events, choice))
 
     @override
     def error(self, info: ErrorInfo) -> bytes:
@@ -90,36 +86,6 @@ class Recorder(Renderer):
         if data:
             self._packer.add(data)
         return data
-
-
-class RecordedAsk(Ask):
-    """A request with a stream that is recorded."""
-
-    def __init__(self, ask: ResponsesAsk) -> None:
-        self._ask = ask
-
-    @property
-    @override
-    def conversations(self) -> Sequence[Conversation]:
-        return self._ask.conversations
-
-    @property
-    @override
-    def stream(self) -> bool:
-        return self._ask.stream
-
-    @property
-    @override
-    def notes(self) -> Sequence[str]:
-        return self._ask.notes
-
-    @override
-    def renderer(self, reply: Reply) -> Recorder:
-        return Recorder(self._ask.renderer(reply))
-
-    @override
-    def collector(self, reply: Reply) -> ResponsesCollector:
-        return self._ask.collector(reply)
 
 
 @dataclass

@@ -48,8 +48,8 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     def size(self) -> int:
         """The approximate size in memory, in bytes."""
         items = (*self.input, *self.output, *(self.context or ()))
-        items_size = sum(json_size(raw) + _ITEM_OVERHEAD_BYTES for raw in items)
-        return _OVERHEAD_BYTES + items_size + json_size(self.response) + len(self.events)
+        items_size = sum(len(memoryview(raw)) + _ITEM_OVERHEAD_BYTES for raw in items)
+        return _OVERHEAD_BYTES + items_size + len(memoryview(self.response)) + len(self.events)
 
     def items(self) -> Iterator[tuple[str, Raw]]:
         """Its own input and its output, each item with its id."""
@@ -59,11 +59,6 @@ class StoredResponse(Struct, frozen=True, omit_defaults=True):
     def item(self, id: str) -> Raw | None:
         """The item with this id."""
         return next((raw for name, raw in self.items() if name == id), None)
-
-
-def json_size(*values: Raw) -> int:
-    """The size of raw values in bytes."""
-    return sum(len(memoryview(value)) for value in values)
 
 
 def item_id(raw: Raw) -> str:

@@ -25,7 +25,7 @@ from services.frontend.apis.responses.state.background import Background, Job, s
 from services.frontend.apis.responses.state.expand import chain_items
 from services.frontend.apis.responses.state.input_items import integer, list_page, page_of
 from services.frontend.apis.responses.state.intake import Intake
-from services.frontend.apis.responses.state.keep import AcceptedRequest, RecordedAsk, Recorder
+from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorder
 from services.frontend.apis.responses.state.record import StoredResponse
 from services.frontend.apis.responses.state.runner import Runner
 from services.frontend.apis.responses.state.socket import Connections
@@ -127,10 +127,9 @@ class ResponsesServer:
         async def read() -> Ask:
             nonlocal accepted, body
             accepted = await self._intake.accept(body, request.headers, context)
-            if body.store:
-                return RecordedAsk(accepted.ask)
-            body = body.without_input()
-            accepted.ask = replace(accepted.ask, request=body)
+            if not body.store:
+                body = body.without_input()
+                accepted.ask = replace(accepted.ask, request=body)
             return accepted.ask
 
         def keep(answer: Renderer | Collector) -> None:
@@ -144,8 +143,8 @@ class ResponsesServer:
                 raise overflow
             return await self._intake.runner.shorten(accepted.ask, context, conversation, overflow)
 
-        on_end = keep if body.store else None
-        return await self._mount.serve(request, self.dialect, read, on_end=on_end, shorten=shorten)
+        on_end, record = (keep, Recorder) if body.store else (None, None)
+        return await self._mount.serve(request, self.dialect, read, on_end=on_end, shorten=shorten, wrap=record)
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Returns a stored response, or its stream after some event."""
@@ -244,6 +243,7 @@ class ResponsesServer:
         context = request[REQUEST_CONTEXT]
         accepted = await self._intake.accept(body, request.headers, context)
         await self._turns.report(accepted.ask, context)
+        await self._turns.admission.admit(accepted.ask.conversation, context.caller, context.card)  # else it would fail
         job = self.background.start(accepted, context)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)

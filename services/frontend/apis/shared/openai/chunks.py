@@ -182,11 +182,24 @@ class ChunkCollector(Collector, Generic[C]):
             self._usage = chunk.usage or self._usage
             self._prompt_ids = chunk.prompt_token_ids if chunk.prompt_token_ids is not UNSET else self._prompt_ids
             for choice in chunk.choices:
-                self._add(choice, chunk)
+                answer: Any = self._choices.get(choice.index)
+                if answer is None:
+                    answer = self._choices[choice.index] = self._open(choice, chunk)
+                self._add(answer, choice)
+                answer.logprobs = add_logprobs(answer.logprobs, choice.logprobs)
+                answer.finish_reason = choice.finish_reason or answer.finish_reason
+                if choice.token_ids is not UNSET:
+                    answer.token_ids = (answer.token_ids or []) + choice.token_ids
+                if choice.stop_reason is not UNSET:
+                    answer.stop_reason = choice.stop_reason
 
     @abstractmethod
-    def _add(self, choice: Any, chunk: Chunk) -> None:
-        """Adds a chunk's piece to its choice."""
+    def _open(self, choice: Any, chunk: Chunk) -> C:
+        """Makes an empty choice for the first piece of one."""
+
+    @abstractmethod
+    def _add(self, answer: C, choice: Any) -> None:
+        """Adds the text of a piece to its choice."""
 
     @abstractmethod
     def _document(self, choices: list[C], usage: UsageAnswer) -> Struct:

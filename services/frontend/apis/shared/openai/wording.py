@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 from schemas.errors import Invalid
-from services.frontend.apis.shared.decode import MISSING, parse_validation_message, steps_of, values_along
+from services.frontend.apis.shared.decode import FORMS, MISSING, parse_validation_message, steps_of, values_along
 
 _UNNAMED = "[...]"
 """msgspec's place of a member of a dictionary."""
@@ -74,6 +74,13 @@ def invalid_value(value: str, place: str, choices: Sequence[str]) -> Invalid:
     """The error for an unknown value."""
     values = one_of([f"'{choice}'" for choice in choices], "and")
     return Invalid(f"Invalid value: '{value}'. Supported values are: {values}.", param=place, code="invalid_value")
+
+
+def unknown_parameter(name: str) -> Invalid:
+    """The error for a field that Chat Completions or Completions lacks."""
+    if name in FORMS:
+        return unsupported(name)
+    return Invalid(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
 
 
 def unsupported(place: str, why: str = "is not supported by this server") -> Invalid:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.engines.transformers.memory import available_bytes
+from services.worker.engines.transformers.loader import available_bytes
 
 GIB = 2**30
 

@@ -1,0 +1,57 @@
+"""Fields that decide the answer of another API are refused by their name, in every API and wherever it counts."""
+
+import random
+import re
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from aiohttp import ClientSession
+from msgspec import Struct
+
+from services.frontend.apis.chat import wire as chat_wire
+from services.frontend.apis.completions import wire as completions_wire
+from services.frontend.apis.messages import wire as messages_wire
+from services.frontend.apis.responses import wire as responses_wire
+from tests.frontend.chat.chat_cases import chat
+from tests.frontend.frontend_fakes import MODEL, serving
+from tests.frontend.messages.messages_cases import messages
+from tests.frontend.responses.responses_cases import responses
+
+Json: TypeAlias = dict[str, Any]
+PATHS: dict[str, tuple[type[Struct], Json]] = {
+    "/v1/messages": (messages_wire.Body, messages()),
+    "/v1/messages/count_tokens": (messages_wire.Body, messages()),
+    "/v1/chat/completions": (chat_wire.Body, chat()),
+    "/v1/completions": (completions_wire.Body, {"prompt": "Once"}),
+    "/v1/responses": (responses_wire.Body, responses()),
+    "/v1/responses/input_tokens": (responses_wire.Body, responses()),
+}
+VALUES: tuple[object, ...] = ("a", 5, 0, False, ["a"], {"type": "text"}, [], "", {})
+DIFFERENCES = Path(__file__).parents[2] / "docs" / "differences.md"
+
+
+def declared() -> list[str]:
+    """The fields that the docs name as refused where they belong to another API."""
+    found = re.search(r"another API has and that decide its answer[^(]*\(([^)]*)\)", DIFFERENCES.read_text())
+    assert found is not None
+    return re.findall(r"`(\w+)`", found[1])
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_field_of_another_api_is_refused_by_its_name(path: str) -> None:
+    body, plain = PATHS[path]
+    draw = random.Random(path)
+    names = [name for name in declared() if name not in body.__struct_fields__]
+    assert len(names) > 6
+    async with serving() as served, ClientSession(served.url) as http:
+        for name in names:
+            for value in (None, draw.choice(VALUES), draw.choice(VALUES)):
+                async with http.post(path, json={"model": MODEL, **plain, name: value}) as reply:
+                    answer = await reply.json()
+                    if value is None:
+                        assert reply.status == 200, (name, answer)
+                        continue
+                    assert reply.status == 400, (name, value, answer)
+                    assert re.search(rf"(^|\W){name}\b", answer["error"]["message"]), answer
+                    assert answer["error"].get("param", name) == name
