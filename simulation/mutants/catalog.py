@@ -330,8 +330,8 @@ PARSER_MUTANTS = [
     Mutant(
         "keeps the turns of a worker that took it for dead",
         PARSER,
-        "            if parse.worker == worker and not parse.ended:\n                self._drop(parse)\n",
-        "            pass\n",
+        "if parse.worker == worker and not parse.ended:",
+        "if False:",
     ),
     Mutant(
         "forgets a turn when its frontend has the frame before its end",

@@ -6,6 +6,7 @@ Each mutant has an interpreter of its own. References come from the unchanged co
 import multiprocessing
 import pickle
 import signal
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -66,7 +67,9 @@ class Baseline:
         reference = self.reference(seed)
         with self._lock:
             if seed not in self._results:
-                self._results[seed] = self._pool.submit(_play, None, seed, self._model, reference).result()
+                result = self._results[seed] = self._pool.submit(_play, None, seed, self._model, reference).result()
+                if result.failures:
+                    print(f"seed {seed} fails without mutants: {result.failures[0]}", file=sys.stderr, flush=True)
             return self._results[seed]
 
     def close(self) -> None:
