@@ -27,9 +27,9 @@ from simulation.world import CURRENT, STAGES, Running, World, tokenizer
 
 WORKLOADS = 24
 """Different workloads: seeds share them, so that a run without faults is made once for many."""
-SESSIONS = 10
+SESSIONS = 24
 SPAN_S = 40.0
-START_S = 10.0
+START_S = 20.0
 """Sessions begin within this time."""
 TURNS_LIMIT_S = 3600.0
 SETTLE_S = 40.0
