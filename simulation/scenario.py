@@ -109,7 +109,8 @@ class Scenario:
         self._reference = reference
         self.model = model
         random = Random(f"scenario {seed}")
-        self.workload = Workload(seed % WORKLOADS, SESSIONS)
+        workload = seed % WORKLOADS
+        self.workload = Workload(workload, FEW_SESSIONS if workload % 4 == 0 else SESSIONS)
         self.counts = {stage: random.choice((1, 2, 2, 3)) for stage in STAGES}
         self.recovery_s = random.choice((20.0, 20.0, 90.0))
         self.servers = random.choice((1, 1, 1, 3))
