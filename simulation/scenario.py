@@ -28,7 +28,7 @@ from simulation.world import CURRENT, STAGES, Running, World, tokenizer
 WORKLOADS = 24
 """Different workloads: seeds share them, so that a run without faults is made once for many."""
 SESSIONS, FEW_SESSIONS = 24, 3
-"""One workload in three has few sessions: many cover up what a process has lost, because their next messages show it."""
+"""One workload in three has few sessions: many cover up what is lost, because later messages show it."""
 SPAN_S = 40.0
 START_S = 20.0
 """Sessions begin within this time."""
