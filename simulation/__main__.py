@@ -32,7 +32,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, metavar="SEED", help="play only this one")
     parser.add_argument("--trace", action="store_true", help="print the whole trace of --seed")
     parser.add_argument("--reach", action="store_true", help="fail if a rare branch was not reached")
-    parser.add_argument("--reduce", action="store_true", help="find the faults that a failure needs")
+    parser.add_argument("--no-reduce", action="store_true", help="do not find the faults that a failure needs")
     return parser
 
 
@@ -42,7 +42,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         model = build_model(Path(directory))
         if asked.seed is not None:
-            return _one(asked.seed, model, trace=asked.trace, reduced=asked.reduce)
+            return _one(asked.seed, model, trace=asked.trace, reduced=not asked.no_reduce)
         return _many(asked, model)
 
 
@@ -60,7 +60,7 @@ def _one(seed: int, model: Path, *, trace: bool, reduced: bool) -> int:
 
 
 def _many(asked: argparse.Namespace, model: Path) -> int:
-    turns, first, jobs, reduced, complete = asked.turns, asked.first, asked.jobs, asked.reduce, asked.reach
+    turns, first, jobs, reduced, complete = asked.turns, asked.first, asked.jobs, not asked.no_reduce, asked.reach
     started, played, requests, failed = time.monotonic(), 0, 0, list[int]()
     outcomes, reached, digests = Counter[str](), Counter[str](), dict[int, str]()
     with open_pool(jobs) as pool:

@@ -29,6 +29,8 @@ MOST_TRIES = 40
 RETRY_S, LONGEST_RETRY_S = 0.5, 16.0
 """The first pause before a request is sent again, which doubles each time, and the longest one."""
 READ_BYTES = 65_536
+ENDLESS = f"Never ends. [[say]][[delay 2000]]{'on ' * 400}[[/say]]"
+"""A question with an answer that takes far longer than anything is waited for."""
 SILENCE_S = 700.0
 """Time without a byte after which a client gives up: far above every promise."""
 
@@ -114,6 +116,8 @@ class Agent:
         behaviour = self.session.behaviour
         for number in range(MOST_TRIES):
             hang_up = self._random.random() < behaviour.hang_up
+            if hang_up and self._random.random() < 0.3:
+                await self._abandon()
             body = self._body(new)
             if self._random.random() < behaviour.repeat:
                 first, second = await asyncio.gather(self._request(body), self._request(body))
@@ -134,6 +138,15 @@ class Agent:
         return None
 
     # -- one request --------------------------------------------------------------------------------------------------
+
+    async def _abandon(self) -> None:
+        """Asks something else, and hangs up long before the answer's end: only a cancellation ends that turn."""
+        conversation = Conversation("m", [Message("user", [Text(ENDLESS)])])
+        body = CLIENTS[self.session.api].request(conversation, stream=self.session.behaviour.stream)
+        request = asyncio.create_task(self._request(body))
+        await asyncio.wait([request], timeout=self._random.random() * 8.0)
+        request.cancel()
+        await asyncio.wait([request])
 
     def _body(self, new: Sequence[Message]) -> bytes:
         behaviour, conversation = self.session.behaviour, self._conversation

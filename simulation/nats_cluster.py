@@ -63,7 +63,7 @@ class Cluster:
         self.disk_full = False
         """A stream in files that is written to meanwhile takes nothing more, until its server is started again."""
         self.hangs = False
-        """Whether streams take nothing, without an answer: a majority is lost, and no server has noticed."""
+        """Whether streams take no writes and no calls, without an answer: a majority is lost, which nobody noticed."""
         self.loss = 0.0
         """Share of messages of `tw.` subjects that are lost between server and subscriber."""
         self.names = 0

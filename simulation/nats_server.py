@@ -5,6 +5,8 @@
 A server is a simulated process: while it is frozen it reads and answers nothing; when it is killed its clients'
 connections end. Servers of a `Cluster` are joined by routes, which are connections of the simulated network. Who leads
 a stream is decided for all servers at once, by who reaches whom; everything else a server learns from its connections.
+
+Left out, because no service uses it: queue groups, consumers, message ids, accounts and users, TLS, lame duck mode.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ TOOLS = [
         {"type": "object", "properties": {"cmd": {"type": "string"}, "count": {"type": "integer"}}},
     ),
 ]
-PACES = ("", "", "[[burst 4]]", "[[burst 16]]", "[[pause 300]]", "[[pause 4000]]", "[[delay 60]]", "[[delay 400]]")
+PACES = ("", "", "[[burst 1]]", "[[burst 16]]", "[[pause 300]]", "[[pause 4000]]", "[[delay 60]]", "[[delay 400]]")
 _ODD = ("é船🌊", "a < b && c", '{"k": [1, 2]}', "two\nlines", "<think>", "</tool_call>", "`code`", "end.")
 
 
@@ -132,7 +132,9 @@ class Workload:
         story: Story = []
         thought = prose(5)
         story.append(("reasoning", thought))
-        script = self._paced(thought) + "\n</think>\n\n"
+        script = (
+            random.choice(("", "[[burst 4]]", "[[burst 16]]", "[[burst 64]]")) + self._paced(thought) + "\n</think>\n\n"
+        )
         results: list[str] = []
         if last or random.random() < 0.6:
             text = prose(random.choice((3, 3, 12)))

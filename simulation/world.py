@@ -330,7 +330,7 @@ def prepare() -> None:
     is left alone, and a world learns of each `Process` and each prompt."""
     for module in (frontend_service, preprocessor_service, parser_service, worker_service):
         _replace(module, relax_gc_and_trim_heap=lambda: None)
-    load_setup = cached(cache={}, key=repr)(ModelSetup.load)
+    load_setup = cached(cache={}, key=lambda config: config.model)(ModelSetup.load)
     _replace(ModelSetup, load=staticmethod(load_setup))
     load_tokenizer = cached(cache={}, key=str)(Tokenizer.from_file)
     _replace(script_engine, Tokenizer=SimpleNamespace(from_file=load_tokenizer))

@@ -201,6 +201,7 @@ class Parser(Service):
                 continue
             position = positions.get(parse.turn)
             if position is not None and position.attempt <= parse.attempt:
+                # rare: a frontend asks for events again
                 parse.rewind(position)
             elif position is None and request.all:
                 parse.rewind(StreamPosition(parse.turn, parse.attempt))
@@ -227,6 +228,7 @@ class Parser(Service):
     def _cancel_again(self, turn: str) -> None:
         """Repeats the cancel of a finished turn, because its tokens still arrive."""
         if turn not in self._cancelled:
+            # rare: tokens of a turn arrive after its end
             unreadable = turn in self._unreadable
             self._publish_cancel(Cancel(turn, self._done.attempt(turn), "unreadable" if unreadable else "superseded"))
 
@@ -266,12 +268,14 @@ class Parser(Service):
         """Drops the turns of a worker that took this shard for dead: they are parsed elsewhere, or sent again."""
         for parse in list(self._shard.turns.values()):
             if parse.worker == worker and not parse.ended:
+                # rare: a parser drops the turns of a worker that took it for dead
                 self._drop(parse)
 
     def _peer_left(self, heartbeat: Heartbeat) -> None:
         if heartbeat.stage == "worker":
             lost = [p for p in self._shard.turns.values() if p.worker == heartbeat.id and not p.ended]
             for parse in lost:
+                # rare: a parser hands back the turns of a worker that was lost
                 parse.interrupt(ErrorInfo(ErrorKind.ENGINE, "the worker was lost in mid-turn", code=ENGINE_DIED))
                 self._schedule(parse)
                 self._trace(parse)

@@ -158,6 +158,7 @@ class LedgerReader:
     def _take_all(self, key: bytes, values: Sequence[bytes]) -> None:
         """Takes all entries that the bucket has of a key."""
         for data in values:
+            # rare: a turn's tokens are not in memory, and come from the bucket
             self._take(data, "fetched")
         self._note_fetched([key], found=bool(values))
 
@@ -176,6 +177,7 @@ class LedgerReader:
     def _bucket_silent(self, reason: str) -> None:
         now = self._loop.time()
         if now >= self._silent_until:
+            # rare: the bucket of the ledger does not answer
             self._process.log.warning("ledger.bucket_silent", reason=reason)
         self._silent_until = now + SILENT_S
 

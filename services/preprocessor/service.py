@@ -134,6 +134,7 @@ class Preprocessor(Service):
         present, earlier = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
             if earlier is not None:
+                # rare: another attempt reaches the preprocessor that still prepares the turn
                 earlier.cancel()
             task = self._begin(self._prepare(request, len(delivery.data)), request.turn)
             self._turns[request.turn] = (request.attempt, task)
@@ -219,6 +220,7 @@ class Preprocessor(Service):
                     subjects.generate(self._model, worker), self._placement.encode(generate, worker), TAKE_TIMEOUT_S
                 )
             except Unavailable:  # the worker certainly does not have the turn
+                # rare: the worker that a turn was sent to is gone
                 refusal = Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S).info
             else:
                 refusal = _decode_reply(data).error
@@ -228,6 +230,7 @@ class Preprocessor(Service):
                         spans.placed(worker, shard)
                     return
             self._placement.router.returned(worker, shard)
+            # rare: a worker did not take a turn
             if spans is not None:
                 spans.refused(worker, refusal.kind)
             if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
@@ -264,6 +267,7 @@ class Preprocessor(Service):
         self._cancelled.note(cancel.turn, cancel.attempt)
         attempt, task = self._turns.get(cancel.turn, (0, None))
         if task is not None and attempt <= cancel.attempt:
+            # rare: a turn is cancelled while its prompt is made
             task.cancel()
 
 

@@ -364,6 +364,7 @@ class Process:
             return
         sent_at, gap, resumed = returned
         if resumed:
+            # rare: own heartbeats come back after a gap
             # What waited in the server arrives in any order: the others' heartbeats may follow this one.
             self.registry.discount(math.inf, now)
             self.log.warning("process.was_cut_off", seconds=round(gap, 1))
@@ -371,9 +372,11 @@ class Process:
         else:
             self.registry.discount(max(gap - self.config.bus.beat_interval_s, 0.0), now)
         if was_cut_off and not self.cut_off:
+            # rare: a process was cut off from the bus and is no longer
             for callback in self.on_attached:
                 callback()
         for peer in self.registry.sweep(sent_at):
+            # rare: another process counts as dead
             self.log.warning("process.peer_lost", peer=peer.id, peer_stage=peer.stage)
 
     def _not_ready(self) -> str | None:

@@ -234,6 +234,7 @@ class Outbox:
 
     def attached(self, now: float) -> None:
         """Lets all streams linger again, because nothing could be sent while this process was cut off from the bus."""
+        # rare: a worker was cut off and is no longer
         for stream in self._lingering.values():
             stream.ended_at = now
 
@@ -351,6 +352,7 @@ class Outbox:
         moved = [stream for stream in self.streams() if stream.parser == gone]
         for stream in moved:
             stream.parser = to
+            # rare: a turn moves to another parser
             stream.rewind(0)
             self.schedule(stream)
         return len(moved)

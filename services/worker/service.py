@@ -203,8 +203,10 @@ class Worker(Service):
         if self._process.draining or not self._engine.healthy():
             raise errors.Unavailable("this worker is going away")
         if self._process.cut_off:  # its sender may no longer wait for the request's answer
+            # rare: a request waited in a bus that hung
             raise errors.Unavailable("this worker was cut off from the bus", retry_after_s=errors.RETRY_AFTER_S)
         if self._cancelled.attempt(request.turn) >= request.attempt:
+            # rare: a cancellation overtook its request
             raise errors.Unavailable("the turn was cancelled")
         if request.turn in self._turns and self._turns[request.turn].stream.attempt >= request.attempt:
             raise errors.Unavailable("this worker has the turn already")
@@ -225,6 +227,7 @@ class Worker(Service):
         held: int,
     ) -> None:
         if request.turn in self._turns:
+            # rare: another attempt at a turn reaches the worker that decodes it
             self._turns[request.turn].cancel()
         stream = TokenStream(
             turn=request.turn,
@@ -316,6 +319,7 @@ class Worker(Service):
         for stream in self._outbox.undelivered():
             # If the parser is gone, a living frontend waits for another one.
             if registry.get("parser", stream.parser) or registry.get("frontend", stream.frontend):
+                # rare: a worker that leaves still has tokens for another process
                 return
         self._settled.set()
 

@@ -68,6 +68,7 @@ async def test_request_of_another_protocol_is_refused_at_once(make_process: Make
     receiver, sender = await make_process("preprocessor", "p"), await make_process("frontend", "f")
     subject = subjects.turn("m", receiver.id)
     await receiver.subscribe(subject, lambda delivery: delivery.reply(b"{}"))
+    await receiver.bus.flush()
     assert await sender.bus.request(subject, b"{}", LIMIT_S) == b"{}"
     with pytest.raises(Unavailable):
         await sender.bus.request(subject.replace(subjects.PREFIX, "tw.v3", 1), b"{}", LIMIT_S)

@@ -1,11 +1,13 @@
 """Cases on a cluster of three servers. Each has a cluster of its own."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import nats.errors
 import pytest
 import structlog
+from nats.aio.client import Client as NatsPy
 
 from schemas.errors import TimedOut, Unavailable
 from services.runtime.storage.kv import Bucket, BucketConfig, create_bucket
@@ -144,6 +146,33 @@ async def bucket_with_three_copies_survives_any_one_server(at: Place) -> None:
         await bucket.put("after", b"%d" % number)
     for number in range(3):
         await reads(bucket, f"k{number}", b"v")
+
+
+async def stored_message_is_stored_once_and_reaches_every_subscriber_once(at: Place) -> None:
+    await join(at)
+    await made(at, await at.bus())
+    clients = [await at.client(number) for number in range(3)]
+    watchers = [await listen(client, "$KV.copies.*") for client in clients]
+    for client in clients:
+
+        async def is_served(client: NatsPy = client) -> bool:
+            try:
+                await client.request("$KV.copies.probe", b"", timeout=2)
+            except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+                return False
+            return all(watchers)
+
+        await until(is_served)
+    seqs = []
+    for number in range(30):
+        answer = await clients[number % 3].request("$KV.copies.k", b"%d" % number, timeout=30)
+        seqs.append(json.loads(answer.data)["seq"])
+    assert seqs == list(range(seqs[0], seqs[0] + 30))
+    for watcher in watchers:  # the three publishers' messages may overtake each other
+        await eventually(lambda watcher=watcher: sum(bool(one.data) for one in watcher) >= 30)  # type: ignore[misc]
+    await asyncio.sleep(0.1)
+    for watcher in watchers:
+        assert sorted(int(one.data) for one in watcher if one.data) == list(range(30))
 
 
 async def bucket_without_a_majority_takes_nothing_until_it_has_one(at: Place) -> None:

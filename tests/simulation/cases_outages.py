@@ -163,7 +163,7 @@ async def silent_client_is_pinged_and_then_disconnected(at: Place) -> None:
             answering.write(b"PONG\r\n")
 
     answers = asyncio.ensure_future(answer())
-    assert (await silent.rest()).endswith(b"PING\r\nPING\r\n-ERR 'Stale Connection'\r\n<end>")
+    assert await silent.rest() == b"PING\r\nPING\r\n-ERR 'Stale Connection'\r\n<end>"
     answers.cancel()
     await asyncio.gather(answers, return_exceptions=True)
     assert (await answering.ask()).replace(b"PING\r\n", b"") == b""

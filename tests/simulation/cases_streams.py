@@ -518,8 +518,9 @@ async def value_is_replaced_only_if_its_number_is_the_expected_one(at: Place) ->
 
 
 async def messages_expire_by_their_own_age(at: Place) -> None:
-    client = await at.client()
+    client, loop = await at.client(), asyncio.get_running_loop()
     await made(client, "aged", max_age=SECOND, duplicate_window=SECOND)
+    stored_at = loop.time()
     await put(client, "aged", "a", b"1")
     await asyncio.sleep(0.6)
     await put(client, "aged", "b", b"2")
@@ -528,6 +529,7 @@ async def messages_expire_by_their_own_age(at: Place) -> None:
         return not await there(client, "aged", "a")
 
     await until(first_is_gone)
+    assert loop.time() - stored_at >= 1.0
     assert await there(client, "aged", "b")
 
 

@@ -69,6 +69,19 @@ def test_full_disk_stops_writes_until_the_server_is_started_again(seed: int) -> 
 
 
 @SEEDS
+def test_value_expires_at_its_time(seed: int) -> None:
+    async def case(at: ModelServers) -> None:
+        bucket = await opened(await at.bus(), "b", ttl_s=300)
+        await bucket.put("k", b"v")
+        await asyncio.sleep(299)
+        assert await bucket.get("k") == b"v"
+        await asyncio.sleep(2)
+        assert await bucket.get("k") is None
+
+    run(seed, case)
+
+
+@SEEDS
 def test_store_that_hangs_takes_nothing_and_is_read(seed: int) -> None:
     async def case(at: ModelServers) -> None:
         bus = await at.bus()

@@ -137,6 +137,7 @@ class BusGateway(TurnGateway):
             try:
                 return await self._preprocessors.prepare(turn)
             except (TimedOut, Unavailable) as refusal:
+                # rare: a preprocessor refuses an attempt, or does not answer
                 self._supersede(turn, str(refusal.info.kind))
                 self._log.warning("frontend.attempt_failed", turn=turn.id, preprocessor=tried[-1], error=str(refusal))
                 if turn.state is State.ENDED or turn.failures >= self._config.attempts:
@@ -283,6 +284,7 @@ class BusGateway(TurnGateway):
                 break
             accepted = turn.cursor.accept(event)
             if accepted is Verdict.GAP:
+                # rare: a parser continues after the position of the frontend
                 self._receiver.gap(sender, turn.position())
                 break
             if isinstance(accepted, Interrupted):
@@ -310,8 +312,10 @@ class BusGateway(TurnGateway):
         self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
         if not turn.take(Event.INTERRUPTED):
             return
+            # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._supersede(turn, "worker lost")
         if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > len(lost.token_ids) // 4:
+            # rare: the client has more than any process still knows
             # The parser that sent more than this is lost, too. Another worker would decode other tokens from here on.
             self._fail(turn, msgspec.structs.replace(lost.error, message=BOTH_LOST))
             return

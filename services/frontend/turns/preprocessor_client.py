@@ -78,6 +78,7 @@ class PreprocessorClient(TextService):
         await self._stages.able(model, until, stages, patient=patient)
         chosen = self.choose(model, tried)
         if chosen in tried:
+            # rare: every preprocessor was tried
             await asyncio.sleep(PAUSE_S)
         return chosen
 
@@ -103,6 +104,7 @@ class PreprocessorClient(TextService):
                 timer = loop.call_later(PREPARE_TIMEOUT_S, on_timeout)
 
         def on_timeout() -> None:
+            # rare: an accepted prompt is not ready in time
             late = TimedOut(f"the prompt was not ready within {PREPARE_TIMEOUT_S:g} s")
             turn.failures += turn.take_failure(attempt, Event.TIMED_OUT, late)
 

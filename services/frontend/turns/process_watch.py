@@ -51,10 +51,12 @@ class ProcessWatch:
         attempt.lost_s += bus.beat_interval_s
         if not has_worker and not has_parser:
             if attempt.dead_parser == attempt.parser and attempt.lost_s > bus.dead_after_s + RESCUE_S:
+                # rare: worker and parser of a turn are both lost
                 self._on_lost(turn, BOTH_LOST)
                 return
             self._probe_parser(attempt)
         if attempt.lost_s > bus.recovery_s:
+            # rare: no successor came in time
             lost = "parser" if has_worker else "worker"
             self._on_late(
                 turn, f"the {lost} of this turn was lost, and no other continued it within {bus.recovery_s:g} s"
@@ -65,6 +67,7 @@ class ProcessWatch:
         parser = attempt.parser
 
         def record_death() -> None:
+            # rare: the parser that a turn lost has no subscription any more
             attempt.dead_parser = parser
 
         credit = Credit(receiver="", seq=0, window=0)  # grants nothing

@@ -173,6 +173,7 @@ class Bucket:
             try:
                 return await self._try(call)
             except (TimedOut, Unavailable):
+                # rare: the store does not answer, and the call may be repeated
                 if asyncio.get_running_loop().time() >= until:
                     raise
             await asyncio.sleep(PAUSE_S)
@@ -191,6 +192,7 @@ class Bucket:
             if self._found:
                 self._lost_at = now if self._lost_at is None else self._lost_at
                 if now < self._lost_at + LOST_S:
+                    # rare: a bucket that was there is not found
                     raise
                 self._found = self._reported = False
             self._look_again = now + RETRY_S
@@ -207,6 +209,7 @@ class Bucket:
 
     def _exists(self) -> None:
         if self._reported and not self._found:
+            # rare: a bucket that was missing is found
             self._log.info("kv.found", bucket=self._config.name)
         self._found, self._lost_at = True, None
 

@@ -177,6 +177,7 @@ class FrameSender:
             return
         self.replays += 1
         if link.replay(replay.number):
+            # rare: a replay request was lost, and the next one asks for all streams
             replay = msgspec.structs.replace(replay, all=True)
         self._process.log.info(
             "stream.replay", receiver=replay.receiver, streams=len(replay.streams), everything=replay.all
@@ -226,6 +227,7 @@ class FrameReceiver:
         """Records that a frame was handled. Grants credit, and requests a replay if frames before it are missing."""
         link = self._links[sender]
         if link.arrived(seq, size):
+            # rare: frames are missing before one that arrived
             self._replay_all(sender)
         if link.credit_due():
             self._grant(sender, link)
@@ -239,6 +241,7 @@ class FrameReceiver:
         """Requests a replay of one stream with a gap, unless one was just requested."""
         key = (self._links[sender], position.turn)
         if key not in self._requested:
+            # rare: a stream begins after the position of its receiver
             self._requested[key] = None
             self._request(sender, [position], everything=False)
 
@@ -256,6 +259,7 @@ class FrameReceiver:
 
     def _current_link(self, sender: str) -> ReceiveLink | None:
         if sender in self._former:
+            # rare: a sender that was taken for dead sends again
             self._links[sender] = self._former.pop(sender)
             self._expect(sender)
         return self._links.get(sender)
@@ -295,10 +299,12 @@ class FrameReceiver:
         if seq is None or link is None:
             link = self._links.get(peer.id)
             if link is not None and link.absent():
+                # rare: a sender has no link to this process any more
                 self._given_up(peer.id)
             return
         lost = link.announced(seq)
         if link.replay_handled(peer.replays.get(me, 0)) or lost:
+            # rare: a heartbeat shows that frames or a replay request were lost
             self._replay_all(peer.id)
         link.acknowledged(peer.unacknowledged.get(me))
         self._grant(peer.id, link)

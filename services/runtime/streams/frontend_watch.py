@@ -40,6 +40,7 @@ class FrontendWatch:
     def _joined(self, peer: Heartbeat) -> None:
         if peer.stage == "frontend":
             self._silent.pop(peer.id, None)
+            # rare: a frontend that fell silent is back
 
     def _tick(self, now: float) -> None:
         if self._process.cut_off:
@@ -56,4 +57,5 @@ class FrontendWatch:
 
     def _gone(self, frontend: str) -> None:
         if self._silent.pop(frontend, None) is not None:
+            # rare: a frontend that fell silent is gone
             self._on_gone(frontend)

@@ -1,0 +1,1 @@
+"""Faults planted in copies of the recovery code: the simulation must find them."""

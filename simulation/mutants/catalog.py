@@ -1,0 +1,464 @@
+"""Lists the mutants: faults in the code that recovers from lost messages, processes and connections."""
+
+from simulation.mutants.plant import Mutant
+
+BUS = "services/runtime/bus.py"
+REQUESTS = "services/runtime/requests.py"
+PROCESS = "services/runtime/process.py"
+REGISTRY = "services/runtime/registry.py"
+LIVENESS = "services/runtime/liveness.py"
+KV = "services/runtime/storage/kv.py"
+LINKS = "services/runtime/streams/links.py"
+FRAMES = "services/runtime/streams/frames.py"
+TURN_LOG = "services/runtime/streams/turn_log.py"
+FRONTEND_WATCH = "services/runtime/streams/frontend_watch.py"
+WORKER = "services/worker/service.py"
+OUTBOX = "services/worker/outbox.py"
+SHARDS = "services/worker/shards.py"
+DECODING = "services/worker/decoding.py"
+PARSER = "services/parser/service.py"
+SHARD = "services/parser/shard.py"
+TURN_PARSE = "services/parser/turn_parse.py"
+PREPROCESSOR = "services/preprocessor/service.py"
+GATEWAY = "services/frontend/turns/gateway.py"
+STATE = "services/frontend/turns/turn_state.py"
+CLIENT = "services/frontend/turns/preprocessor_client.py"
+WATCH = "services/frontend/turns/process_watch.py"
+STAGE_WAIT = "services/frontend/turns/stage_wait.py"
+STORE = "services/frontend/apis/responses/state/store.py"
+
+LINK_MUTANTS = [
+    Mutant(
+        "acknowledges one frame too few",
+        LINKS,
+        "        self._unacknowledged_bytes = 0\n        return self.last\n",
+        "        self._unacknowledged_bytes = 0\n        return self.last - 1\n",
+    ),
+    Mutant(
+        "acknowledges one frame too many",
+        LINKS,
+        "        self._unacknowledged_bytes = 0\n        return self.last\n",
+        "        self._unacknowledged_bytes = 0\n        return self.last + 1\n",
+    ),
+    Mutant(
+        "keeps the last acknowledged frame under way",
+        LINKS,
+        "while sizes and sizes[0][0] <= seq:",
+        "while sizes and sizes[0][0] < seq:",
+    ),
+    Mutant("does not notice a frame that is missing", LINKS, "gap = seq > self.last + 1", "gap = False"),
+    Mutant(
+        "ignores the number that a heartbeat announces",
+        LINKS,
+        "lost = self._announced > self.last",
+        "lost = False",
+    ),
+    Mutant("does not number its replay requests", LINKS, "self.replays_requested += 1", "self.replays_requested += 0"),
+    Mutant(
+        "never repeats a replay request",
+        LINKS,
+        "lost = number < self._replay_due",
+        "lost = False",
+    ),
+    Mutant(
+        "takes frames that were given up for delivered",
+        LINKS,
+        "return seq if replays_requested <= self.last_replay else 0",
+        "return seq",
+    ),
+    Mutant(
+        "never gives up the link of a sender that gave it up",
+        LINKS,
+        "return self._absences >= ABSENCES",
+        "return False",
+    ),
+    Mutant(
+        "begins a new link with the numbers of the old one",
+        FRAMES,
+        "self._generation += 1",
+        "self._generation += 0",
+    ),
+    Mutant(
+        "does not grant lost credit again",
+        FRAMES,
+        "        link.acknowledged(peer.unacknowledged.get(me))\n",
+        "",
+    ),
+    Mutant(
+        "rewinds for a replay, and sends nothing",
+        FRAMES,
+        "        self._on_credit(replay.receiver, link.delivered)\n        self.schedule(replay.receiver)\n",
+        "        self._on_credit(replay.receiver, link.delivered)\n",
+    ),
+    Mutant(
+        "requests a replay only of the streams that it knows",
+        FRAMES,
+        "self._request(sender, positions, everything=True)",
+        "self._request(sender, positions, everything=False)",
+    ),
+    Mutant(
+        "does not go on sending after a new connection",
+        FRAMES,
+        "        process.on_reconnect.append(self._drain_soon)\n",
+        "",
+    ),
+]
+
+CURSOR_MUTANTS = [
+    Mutant(
+        "requests a replay from one character too far",
+        TURN_LOG,
+        "return StreamPosition(turn, attempt, length, block, self.tokens)",
+        "return StreamPosition(turn, attempt, length + 1, block, self.tokens)",
+    ),
+    Mutant(
+        "passes on text that it has",
+        TURN_LOG,
+        "fresh = Delta(event.block, self.length, event.text[have:], logprobs)",
+        "fresh = Delta(event.block, self.length, event.text, logprobs)",
+    ),
+    Mutant(
+        "accepts the end of a block that lacks text",
+        TURN_LOG,
+        "        if event.block > current or self.length < event.length:\n            return Verdict.GAP\n",
+        "        if event.block > current:\n            return Verdict.GAP\n",
+    ),
+    Mutant(
+        "accepts the end of a turn that lacks blocks",
+        TURN_LOG,
+        "(event.blocks > self.blocks or not self.stopped or event.tokens > self.tokens)",
+        "event.tokens > self.tokens",
+    ),
+    Mutant(
+        "dispatches a call of the current block again",
+        TURN_LOG,
+        "if event.block < current or (event.block == current and (self.stopped or not self._dispatch_due)):",
+        "if event.block < current:",
+    ),
+    Mutant(
+        "does not send the end of a turn again",
+        TURN_LOG,
+        "        self.tokens = min(self.tokens, max(position.tokens, 0))\n        self.ended = False\n",
+        "        self.tokens = min(self.tokens, max(position.tokens, 0))\n",
+    ),
+]
+
+PROCESS_MUTANTS = [
+    Mutant(
+        "never declares a process dead",
+        PROCESS,
+        "self.registry.sweep(sent_at)",
+        "self.registry.sweep(-math.inf)",
+    ),
+    Mutant(
+        "judges others by the time in which it was cut off",
+        PROCESS,
+        "            self.registry.discount(math.inf, now)\n            self.log.warning",
+        "            self.log.warning",
+    ),
+    Mutant(
+        "takes a process that does not answer for one without a subscription",
+        PROCESS,
+        "if isinstance(answer, Unavailable):",
+        "if isinstance(answer, TurnwireError):",
+    ),
+    Mutant(
+        "does not answer the first heartbeat of another process",
+        PROCESS,
+        "            self.heartbeat_soon()  # so that the new process has this one's within milliseconds\n",
+        "",
+    ),
+    Mutant(
+        "waits for ever for the bus to come back",
+        LIVENESS,
+        "        self.came_back.set()\n",
+        "",
+    ),
+    Mutant(
+        "never drops a process that was only expected",
+        REGISTRY,
+        "        dead += [(key, Heartbeat(*key)) for key, since in self._expected.items() if since < before]\n",
+        "",
+    ),
+    Mutant(
+        "expects no successor of a process that left",
+        REGISTRY,
+        "                self._former[key] = (last[0], now)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "expects no successor of a process that died",
+        REGISTRY,
+        "                self._former[key] = (heartbeat, now)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "counts down a frontend that came back",
+        FRONTEND_WATCH,
+        '        if peer.stage == "frontend":\n            self._silent.pop(peer.id, None)\n',
+        "        pass\n",
+    ),
+]
+
+BUS_MUTANTS = [
+    Mutant(
+        "forgets its subscriptions with the connection",
+        BUS,
+        "for subscription in self._subscriptions:",
+        "for subscription in self._subscriptions[:1]:",
+    ),
+    Mutant(
+        "tells nobody of a new connection",
+        BUS,
+        "                self._on_reconnect()\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "replaces only the first connection",
+        BUS,
+        "        while True:\n            client = self._client\n",
+        "        for _ in range(1):\n            client = self._client\n",
+    ),
+    Mutant(
+        "takes an answer without a responder for an answer",
+        BUS,
+        "if status is not None and token in self.waiting:",
+        "if status is not None and status != NO_RESPONDERS and token in self.waiting:",
+    ),
+    Mutant(
+        "waits for ever for an answer",
+        REQUESTS,
+        "        timer = asyncio.get_running_loop().call_later(timeout_s, expire)\n",
+        "        timer = asyncio.get_running_loop().call_later(1e9 + timeout_s, expire)\n",
+    ),
+]
+
+WORKER_MUTANTS = [
+    Mutant(
+        "goes on with a turn that was cancelled",
+        WORKER,
+        "if decoding is not None and decoding.stream.attempt <= cancel.attempt:",
+        "if decoding is not None and decoding.stream.attempt < cancel.attempt:",
+    ),
+    Mutant(
+        "sends only its own tokens of a turn that it continues",
+        WORKER,
+        "            ids=resume,\n",
+        "            ids=[],\n",
+    ),
+    Mutant(
+        "decodes a turn that it continues from its beginning",
+        WORKER,
+        "            resumed=len(resume),\n",
+        "",
+    ),
+    Mutant(
+        "forgets streams as soon as they end",
+        WORKER,
+        "linger_s = process.config.bus.recovery_s + LINGER_S",
+        "linger_s = 0.0",
+    ),
+    Mutant(
+        "stays when its engine has died",
+        WORKER,
+        "while self._engine.healthy() or self._turns:",
+        "while True:",
+    ),
+    Mutant(
+        "fails the turns of an engine that died, for good",
+        DECODING,
+        "info = msgspec.structs.replace(info, code=ENGINE_DIED)",
+        "pass",
+    ),
+    Mutant(
+        "leaves the streams of a dead parser where they are",
+        SHARDS,
+        "        self._orphans.add(heartbeat.id)\n",
+        "",
+    ),
+    Mutant(
+        "offers the streams of a dead parser only to the first heartbeat of another one",
+        SHARDS,
+        "self._registry.on_heartbeat(self._heartbeat)",
+        "self._registry.on_join(self._heartbeat)",
+    ),
+    Mutant(
+        "does not move the ended streams of a dead parser",
+        OUTBOX,
+        "moved = [stream for stream in self.streams() if stream.parser == gone]",
+        "moved = [stream for stream in self._live.values() if stream.parser == gone]",
+    ),
+    Mutant(
+        "moves a stream without its parse context",
+        OUTBOX,
+        "self.sent = -1 if offset <= 0 else min(self.sent, offset)",
+        "self.sent = min(self.sent, max(offset, 0))",
+    ),
+    Mutant(
+        "does not send the end of a stream again",
+        OUTBOX,
+        "        self.cached_sent = None\n        self.finish_seq = None\n",
+        "        self.cached_sent = None\n",
+    ),
+    Mutant(
+        "does not send a stream again that its parser does not know",
+        OUTBOX,
+        "elif request.all and stream.sent >= 0 and not self.delivered(stream):",
+        "elif False:",
+    ),
+]
+
+PARSER_MUTANTS = [
+    Mutant(
+        "does not report that a worker was lost",
+        PARSER,
+        "code=ENGINE_DIED))\n                self._schedule(parse)\n",
+        "code=ENGINE_DIED))\n",
+    ),
+    Mutant(
+        "keeps the turns of a frontend that is gone",
+        PARSER,
+        "            if parse.frontend == frontend:\n                self._forget(parse)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "keeps the link to a frontend that is gone",
+        PARSER,
+        "        self._sender.forget(frontend)\n",
+        "",
+    ),
+    Mutant(
+        "keeps the turns of a worker that took it for dead",
+        PARSER,
+        "if parse.worker == worker and not parse.ended:",
+        "if False:",
+    ),
+    Mutant(
+        "forgets a turn when its frontend has the frame before its end",
+        PARSER,
+        "while ends and ends[0][0] <= seq:",
+        "while ends and ends[0][0] <= seq + 1:",
+    ),
+    Mutant(
+        "requests a replay from one token too far",
+        SHARD,
+        "return StreamPosition(entry.turn, entry.attempt, have)",
+        "return StreamPosition(entry.turn, entry.attempt, have + 1)",
+    ),
+    Mutant(
+        "parses tokens again that it has",
+        SHARD,
+        "fresh = entry.ids if entry.at == have else entry.ids[have - entry.at :]",
+        "fresh = entry.ids",
+    ),
+    Mutant(
+        "does not look at the place of tokens on the fast path",
+        TURN_PARSE,
+        "if plain is None or entry.at != len(self.ids) or entry.attempt != self.attempt:",
+        "if plain is None or entry.attempt != self.attempt:",
+    ),
+    Mutant(
+        "does not announce a turn again that is sent from its beginning",
+        TURN_PARSE,
+        "            self.announced = False\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "reports an interruption before the text that it has sent",
+        TURN_PARSE,
+        "Interrupted(self.worker, pack_ids(self.ids), error, *self.log.end)",
+        "Interrupted(self.worker, pack_ids(self.ids), error, 0, 0)",
+    ),
+]
+
+PREPROCESSOR_MUTANTS = [
+    Mutant(
+        "does not tell the frontend that no worker takes a turn",
+        PREPROCESSOR,
+        "        until = asyncio.get_running_loop().time() + self._process.config.bus.recovery_s\n",
+        "        until = 0.0\n",
+    ),
+]
+
+FRONTEND_MUTANTS = [
+    Mutant(
+        "does not number its attempts", GATEWAY, "turn.attempt = Attempt(number + 1)", "turn.attempt = Attempt(number)"
+    ),
+    Mutant(
+        "accepts events of an earlier attempt",
+        GATEWAY,
+        "if turn is None or entry.attempt != turn.attempt.number:",
+        "if turn is None:",
+    ),
+    Mutant(
+        "does not wait for a worker that continues a turn",
+        GATEWAY,
+        " + self._config.bus.recovery_s\n\n        async def resume()",
+        "\n\n        async def resume()",
+    ),
+    Mutant(
+        "gives up a turn at its first lost worker",
+        GATEWAY,
+        "if turn.failures >= self._config.attempts:\n            self._fail",
+        "if turn.failures >= 1:\n            self._fail",
+    ),
+    Mutant(
+        "waits for ever for a parser that took it for dead",
+        GATEWAY,
+        '            self._on_tokens_lost(turn, "this server was cut off from the turn")\n',
+        "            pass\n",
+    ),
+    Mutant(
+        "does not request a turn again that was lost with the connection",
+        GATEWAY,
+        "            turn.take_failure(turn.attempt, Event.RECONNECTED, error)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "does not notice that the preprocessor of a turn is gone",
+        GATEWAY,
+        '                self._on_process_left(turn, attempt, "the preprocessor was lost")\n',
+        "                pass\n",
+    ),
+    Mutant(
+        "does not notice that a turn's worker is gone before its first event",
+        GATEWAY,
+        "                asyncio.get_running_loop().call_later(wait_s, self._on_process_left, turn, attempt, reason)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "ends a turn when its parser is late",
+        WATCH,
+        "if attempt.lost_s > bus.recovery_s:",
+        "if attempt.lost_s > bus.beat_interval_s:",
+    ),
+    Mutant(
+        "does not wait for a stage that is expected back",
+        STAGE_WAIT,
+        "if not (is_expected or patient) or",
+        "if not patient or",
+    ),
+    Mutant(
+        "is not woken when a stage is back",
+        STAGE_WAIT,
+        '        if peer.stage != "frontend":\n            self._wake()\n',
+        "        pass\n",
+    ),
+    Mutant(
+        "keeps a Response only in its own memory",
+        STORE,
+        "            await self._sharing.bucket.put(key, value)\n",
+        "            pass\n",
+    ),
+]
+
+MUTANTS = [
+    *LINK_MUTANTS,
+    *CURSOR_MUTANTS,
+    *PROCESS_MUTANTS,
+    *BUS_MUTANTS,
+    *WORKER_MUTANTS,
+    *PARSER_MUTANTS,
+    *PREPROCESSOR_MUTANTS,
+    *FRONTEND_MUTANTS,
+]
