@@ -92,7 +92,9 @@ class Ledger:
         self.prompts = PromptCache(prompt_bytes)
         self._chains = ChainCache(prompt_bytes)
         self._scope_of = lru_cache(MAX_SCOPES)(partial(scope_of, model.name, model.digest))
-        self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens, model.write_calls)
+        self.reader = TurnReader(
+            model.family, model.vocabulary, model.encoder.cuts.tokens, model.write_calls, model.header
+        )
         self._end = (
             re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
         )

@@ -15,7 +15,7 @@ from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from tests.ledger.test_ledger_pairs import FORMS, prompt_of
-from tests.ledger.test_ledger_sessions import CHANCE, TEMPLATES, Models, models, quick, tokens_received
+from tests.ledger.test_ledger_sessions import CHANCE, TEMPLATES, Models, models, quick, renders_up_to, tokens_received
 
 __all__ = ["models"]
 ORDERED = ("claude-code", "codex", "openclaw-responses")
@@ -33,13 +33,13 @@ def sent_back(blocks: Sequence[Block], dialogue: Dialogue) -> Dialogue:
     return Dialogue(dialogue.system, dialogue.tools, [*dialogue.entries, ("said", blocks), answer])
 
 
-def check(before: Before, prompt: Prompt, setup: ModelSetup, ends: Sequence[str]) -> None:
-    """Wherever the template has the words of a turn after the same text and in one message, the prompt keeps its tokens:
-    all of them if the turn ends in text or reasoning, else up to the last word that its client received."""
+def check(before: Before, prompt: Prompt, setup: ModelSetup, ledger: Ledger) -> None:
+    """Wherever the template has the words of a turn after the same text and as the model's own, the prompt keeps its
+    tokens: all of them if the turn ends in text or reasoning, else up to the last word that its client received."""
     output = before.output
     assert WORD.findall(setup.tokenizer.decode(prompt.ids)) == WORD.findall(prompt.text)
     words = sum(len(WORD.findall(block.text)) for block in output.blocks)
-    if not words or not before.whole_in(prompt.text, ends, words):
+    if not words or not renders_up_to(before, prompt, words, ledger.model):
         return
     kinds = [block.kind for block in output.blocks if WORD.search(block.text)]
     if "tool_use" in kinds and output.blocks[-1].kind != kinds[-1]:
@@ -64,7 +64,7 @@ def cut_everywhere(setup: ModelSetup, chance: bytes, step: int) -> None:
             ledger.add(entry)
         later = sent_back(output.blocks, dialogue)
         following = prompt_of(client, later, setup, ledger)
-        check(Before(prompt, output), following, setup, first.model.ends)
+        check(Before(prompt, output), following, setup, first)
         answer = model.answer(following)
         rebuilt = Ledger(first.model, entry_bytes=ROOM, prompt_bytes=ROOM)
         for entry in (*output.entries, *answer.entries):

@@ -21,7 +21,7 @@ from services.ledger.recall import Ledger
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from tests.ledger.test_ledger_sessions import CHANCE, OWN, TEMPLATES, Models, models, quick
+from tests.ledger.test_ledger_sessions import CHANCE, OWN, TEMPLATES, Models, models, quick, renders_up_to
 from tests.templates.adapting import assistant, user
 
 __all__ = ["models"]
@@ -212,7 +212,7 @@ def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(models: Models
             if choose.below(2):
                 say(dialogue, output.blocks[len(sent) :], model)
         after = prompt_of(client, dialogue, setup, ledger)
-        kept_up_to(Before(before, output), after, sent, setup, ledger.model.ends)
+        kept_up_to(Before(before, output), after, sent, setup, ledger)
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
@@ -238,7 +238,7 @@ def test_token_across_the_end_of_the_first_call_does_not_lose_it(models: Models,
     sent = first_calls(output.blocks, 1)
     say(dialogue, sent, model)
     following = prompt_of(CLIENTS["codex"], dialogue, setup, ledger)
-    kept_up_to(Before(prompt, output), following, sent, setup, ledger.model.ends)
+    kept_up_to(Before(prompt, output), following, sent, setup, ledger)
     assert [*following.ids[: len(prompt.ids)]] == [*prompt.ids]
 
 
@@ -248,13 +248,13 @@ def say(dialogue: Dialogue, blocks: Sequence[Block], model: Model) -> None:
     dialogue.entries.append(("results", [(block.call_id, model.say()) for block in blocks if block.kind == "tool_use"]))
 
 
-def kept_up_to(before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup, ends: Sequence[str]) -> None:
+def kept_up_to(before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup, ledger: Ledger) -> None:
     """Checks that a prompt keeps the tokens of a turn up to the last word of the parts that were sent back, wherever
-    the template has these words after the same text and in one message."""
+    the template has these words after the same text and as the model's own."""
     assert WORD.findall(setup.tokenizer.decode(prompt.ids)) == WORD.findall(prompt.text)
     parts = [word for block in sent for word in WORD.findall(block.text)]
     count = before.output.words.index(parts[-1]) + 1
-    if not before.whole_in(prompt.text, ends, count):
+    if not renders_up_to(before, prompt, count, ledger.model):
         return
     size = next(
         size
