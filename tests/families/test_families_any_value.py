@@ -299,9 +299,11 @@ def test_closers_that_the_format_does_not_have_are_dropped_before_its_own(family
 
 @pytest.mark.parametrize("family", TAGGED, ids=ids)
 def test_text_after_a_call_is_searched_for_the_end_of_another_one_in_linear_time(family: Family) -> None:
-    """A pattern that can split a word in several ways would not end."""
+    """A pattern that can split a word in several ways would not end, one that begins at each end of a call takes long."""
     for call in getattr(family.grammar, "calls", ()):
         if isinstance(call.body, Parameters):
             end = around(family, "command")[1] + ends(family)
             assert call.body.torn(f"{end} {'words ' * 10_000}")
             assert not call.body.torn(f"{end} {'words ' * 10_000}: no.")
+            assert call.body.torn(f"{end} a " * 20_000)
+            assert not call.body.torn(f"{end} a " * 20_000 + ": no.")

@@ -137,7 +137,10 @@ class Parameters:
         """Finds a parameter after another one in text, or the end of a call at the end of text."""
         closes, ends = ("|".join(Shape(text).pattern for text in texts) for texts in (self.closes, self.ends))
         opens = "|".join(map(escape, self._heads))
-        return compile(rf"(?:{closes})\s*(?:{opens}|(?:{ends})(?:\s|<[^<>]*>|\w)*\Z)").search
+        opened = compile(rf"(?:{closes})\s*(?:{opens})").search
+        # What may follow is passed as a whole, for all ends in it: a search from each of them takes quadratic time.
+        ended = compile(rf"(?:{closes})\s*(?:{ends})(?:\s|<[^<>]*>|\w)*+(\Z)?").finditer
+        return lambda text: opened(text) or next((found for found in ended(text) if found[1] is not None), None)
 
     @cached_property
     def trigger(self) -> Trigger:
