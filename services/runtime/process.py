@@ -119,7 +119,7 @@ class Process:
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._heartbeats = 0
         self._liveness = Liveness(config.bus)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     async def connect(self) -> None:
         """Connects and subscribes to heartbeats. The process sends none before `announce`."""
@@ -143,8 +143,8 @@ class Process:
                 self.log.exception("process.task_failed", task=name)
 
         task = asyncio.get_running_loop().create_task(guarded(), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         task.add_done_callback(lambda _: work.close())  # else a task that is cancelled at once logs a warning
         return task
 

@@ -323,8 +323,9 @@ class Outbox:
         Streams that no longer exist are ended.
         """
         named = {(position.turn, position.attempt): position for position in request.streams}
-        for key in named.keys() - self._live.keys() - self._lingering.keys():
-            self._end_gone(request.receiver, key, named[key].offset)
+        for key, asked in named.items():
+            if key not in self._live and key not in self._lingering:
+                self._end_gone(request.receiver, key, asked.offset)
         for stream in list(self.streams()):
             if stream.parser != request.receiver:
                 continue

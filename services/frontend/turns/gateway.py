@@ -312,7 +312,7 @@ class BusGateway(TurnGateway):
         self._log.warning("frontend.interrupted", turn=turn.id, worker=lost.worker, tokens=len(lost.token_ids) // 4)
         if not turn.take(Event.INTERRUPTED):
             return
-            # rare: a worker was lost in mid-turn, and its parser hands the tokens back
+        # rare: a worker was lost in mid-turn, and its parser hands the tokens back
         self._supersede(turn, "worker lost")
         if turn.cursor.place > (lost.block, lost.offset) or turn.cursor.tokens > len(lost.token_ids) // 4:
             # rare: the client has more than any process still knows

@@ -38,9 +38,9 @@ class FrontendWatch:
         self._probe(peer.id)
 
     def _joined(self, peer: Heartbeat) -> None:
-        if peer.stage == "frontend":
-            self._silent.pop(peer.id, None)
+        if peer.stage == "frontend" and peer.id in self._silent:
             # rare: a frontend that fell silent is back
+            del self._silent[peer.id]
 
     def _tick(self, now: float) -> None:
         if self._process.cut_off:
