@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("schemas", "services", "turnwire_tools", "docs", "README.md", "CONTRIBUTING.md", "SECURITY.md")
+SOURCES = ("schemas", "services", "turnwire_tools", "simulation", "docs", "README.md", "CONTRIBUTING.md", "SECURITY.md")
 COMPARED = "longer|more|other|different|better|worse|less|fewer|later|earlier|greater|larger|smaller|faster|slower"
 PLACES = r"balancers?|firewalls?|frontends?|gateways?|NAT|prox(?:y|ies)|routers?|servers?"
 LATE = "".join(rf"(?<!\b{word} )" for word in ("fall", "falls", "lag", "lags", "left", "far"))

@@ -1,6 +1,6 @@
 """An event loop in virtual time that runs several simulated processes, each with its own queue.
 
-A callback belongs to the process in whose context it was scheduled. A process can be frozen (its callbacks wait), slow
+A callback belongs to the process that scheduled it, by its context. A process can be frozen (its callbacks wait), slow
 (a turn of its loop takes long) or killed (its callbacks are dropped). Which process runs next is drawn from the seed;
 within a process the order is asyncio's. Time goes on only when no process has anything to do.
 
@@ -20,6 +20,7 @@ from typing import Any
 TICK_S = 2e-6
 """Virtual time that one turn of a process's loop takes."""
 CHECK_S = 0.05
+"""Virtual time between two looks at whether a run is done."""
 
 _PROCESS: ContextVar["Machine | None"] = ContextVar("simulated process", default=None)
 
@@ -50,7 +51,7 @@ class Machine:
 
 
 def running_machine() -> Machine | None:
-    """Returns the process whose callback runs now; None outside of all."""
+    """Returns the process that runs now; None outside of all."""
     return _PROCESS.get()
 
 
@@ -68,11 +69,12 @@ class SimLoop(asyncio.BaseEventLoop):
         """Processes with callbacks that wait, unless they are frozen."""
         self._queue: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._number = 0
-        self.turns = 0
         self.set_task_factory(self._new_task)
         events._set_running_loop(self)
         self.network: Any = None
         """Set by `Network`: makes connections."""
+        self.world: Any = None
+        """Set by `World`: product objects report to it."""
 
     def _new_task(self, loop: Any, work: Any, *, context: Context | None = None, **rest: Any) -> "asyncio.Task[Any]":
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context, **rest)
@@ -195,7 +197,6 @@ class SimLoop(asyncio.BaseEventLoop):
         if machine.frozen:  # since it had something to do
             del self._able[machine]
             return True
-        self.turns += 1
         self.now += TICK_S
         if self._queue and self._queue[0][0] <= self.now:
             self._fire()

@@ -56,7 +56,7 @@ class Cluster:
         self.write_deadline_s = write_deadline_s
         self.ping_s = ping_s
         self.servers: dict[str, Server] = {}
-        """Those that run, by host."""
+        """Running servers, by host."""
         self.groups: dict[str, Group] = {}
         """The streams, by name."""
         self.everyone = Group([], None, None)

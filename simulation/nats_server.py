@@ -37,7 +37,7 @@ class Server:
         self.clients: dict[Connection, None] = {}
         self.subscriptions = Subscriptions()
         self.routes: dict[str, Route] = {}
-        """By the host of the other server."""
+        """Host of the other server → the route to it."""
         self._dialled: set[str] = set()
         self.numbers = 0
         cluster.names += 1
@@ -212,7 +212,7 @@ class Server:
             self._answer(reply, headers, value)
 
     def _answer(self, reply: str, headers: bytes, data: bytes, delay_s: float = STORE_S) -> None:
-        """Sends an answer of the store to whoever subscribes to `reply`, after its disk or network."""
+        """Sends an answer of the store to the subscribers of `reply`, after its disk or network."""
         if reply:
             loop = self.cluster.loop
             loop.call_later(delay_s, self.publish, reply, "", headers, data, context=self.machine.context)

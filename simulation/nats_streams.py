@@ -63,7 +63,7 @@ class Stream:
     keeps_removed_s: float = 0.0
     """How long removed messages are kept for `at`: a server that is late still has them."""
     messages: dict[int, Stored] = field(default_factory=dict)
-    """By number, in order."""
+    """Number → message, in order."""
     last: dict[str, int] = field(default_factory=dict)
     """Subject → number of its message."""
     last_seq: int = 0
