@@ -1,4 +1,4 @@
-"""Replaces what makes two runs of Python differ: clocks, randomness, and the standard error stream.
+"""Replaces what makes two runs of Python differ: clocks, randomness, process ids, and the standard error stream.
 
 To be installed before anything of `services` is imported, because some modules import `perf_counter` by name. Every
 process has its own wall clock; all other clocks are the virtual time. Randomness is drawn from the seed.
@@ -62,8 +62,6 @@ class _Errors:
 
 
 CLOCK = _Clock()
-REAL_TIME = time.perf_counter
-"""The real clock, for speeds."""
 ERRORS = _Errors(sys.stderr)
 
 
@@ -87,6 +85,9 @@ def install() -> None:
     time.monotonic = time.perf_counter = CLOCK.monotonic
     time.monotonic_ns = time.perf_counter_ns = CLOCK.monotonic_ns
     time.time, time.time_ns = CLOCK.time, CLOCK.time_ns
+    time.thread_time = time.process_time = CLOCK.monotonic  # limits of work in CPU time
+    real_pid = os.getpid
+    os.getpid = lambda: 1 if running_machine() is not None else real_pid()  # heartbeats have it
     os.urandom = ENTROPY
     random._urandom = ENTROPY  # type: ignore[attr-defined]
     assert secrets.token_bytes(4) == random.Random(0).randbytes(4), "secrets has another source"
