@@ -16,8 +16,6 @@ class Result:
     failures: list[str] = field(default_factory=list)
     digest: str = ""
     """Hash of the whole trace."""
-    virtual_s: float = 0.0
-    real_s: float = 0.0
     faults: list[str] = field(default_factory=list)
     outcomes: dict[str, int] = field(default_factory=dict)
     """How many requests ended in which way."""

@@ -24,11 +24,11 @@ def _reference(workload: int, model: Path) -> Reference:
 
 def play(seed: int, model: Path, *, trace: bool = False) -> Result:
     """Plays a seed. `trace`: keeps the whole trace."""
-    started = interpreter.REAL_TIME()
-    result = _scenario(seed, model).play(keep_trace=trace)
+    scenario = _scenario(seed, model)
+    reach.take()  # what references and reductions have reached
+    result = scenario.play(keep_trace=trace)
     if not trace and not result.failures:
         result.trace.clear()
-    result.real_s = interpreter.REAL_TIME() - started
     result.reached = reach.take()
     return result
 
