@@ -9,18 +9,14 @@ _IDS = frozenset({"id", "item_id", "call_id", "tool_use_id", "response_id", "req
 _SEALS = frozenset({"signature", "encrypted_content"})
 _SEALED = frozenset({"reasoning.encrypted", "redacted_thinking"})
 """Types with a seal in `data`."""
+_CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
+"""Tokens that `input_tokens` of Messages leaves out."""
 _VARYING = frozenset(
     {
         *("created", "created_at", "completed_at", "sequence_number", "obfuscation", "prompt_cache_key"),
-        *(
-            "cached_tokens",
-            "cache_read_input_tokens",
-            "cache_creation_input_tokens",
-            "input_tokens",
-            "cache_write_tokens",
-        ),
+        *("cached_tokens", *_CACHED, "cache_write_tokens"),
         *("prompt_cache_diagnostics", "diagnostics"),
-        "previous_response_id",  # a client whose stored response was lost sends its history
+        "previous_response_id",  # a client sends its history if its stored response was lost
     }
 )
 """Members that depend on the time, on what the engine had in its cache, or on what the store lost."""
@@ -57,6 +53,8 @@ def _clean(value: Any, ids: dict[str, str]) -> Any:
             cleaned[key] = ids.setdefault(one, f"ID{len(ids)}")
         else:
             cleaned[key] = _clean(one, ids)
+    if isinstance(value.get("input_tokens"), int):
+        cleaned["input_tokens"] += sum(value.get(name) or 0 for name in _CACHED)
     return cleaned
 
 

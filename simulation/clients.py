@@ -5,6 +5,7 @@ model wrote.
 """
 
 import asyncio
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,9 @@ ENDLESS = f"Never ends. [[say]][[delay 2000]]{'on ' * 400}[[/say]]"
 """A question with an answer that takes far longer than anything is waited for."""
 SILENCE_S = 700.0
 """Time without a byte after which a client gives up: far above every promise."""
+SILENCE = "not a byte for a long time"
+KEEPALIVE_S = 12.0
+"""The longest time without a byte in a stream that has begun: frontends send a keep-alive after ten seconds."""
 
 
 @dataclass
@@ -48,6 +52,8 @@ class Request:
     status: int = 0
     problem: str = ""
     events: list[tuple[str, Any]] = field(default_factory=list)
+    silences: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when a stream that had begun had no bytes, where that is longer than `KEEPALIVE_S`."""
     reader: Reader = field(kw_only=True)
 
     @property
@@ -173,25 +179,29 @@ class Agent:
         port, name = self._random.choice(frontends)
         request = self._new(name)
         self._note(f"turn {self._turn} requests {name}")
+        head = self._head("POST", CLIENTS[self.session.api].path, len(body))
+        await self._exchange(request, port, head + body, hang_up=hang_up)
+        if self.session.behaviour.background:
+            await self._follow(request)
+        return self._ended(request, request.outcome, request.problem)
+
+    async def _exchange(self, request: Request, port: int, message: bytes, *, hang_up: bool = False) -> None:
+        """Sends an HTTP request on a connection of its own, reads the answer, and sets the request's outcome."""
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError as error:
-            return self._ended(request, "broken", str(error))
-        path = CLIENTS[self.session.api].path
+            request.outcome, request.problem = "broken", str(error)
+            return
         try:
-            writer.write(self._head("POST", path, len(body)) + body)
+            writer.write(message)
             await self._read(request, reader, hang_up)
-            if self.session.behaviour.background and request.outcome != "hung up":
-                await self._follow(request)
-            return self._ended(request, request.outcome, request.problem)
+        except TimeoutError:  # an OSError, too
+            request.outcome, request.problem = "broken", SILENCE
         except (OSError, BadResponse) as error:
-            return self._ended(request, "broken", f"{type(error).__name__}: {error}")
-        except TimeoutError:
-            self._wrong(f"not a byte for {SILENCE_S:g} s")
-            return self._ended(request, "broken", "silence")
+            request.outcome, request.problem = "broken", f"{type(error).__name__}: {error}"
         except IllFormed as error:
             self._wrong(f"ill-formed: {error}")
-            return self._ended(request, "error", str(error))
+            request.outcome, request.problem = "error", str(error)
         finally:
             writer.transport.abort()
 
@@ -201,8 +211,14 @@ class Agent:
 
     async def _follow(self, request: Request) -> None:
         """Waits for a background response, and reads the rest of its stream where that broke off."""
+        began = request.began
         while request.outcome in ("pending", "broken") and (id := _response_id(request)):
+            if request.outcome == "broken":  # each such connection is judged
+                part = copy.copy(request)
+                part.began, part.ended = began, self.world.loop.now
+                self.requests.append(part)
             await asyncio.sleep(0.5)
+            began = self.world.loop.now
             frontend = self.world.running.get(request.frontend)
             if frontend is None:
                 return
@@ -210,17 +226,7 @@ class Agent:
             if self.session.behaviour.stream:
                 after = max((data["sequence_number"] for _, data in request.events if data), default=0)
                 path += f"?stream=true&starting_after={after}"
-            try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
-            except OSError:
-                continue
-            try:
-                writer.write(self._head("GET", path, 0))
-                await self._read(request, reader, hang_up=False)
-            except (OSError, BadResponse):
-                continue
-            finally:
-                writer.transport.abort()
+            await self._exchange(request, frontend.port, self._head("GET", path, 0))
 
     def _head(self, verb: str, path: str, size: int) -> bytes:
         headers = {
@@ -231,6 +237,7 @@ class Agent:
             "x-turnwire-tool-dispatch": "1",
             "x-turnwire-reasoning-details": "1",
             "x-session-id": self.session.name,
+            "x-request-id": f"{self.session.name}-{self._turn}",  # frontends log it beside the turn's own id
         }
         lines = [f"{verb} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         return "\r\n".join(lines).encode() + b"\r\n\r\n"
@@ -242,15 +249,20 @@ class Agent:
         request.outcome, request.problem = "broken", "the stream ended without its last event"
         slow = self._random.random() < self.session.behaviour.slow
         leave_after = self._random.randint(1, 30) if hang_up else 0
+        streams = False
         while not http.complete:
+            waited_from = self.world.loop.now
             async with asyncio.timeout(SILENCE_S):
                 data = await stream.read(READ_BYTES)
+            if streams and self.world.loop.now > waited_from + KEEPALIVE_S:
+                request.silences.append((waited_from, self.world.loop.now))
             if not data:
                 http.end()
                 break
             part = http.feed(data)
             request.status = http.status
-            if http.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+            streams = http.headers.get(b"content-type", b"").startswith(b"text/event-stream")
+            if streams:
                 for name, event in events.feed(part):
                     request.events.append((name, event))
                     reader.event(name, event)
@@ -262,7 +274,9 @@ class Agent:
             if slow:
                 await asyncio.sleep(self._random.random() * 0.4)
         if request.status != 200:
-            request.outcome, request.problem = "refused", f"{request.status}: {_message(document)}"
+            request.outcome, request.problem = "refused", f"{request.status}: {self._message(document)}"
+            if request.status in (503, 529) and b"retry-after" not in http.headers:
+                self._wrong(f"no Retry-After: {request.problem}")
             return
         if document:
             decoded = json.loads(document)
@@ -278,6 +292,14 @@ class Agent:
                 reader.finish()
             request.outcome, request.problem = "answer", ""
 
+    def _message(self, document: bytes) -> str:
+        """The message of an error's document, which has the same place in all APIs."""
+        try:
+            return str(json.loads(document)["error"]["message"])
+        except (KeyError, TypeError, ValueError):
+            self._wrong(f"an error that has not the API's form: {document[:300]!r}")
+            return ""
+
     def _ended(self, request: Request, outcome: Outcome, problem: str) -> Request:
         request.ended, request.outcome, request.problem = self.world.loop.now, outcome, problem
         self.requests.append(request)
@@ -290,6 +312,8 @@ class Agent:
         """Whatever the outcome: what came is the beginning of the answer; a whole answer is all of it."""
         answer, story = request.answer, wanted.story
         got: list[tuple[str, str]] = [*answer.story]
+        if answer.end == "error" and answer.ends != 1:
+            self._wrong(f"{answer.ends} ends, with an error")
         if request.outcome == "answer":
             if got != story:
                 self._wrong(f"the answer has {got}, wanted {story}")
@@ -349,10 +373,3 @@ def _response_id(request: Request) -> str:
             if isinstance(found, dict) and str(found.get("id", "")).startswith("resp"):
                 return str(found["id"])
     return ""
-
-
-def _message(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (KeyError, TypeError, ValueError):
-        return body[:300].decode(errors="replace")

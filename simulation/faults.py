@@ -44,6 +44,10 @@ BUS_KINDS: Sequence[Kind] = ("freeze bus", "freeze bus", "kill bus", "kill bus",
 STORE_KINDS: Sequence[Kind] = ("empty bucket", "remove bucket", "no leader", "full disk")
 DEADLY: frozenset[Kind] = frozenset(("kill", "lose machine", "freeze", "cut", "terminate", "engine dies"))
 """Kinds after which others may take a process for dead."""
+ENDING: frozenset[Kind] = frozenset(("kill", "lose machine", "terminate"))
+"""Kinds that end a process, with its connections."""
+DEAD_AFTER_S = 3.0
+"""Processes that are suspended or cut off for less are not taken for dead."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,12 @@ class Applied:
     stage: str
     began: float
     ended: float = math.inf
+
+    @property
+    def deadly(self) -> bool:
+        """Whether others may take the process for dead."""
+        fault = self.fault
+        return fault.kind in DEADLY and (fault.kind not in ("freeze", "cut") or fault.seconds >= DEAD_AFTER_S)
 
 
 def draw(random: Random, *, span_s: float, most: int, together: bool) -> list[Fault]:
@@ -277,9 +287,8 @@ class Injector:
 
                 self._heal(applied, stop)
             case "empty bucket":
-                for group in cluster.groups.values():
-                    if group.stream is not None:
-                        group.stream.purge(">", world.loop.now)
+                for name in cluster.groups:
+                    cluster.empty(name)
                 self._heal(applied, lambda: None)
             case "remove bucket":
                 cluster.groups.clear()

@@ -9,7 +9,10 @@ The judges:
 - when the faults are over, every session ends, and every process returns to its idle state.
 """
 
+import gc
+import math
 import re
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +21,12 @@ from random import Random
 from typing import Any
 
 from simulation.canonical import canonical
-from simulation.clients import Agent, Request
-from simulation.faults import DEADLY, Applied, Fault, Injector, draw
+from simulation.clients import SILENCE, Agent, Request
+from simulation.faults import ENDING, Applied, Fault, Injector, draw
 from simulation.loop import Machine
 from simulation.result import Result
 from simulation.sessions import Answer, Ask, Behaviour, Session, Workload
-from simulation.world import CURRENT, STAGES, Running, World, tokenizer
+from simulation.world import STAGES, Running, World, tokenizer
 
 WORKLOADS = 24
 """Different workloads: seeds share them, so that a run without faults is made once for many."""
@@ -45,8 +48,9 @@ LATE_S = 40.0
 
 _ASK = re.compile(r"s\d+a\d+ asks\.")
 _MISSING = re.compile(r"no (\w+) serves this model at the moment")
-_LATER = Counter({"Subscription._wait_for_msgs": 2})
-"""What a process makes with its first call of JetStream, nats-py's own inbox, and for the caches of several workers."""
+_LATER = Counter({"Subscription._wait_for_msgs": 2, "inbox": 1})
+"""What a process makes with its first request and its first call of JetStream, and for the caches of several
+workers."""
 _WARM_UP = Session(
     "warm-up",
     "messages",
@@ -126,11 +130,10 @@ class Scenario:
         try:
             self._play(world, faults, result)
         except Exception as error:
-            result.failures.append(f"the simulation failed: {type(error).__name__}: {error}")
-            raise
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            result.failures.append(f"the simulation failed: {error!r} at {place.filename}:{place.lineno}")
         finally:
-            result.digest, result.virtual_s = world.digest, world.loop.now
-            result.trace = [*world.trace]
+            result.digest, result.trace = world.digest, [*world.trace]
             world.close()
         return result
 
@@ -148,7 +151,7 @@ class Scenario:
                 raise RuntimeError(f"workload {self.seed % WORKLOADS} fails without faults: {wrong}")
             answers = {agent.session.name: [canonical(request.events) for request in agent.answers] for agent in agents}
             seconds = {agent.session.name: [one.ended - one.began for one in agent.answers] for agent in agents}
-            return Reference(answers, dict(_named(world.prompts)), seconds)
+            return Reference(answers, {turn: ids for _, turn, ids in _named(world)}, seconds)
         finally:
             world.close()
 
@@ -172,12 +175,12 @@ class Scenario:
                         f"{agent.session.name} turn {number} took {taken:.1f} s, {normal:.1f} s without faults"
                     )
         # The loss of a turn's entry in the ledger costs its exact tokens, never its text (docs/ledger.md).
-        exact = not applied
-        for turn, ids in _named(world.prompts):
+        exact_until = min((one.began for one in applied), default=math.inf)
+        for at, turn, ids in _named(world):
             if ids == reference.prompts.get(turn):
                 continue
-            text, wanted = _decode(ids), _decode(reference.prompts.get(turn, []))
-            if exact or text != wanted:
+            text, wanted = (_decode(one, world.model) for one in (ids, reference.prompts.get(turn, [])))
+            if at < exact_until or text != wanted:
                 found.append(f"the prompt of {turn} differs: {text[-200:]!r}, without faults {wanted[-200:]!r}")
         return found
 
@@ -208,7 +211,9 @@ class Scenario:
             self._begin(world, agent, Machine(_WARM_UP.name))
         world.run(lambda: all(agent.done for agent in warm), 60.0)
         world.run(lambda: False, 2.0)
-        idle = {name: _idle_state(running) for name, running in world.running.items()}
+        idle: dict[str, Counter[str]] = {}
+        for running in world.running.values():
+            idle[running.stage] = idle.get(running.stage, Counter()) | _idle_state(running)
         monitor = Monitor(world)
         agents = self._agents(world, random)
         injector = Injector(world, faults, random)
@@ -239,21 +244,23 @@ class Scenario:
         settled = world.run(lambda: not _unsettled(world, idle), SETTLE_S + self.recovery_s)
         if not settled:
             result.failures += _unsettled(world, idle)
-        result.failures += [f"in {name}: {text}" for _, name, text in world.trace if _is_exception(name, text)]
+        gc.collect()  # reports the exceptions of tasks that nobody waited for
+        dead = [one.name for one in injector.applied if one.fault.kind == "engine dies"]
+        expected = tuple(f"{name}: error: process.failed" for name in dead)
+        result.failures += [error for error in world.errors if not error.startswith(expected)]
 
 
-def _named(prompts: Sequence[list[int]]) -> Iterator[tuple[str, list[int]]]:
-    """The turn of each prompt, by the last question in it and the answers after that, and its ids."""
-    for ids in prompts:
-        text = _decode(ids)
+def _named(world: World) -> Iterator[tuple[float, str, list[int]]]:
+    """When each turn began, the turn, by the last question in its prompt and the answers after that, and the ids."""
+    for at, ids in world.prompts:
+        text = _decode(ids, world.model)
         asks = [*_ASK.finditer(text)]
         if asks:
-            yield f"{asks[-1][0]} {text.count('<|im_start|>assistant', asks[-1].end())}", ids
+            yield at, f"{asks[-1][0]} {text.count('<|im_start|>assistant', asks[-1].end())}", ids
 
 
-def _decode(ids: Sequence[int]) -> str:
-    assert CURRENT.world is not None
-    text: str = tokenizer(CURRENT.world.model).decode(ids, skip_special_tokens=False)
+def _decode(ids: Sequence[int], model: str) -> str:
+    text: str = tokenizer(model).decode(ids, skip_special_tokens=False)
     return text
 
 
@@ -262,15 +269,20 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
     began, ended = request.began, request.ended
     near = [one for one in applied if one.began <= ended and one.ended + GRACE_S >= began]
     own = [one for one in near if one.name == request.frontend]
+    for since, until in request.silences:
+        if not any(one.began <= until and one.ended + GRACE_S >= since for one in own):
+            return f"no keep-alive for {until - since:.1f} s"
     match request.outcome:
         case "broken":
-            if any(one.fault.kind in ("kill", "lose machine", "terminate", "cut", "freeze") for one in own):
+            ending = ("lose machine",) if request.problem == SILENCE else ENDING
+            if not request.frontend or any(one.fault.kind in ending for one in own):
                 return ""
-            return "" if not request.frontend or _starting(near) else "no fault of its frontend"
+            return "" if "connect call failed" in request.problem and _starting(near) else "no fault of its frontend"
         case "refused":
-            if _refused_at_once(request, applied, monitor, recovery_s):
-                return "refused without waiting"
-            if request.status in (503, 529) and (own or monitor.down(began - 1.0, ended) or _bus(near)):
+            if _refused_too_soon(request, applied, monitor, recovery_s):
+                return "refused too soon"
+            away = any(one.deadly for one in own) or monitor.down(began - 1.0, ended) or _bus(near)
+            if request.status in (503, 529) and away:
                 return ""
             # A Response that is stored during an outage may be missing afterwards, or not have its end.
             lost = request.status == 400 and ("Previous response" in request.problem or "not ended" in request.problem)
@@ -284,7 +296,7 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
 
 
 def _forbidden_error(request: Request, near: Sequence[Applied], monitor: Monitor, recovery_s: float) -> str:
-    deadly = [one for one in near if one.fault.kind in DEADLY]
+    deadly = [one for one in near if one.deadly and one.stage != "frontend"]
     if any(one.fault.kind == "engine fails" for one in near) or len(deadly) >= 3:
         return ""
     workers = [one for one in deadly if one.stage == "worker"]
@@ -309,14 +321,14 @@ def _faulty_s(request: Request, applied: Sequence[Applied]) -> float:
     return total
 
 
-def _refused_at_once(request: Request, applied: Sequence[Applied], monitor: Monitor, recovery_s: float) -> bool:
-    """Whether a frontend did not wait for a stage that it had seen within `recovery_s`."""
+def _refused_too_soon(request: Request, applied: Sequence[Applied], monitor: Monitor, recovery_s: float) -> bool:
+    """Whether a frontend did not wait, or not long enough, for a stage that it had seen within `recovery_s`."""
     missing = _MISSING.search(request.problem)
-    if missing is None or request.ended - request.began >= WAIT_S - 1.0:
+    if missing is None or any(one.stage == "frontend" for one in applied):  # a new frontend has not seen the stage
         return False
-    if any(one.stage == "frontend" for one in applied):  # a new frontend has not seen the stage
-        return False
-    return monitor.longest(missing[1], request.began - recovery_s - GRACE_S, request.ended) < recovery_s - GRACE_S
+    longest = monitor.longest(missing[1], request.began - recovery_s - GRACE_S, request.ended)
+    waited = request.ended - request.began >= WAIT_S - 1.0
+    return longest < (WAIT_S if waited else recovery_s) - GRACE_S
 
 
 def _bus(near: Sequence[Applied]) -> bool:
@@ -333,7 +345,9 @@ def _idle_state(running: Running) -> Counter[str]:
     process = running.process
     found = process.bus._subscriptions if process is not None else []
     # Where there are several workers, preprocessors listen to what their caches hold.
-    subscriptions = Counter(one._subject for one in found if ".kv." not in one._subject)
+    subjects = [one._subject for one in found if ".kv." not in one._subject]
+    own = process.id if process is not None else ""
+    subscriptions = Counter("inbox" if one.startswith("_INBOX") else one.replace(own, "ID") for one in subjects)
     return Counter(getattr(task.get_coro(), "__qualname__", "?") for task in running.machine.tasks) + subscriptions
 
 
@@ -351,9 +365,12 @@ def _unsettled(world: World, idle: dict[str, Counter[str]]) -> list[str]:
             left.append(f"{name} waits for {len(process.bus.waiting)} answers")
         if unacknowledged := service.links().unacknowledged:
             left.append(f"{name} has unacknowledged frames: {unacknowledged}")
-        if name in idle and (more := _idle_state(running) - idle[name] - _LATER):
+        if more := _idle_state(running) - idle.get(running.stage, _idle_state(running)) - _LATER:
             left.append(f"{name} has more tasks or subscriptions than when it was idle: {dict(more)}")
         left += [f"{name}: {text}" for text in _held(running.stage, service)]
+        own = [one for one in world.network.open if one.machine is running.machine]
+        if clients := sum(one.get_extra_info("sockname")[1] == running.port for one in own):
+            left.append(f"{name} has {clients} connections of clients that are gone")
     return left
 
 
@@ -366,7 +383,3 @@ def _held(stage: str, service: Any) -> list[str]:
     if stage == "preprocessor":
         return [f"turn {turn}" for turn in service._turns]
     return []
-
-
-def _is_exception(name: str, text: str) -> bool:
-    return "Traceback" in text or text.startswith("unhandled") or "task_failed" in text

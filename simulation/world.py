@@ -8,6 +8,7 @@ event loop with its network (`loop`, `network`), clocks and randomness (`interpr
 import asyncio
 import gc
 import hashlib
+import json
 import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -54,6 +55,8 @@ from turnwire_tools.script.engine import ScriptEngine
 STAGES = ("preprocessor", "worker", "parser", "frontend")
 FIRST_PORT = 8000
 TRACE_LINES = 4000
+_LEFT_OUT = frozenset({"time", "level", "event", "stage", "process", "evidence"})
+"""Fields of log lines that a line of the trace has in another place, or that are long."""
 
 
 @dataclass
@@ -64,7 +67,7 @@ class Running:
     stage: str
     task: "asyncio.Task[None]"
     port: int = 0
-    """Of a frontend."""
+    """Where a frontend listens."""
     process: Process | None = None
     """Known as soon as the process serves."""
     service: Any = None
@@ -91,14 +94,17 @@ class World:
         self.recovery_s = recovery_s
         self.running: dict[str, Running] = {}
         self.servers: dict[str, Server] = {}
-        self.prompts: list[list[int]] = []
-        """The prompts of all turns that an engine has begun."""
+        self.prompts: list[tuple[float, list[int]]] = []
+        """When an engine began a turn, and its prompt."""
+        self.errors: list[str] = []
+        """What was logged as an error, and exceptions that nobody handled."""
         self.trace: deque[Line] = deque(maxlen=None if keep_trace else TRACE_LINES)
         self._digest = hashlib.blake2b(digest_size=16)
         self._numbers: dict[str, int] = {}
         self._others = 0
+        self._frozen_until: dict[Machine, float] = {}
         self._server_names = [f"nats{number}" for number in range(1, servers + 1)]
-        CURRENT.world = self
+        self.loop.world = self
         interpreter.begin(self.loop, seed, self._logged)
         self.loop.set_exception_handler(self._unhandled)
 
@@ -117,12 +123,17 @@ class World:
 
     def _logged(self, name: str, text: str) -> None:
         for line in text.replace(self.model, "MODEL").splitlines():
-            head, _, rest = line.partition('"level"')  # without the wall clock's time
-            self.note(name, f'"level"{rest}' if rest else head)
+            shown = _readable(line)
+            self.note(name, shown)
+            if shown.startswith("error: ") or "Traceback" in line:
+                self.errors.append(f"{name}: {shown}")
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         machine = running_machine()
-        self.note(machine.name if machine else "?", f"unhandled: {context.get('message')} {context.get('exception')!r}")
+        name = machine.name if machine else "?"
+        text = f"unhandled: {context.get('message')} {context.get('exception')!r}"
+        self.note(name, text)
+        self.errors.append(f"{name}: {text}")
 
     async def _keep_buckets(self) -> None:
         config = BucketsConfig(bus=self.bus, every_s=5.0, bucket_replicas=len(self._server_names))
@@ -253,11 +264,13 @@ class World:
             return
         self.note(name, f"is frozen for {seconds:.3f} s")
         machine.frozen = True
-        self.loop.call_later(seconds, self._thaw, machine, context=self.loop.system.context)
+        until = self._frozen_until[machine] = max(self.loop.now + seconds, self._frozen_until.get(machine, 0.0))
+        self.loop.call_at(until, self._thaw, machine, context=self.loop.system.context)
 
     def _thaw(self, machine: Machine) -> None:
-        self.loop.resume(machine)
-        self.note(machine.name, "goes on")
+        if machine.alive and machine.frozen and self.loop.now >= self._frozen_until[machine]:
+            self.loop.resume(machine)
+            self.note(machine.name, "goes on")
 
     @property
     def ready(self) -> bool:
@@ -281,26 +294,16 @@ class World:
 
     def close(self) -> None:
         """Ends the simulation; nothing of it runs any more."""
-        CURRENT.world = None
         interpreter.end()
         self.loop.end()
         self.running.clear()
         gc.collect()
 
 
-@dataclass
-class _Current:
-    world: World | None = None
-
-
 @cache
 def tokenizer(model: str) -> Tokenizer:
     """Loads a model's tokenizer, once."""
     return Tokenizer.from_file(str(Path(model) / "tokenizer.json"))
-
-
-CURRENT = _Current()
-"""The simulation that runs now; product objects report to it."""
 
 
 class _Prefix(str):
@@ -313,8 +316,19 @@ class _Prefix(str):
         return machine.prefix if machine is not None and machine.prefix else str(self)
 
 
+def _readable(line: str) -> str:
+    """A log line for the trace: `[LEVEL: ]EVENT FIELD=VALUE …`."""
+    try:
+        fields = json.loads(line)
+        level = "" if fields["level"] == "info" else f"{fields['level']}: "
+    except ValueError:
+        return line
+    shown = (f" {key}={value}" for key, value in fields.items() if key not in _LEFT_OUT and value is not None)
+    return f"{level}{fields['event']}{''.join(shown)}"
+
+
 class _LineWriter:
-    """Writes each log line at once: there is no pipe whose reader could be woken too often."""
+    """Writes each log line at once, because there is no pipe with a reader that could be woken too often."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -344,13 +358,13 @@ def prepare() -> None:
 
     def served(process: Process, service: Service) -> None:
         serve(process, service)
-        if CURRENT.world is not None:
-            CURRENT.world.served(process, service)
+        _world().served(process, service)
 
     def opened(engine: ScriptEngine, request: EngineRequest, sink: Sink) -> OpenTurn:
         turn = open_turn(engine, request, sink)
-        if CURRENT.world is not None and not request.resumed:
-            CURRENT.world.prompts.append([*request.token_ids])
+        if not request.resumed:
+            world = _world()
+            world.prompts.append((world.loop.now, [*request.token_ids]))
         return turn
 
     _replace(Process, serve=served)
@@ -358,6 +372,14 @@ def prepare() -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
+
+
+def _world() -> World:
+    """The simulation that runs now."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    world: World = loop.world
+    return world
 
 
 def _replace(owner: object, **members: object) -> None:
