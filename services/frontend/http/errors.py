@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from schemas.errors import ErrorInfo
+from schemas.errors import RETRY_AFTER_S, ErrorInfo
 
 
 class ErrorReply(Struct, frozen=True):
@@ -20,9 +20,11 @@ class ErrorReply(Struct, frozen=True):
 
 def json_error(info: ErrorInfo, status: int, document: object) -> ErrorReply:
     """Makes the response with a JSON document, and with the time to wait in a header."""
-    headers = {"content-type": "application/json"}
-    if info.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, math.ceil(info.retry_after_s)))
+    headers, wait_s = {"content-type": "application/json"}, info.retry_after_s
+    if wait_s is None and status in (503, 529):
+        wait_s = RETRY_AFTER_S
+    if wait_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(wait_s)))
     return ErrorReply(status, headers, msgspec.json.encode(document))
 
 
