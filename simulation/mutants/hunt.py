@@ -117,7 +117,10 @@ def _order(seeds: Sequence[int], model: Path) -> list[int]:
     from simulation.scenario import Scenario
 
     scenarios = {seed: Scenario(seed, model) for seed in seeds}
-    kinds = {seed: {(fault.kind, fault.stage) for fault in one.faults} for seed, one in scenarios.items()}
+    faults = {seed: one.faults for seed, one in scenarios.items()}
+    kinds = {
+        seed: {one.kind for one in some} | {(one.kind, one.stage) for one in some} for seed, some in faults.items()
+    }
     sessions = {seed: len(one.workload.sessions) for seed, one in scenarios.items()}
     ordered, counts = list[int](), Counter[object]()
     while kinds:
