@@ -17,6 +17,7 @@ from typing import Any
 import hypothesis
 import pytest
 import structlog
+from hypothesis.internal.conjecture import providers
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import Load, ModelCard, Stage
@@ -39,8 +40,12 @@ _any_machine = hypothesis.settings(deadline=None, suppress_health_check=SLOW_MAC
 hypothesis.settings.register_profile("quick", _any_machine, max_examples=20, derandomize=True)
 hypothesis.settings.register_profile("thorough", _any_machine, max_examples=400, derandomize=True)
 hypothesis.settings.register_profile("explore", _any_machine, max_examples=400)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
-QUICK = os.environ.get("HYPOTHESIS_PROFILE", "quick") == "quick"
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+hypothesis.settings.load_profile(PROFILE)
+QUICK = PROFILE == "quick"
+if PROFILE != "explore":
+    # Hypothesis also draws the constants of all modules that are imported so far. Each process of pytest-xdist has others.
+    providers.is_local_module_file = lambda _: False  # type: ignore[assignment,attr-defined]
 
 
 def examples(thorough: int) -> int:

@@ -23,7 +23,8 @@ from services.preprocessor.prompt import Prompt
 from services.runtime.storage.seal import Sealer
 from services.runtime.streams.turn_log import Cursor
 
-WORD = re.compile(r"w\d+x")
+WORD = re.compile(r"(?:(?<![A-Za-z0-9_])|(?<=\\n))w\d+x(?![A-Za-z0-9_])")
+"""A word of a session, also after an escaped line break; call ids may have its letters within."""
 TOOLS: list[dict[str, Any]] = [
     {
         "name": "run_shell",

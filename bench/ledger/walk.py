@@ -1,5 +1,6 @@
 """Plays a session through the ledger step by step, and checks each step by the words in its text."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,20 +36,22 @@ class Before:
         context = self.prompt.found.context if self.prompt.found else None
         return self.prompt.text[: context.head_chars] if context else self.prompt.text
 
-    def kept_in(self, text: str) -> bool:
-        """Returns whether a prompt has the turn after the same text, with every word once and in order."""
-        head, words = self.head, self.output.words
+    def kept_in(self, text: str, count: int | None = None) -> bool:
+        """Returns whether a prompt has the turn after the same text, with every word once and in order. `count`: only
+        the turn's first words."""
+        head, words = self.head, self.output.words[:count]
         return text.startswith(head) and WORD.findall(text[len(head) :])[: len(words)] == words
 
-    def whole_in(self, text: str, ends: Sequence[str]) -> bool:
-        """Returns whether the turn is also one message there. Templates without a form for it get several messages,
-        with a token of `ends` between them."""
-        if not self.kept_in(text) or not self.output.entries:
+    def whole_in(self, text: str, ends: Sequence[str], starts: Sequence[str] = (), *, count: int | None = None) -> bool:
+        """Returns whether the turn (`count`: up to this word) is also one message there, or several that begin with one
+        of `starts`. Templates without a form for it get several messages, with a token of `ends` between them."""
+        if not self.kept_in(text, count) or not self.output.entries:
             return False
         behind = text[len(self.head) :]
-        places = [found.end() for found in WORD.finditer(behind)][: len(self.output.words)]
+        places = [found.end() for found in WORD.finditer(behind)][: len(self.output.words[:count])]
         stretch = behind[: places[-1]] if places else ""
-        return all(stretch.count(end) <= self.output.text.count(end) for end in ends)
+        more = rf"(?!\s*(?:{'|'.join(map(re.escape, starts))}))" if starts else ""
+        return all(len(re.findall(re.escape(end) + more, stretch)) <= self.output.text.count(end) for end in ends)
 
 
 @dataclass

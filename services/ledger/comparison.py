@@ -60,13 +60,17 @@ class TurnReader:
         vocabulary: Vocabulary,
         controls: Iterable[str] = (),
         write_calls: WriteCalls | None = None,
+        header: str = "",
     ) -> None:
-        """`controls`: the texts of the tokenizer's special tokens. `write_calls`: how the template writes calls."""
+        """`controls`: the texts of the tokenizer's special tokens. `write_calls`: how the template writes calls.
+        `header`: its text before a turn of the model."""
         controls = sorted(controls)
         self._control_text = re.compile(alternatives(controls)) if controls else None
-        hidden = [text for text in controls if text not in family.markers]
-        self._hidden_text = re.compile(alternatives(hidden)) if hidden else None
-        """Tokens that a parser never receives, though templates write their text."""
+        hidden = {text for text in controls if text not in family.markers}
+        if self._control_text is not None and self._control_text.search(header):
+            hidden.add(header)
+        self._hidden_text = re.compile(alternatives(sorted(hidden))) if hidden else None
+        """Tokens that a parser never receives, though templates write their text, and the header with its words."""
         self._family = family
         self._write_calls = write_calls
         self._vocabulary = vocabulary

@@ -92,7 +92,9 @@ class Ledger:
         self.prompts = PromptCache(prompt_bytes)
         self._chains = ChainCache(prompt_bytes)
         self._scope_of = lru_cache(MAX_SCOPES)(partial(scope_of, model.name, model.digest))
-        self.reader = TurnReader(model.family, model.vocabulary, model.encoder.cuts.tokens, model.write_calls)
+        self.reader = TurnReader(
+            model.family, model.vocabulary, model.encoder.cuts.tokens, model.write_calls, model.header
+        )
         self._end = (
             re.compile("|".join(map(re.escape, sorted(model.ends, key=len, reverse=True)))) if model.ends else None
         )
@@ -301,12 +303,11 @@ class Recall:
     def _read(self, stored: StoredEntry) -> OriginalTurn | None:
         """The text and parts of the entry's turn; None where they do not have the entry's key."""
         if stored.turn is None and not stored.unreadable:
-            entry, context = stored.entry, stored.entry.context
-            turn = self._ledger.read(entry, self._tools)
-            if turn is not None and turn.parts:
-                text, calls = text_and_calls(turn.parts)
-                if turn_key(context.state, context.started + squeeze(text), calls) == entry.key:
-                    stored.turn = turn
+            turn = self._ledger.read(stored.entry, self._tools)
+            if turn is not None and stored.entry.beginning and not _is_turn(stored.entry, turn):
+                # Its last token may have the first characters of the part after it.
+                turn = replace(turn, parts=turn.parts[:-1])
+            stored.turn = turn if turn is not None and _is_turn(stored.entry, turn) else None
             stored.unreadable = stored.turn is None
         return stored.turn
 
@@ -367,6 +368,12 @@ class Recall:
 
     def _parent(self, context: LedgerContext) -> StoredEntry | None:
         return self._ledger.entries.get(context.parent) if context.parent else None
+
+
+def _is_turn(entry: LedgerEntry, turn: OriginalTurn) -> bool:
+    """Whether the turn has the entry's key."""
+    text, calls = text_and_calls(turn.parts)
+    return bool(turn.parts) and entry.key == turn_key(entry.context.state, entry.context.started + squeeze(text), calls)
 
 
 def _hash(text: str, end: int) -> bytes:

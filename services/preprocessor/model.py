@@ -145,7 +145,10 @@ def choose_family(
 
 def _stop_ids(tokenizer: PromptTokenizer, traits: TemplateTraits, found: Family) -> tuple[int, ...]:
     """The model's end-of-sequence ids, the family's stop tokens, and the token with which the template ends a turn."""
-    ids = [*tokenizer.eos_ids, *(tokenizer.id_of(token) for token in found.stops), tokenizer.terminator(traits.closing)]
+    last = tokenizer.terminator(traits.closing)
+    if last in [tokenizer.id_of(marker) for marker in found.think or ()]:
+        last = None  # a template that always opens the next turn, and closes its reasoning (Command R7B)
+    ids = [*tokenizer.eos_ids, *(tokenizer.id_of(token) for token in found.stops), last]
     return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
 

@@ -109,7 +109,6 @@ def test_complete_model_is_ok(demo: str) -> None:
         "parser": "ok",
         "history": "ok",
         "turns": "ok",
-        "encoding": "ok",
         "context": "ok",
         "weights": "note",
     }
@@ -124,7 +123,8 @@ def test_model_that_does_not_fit_the_settings_is_reported(demo: str, tmp_path: P
     found = by_name(list(doctor_model.check(worker, preprocessor)))
     assert (found["template"].status, found["context"].status, found["weights"].status) == ("warn", "warn", "fail")
     template.write_text("{% if %}")
-    assert by_name(list(doctor_model.check(worker, preprocessor)))["template"].status == "fail"
+    (broken,) = doctor_model.check(worker, preprocessor)
+    assert (broken.status, broken.about) == ("fail", "model")
 
 
 @pytest.mark.parametrize(("engine", "status"), [("script", "note"), ("vllm", "warn")])
@@ -136,7 +136,7 @@ def test_missing_model_name_is_reported(engine: str, status: str) -> None:
 
 def test_missing_model_is_a_failure(tmp_path: Path) -> None:
     (found,) = doctor_model.check(WorkerConfig(model=str(tmp_path)), PreprocessorConfig(model=str(tmp_path)))
-    assert (found.status, found.about) == ("fail", "tokenizer")
+    assert (found.status, found.about) == ("fail", "model")
     assert "\n" not in found.text
 
 

@@ -13,6 +13,7 @@ from schemas.conversation import Call, ToolSpec
 from schemas.errors import Invalid
 from services.families import Family, families, open_parser
 from services.families.grammar.markup import Markup
+from services.families.readers.parameters import Parameters
 from services.families.writing import Tags
 from services.templates.assistant import AssistantWriter
 from services.templates.chat_template import ChatTemplate
@@ -294,3 +295,13 @@ def test_closers_that_the_format_does_not_have_are_dropped_before_its_own(family
             "Done."
         ]
         assert len(parsed(family, f"{raw}\n{raw}")) == 2
+
+
+@pytest.mark.parametrize("family", TAGGED, ids=ids)
+def test_text_after_a_call_is_searched_for_the_end_of_another_one_in_linear_time(family: Family) -> None:
+    """A pattern that can split a word in several ways would not end."""
+    for call in getattr(family.grammar, "calls", ()):
+        if isinstance(call.body, Parameters):
+            end = around(family, "command")[1] + ends(family)
+            assert call.body.torn(f"{end} {'words ' * 10_000}")
+            assert not call.body.torn(f"{end} {'words ' * 10_000}: no.")

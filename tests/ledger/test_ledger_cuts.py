@@ -15,7 +15,7 @@ from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from tests.ledger.test_ledger_pairs import FORMS, prompt_of
-from tests.ledger.test_ledger_sessions import CHANCE, TEMPLATES, Models, models, quick, tokens_received
+from tests.ledger.test_ledger_sessions import CHANCE, TEMPLATES, Models, models, quick, renders_up_to, tokens_received
 
 __all__ = ["models"]
 ORDERED = ("claude-code", "codex", "openclaw-responses")
@@ -33,12 +33,13 @@ def sent_back(blocks: Sequence[Block], dialogue: Dialogue) -> Dialogue:
     return Dialogue(dialogue.system, dialogue.tools, [*dialogue.entries, ("said", blocks), answer])
 
 
-def check(before: Before, prompt: Prompt, setup: ModelSetup) -> None:
-    """Wherever the template has the words of a turn after the same text, the prompt keeps its tokens: all of them if the
-    turn ends in text or reasoning, else up to the last word that its client received."""
-    output, shown = before.output, WORD.findall(prompt.text[len(before.head) :])
-    words = [word for block in output.blocks for word in WORD.findall(block.text)]
-    if not words or not prompt.text.startswith(before.head) or shown[: len(words)] != words:
+def check(before: Before, prompt: Prompt, setup: ModelSetup, ledger: Ledger) -> None:
+    """Wherever the template has the words of a turn after the same text and as the model's own, the prompt keeps its
+    tokens: all of them if the turn ends in text or reasoning, else up to the last word that its client received."""
+    output = before.output
+    assert WORD.findall(setup.tokenizer.decode(prompt.ids)) == WORD.findall(prompt.text)
+    words = sum(len(WORD.findall(block.text)) for block in output.blocks)
+    if not words or not renders_up_to(before, prompt, words, ledger.model):
         return
     kinds = [block.kind for block in output.blocks if WORD.search(block.text)]
     if "tool_use" in kinds and output.blocks[-1].kind != kinds[-1]:
@@ -46,7 +47,6 @@ def check(before: Before, prompt: Prompt, setup: ModelSetup) -> None:
     same = common([*prompt.ids], before.ids) - len(before.prompt.ids)
     needed = tokens_received(output, setup)
     assert same >= needed, (output.text, prompt.text[len(before.head) :], setup.tokenizer.decode(output.ids[:same]))
-    assert WORD.findall(setup.tokenizer.decode(prompt.ids)) == WORD.findall(prompt.text)
 
 
 def cut_everywhere(setup: ModelSetup, chance: bytes, step: int) -> None:
@@ -64,7 +64,7 @@ def cut_everywhere(setup: ModelSetup, chance: bytes, step: int) -> None:
             ledger.add(entry)
         later = sent_back(output.blocks, dialogue)
         following = prompt_of(client, later, setup, ledger)
-        check(Before(prompt, output), following, setup)
+        check(Before(prompt, output), following, setup, first)
         answer = model.answer(following)
         rebuilt = Ledger(first.model, entry_bytes=ROOM, prompt_bytes=ROOM)
         for entry in (*output.entries, *answer.entries):
@@ -81,21 +81,8 @@ def test_turn_that_ends_at_some_tokens_keeps_them(models: Models, name: str, cha
     cut_everywhere(models.of(name), chance, 9)
 
 
-NOT_KEPT = {
-    "llamacpp_gigachat3_10b_a1_8b": "a turn that is cut after a call and a line break",
-    "llamacpp_google_gemma_4_31b_it_interleaved": "a turn that is cut in a call after another one",
-}
-"""Templates with which some cut turns lose their tokens yet (docs/ledger.md)."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=NOT_KEPT[name], strict=True) if name in NOT_KEPT else ())
-        for name in sorted(TEMPLATES)
-    ],
-)
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
 @quick
 @given(chance=CHANCE)
 def test_turn_that_ends_at_any_token_keeps_its_tokens(models: Models, name: str, chance: bytes) -> None:

@@ -1,6 +1,5 @@
 """Turns with several calls that come back in parts: each call with its result, in any order, or only the first ones."""
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,13 +14,14 @@ from bench.ledger.sessions import WORD, Choices, Model, go_on, start
 from bench.ledger.walk import ROOM, SEALER, Before, Walk, common
 from fuzz.generated_turns import Choices as Chosen
 from schemas.conversation import Call, Conversation, Message, Reasoning, Result, Text
+from schemas.events import FinishReason
 from services.ledger.evidence import call_id
 from services.ledger.pairs import join_pairs
 from services.ledger.recall import Ledger
 from services.preprocessor.ledger_reader import open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt, assemble
-from tests.ledger.test_ledger_sessions import CHANCE, OWN, TEMPLATES, Models, models, quick
+from tests.ledger.test_ledger_sessions import CHANCE, OWN, TEMPLATES, Models, models, quick, renders_up_to
 from tests.templates.adapting import assistant, user
 
 __all__ = ["models"]
@@ -184,18 +184,8 @@ def first_calls(blocks: Sequence[Block], count: int) -> list[Block]:
     return [*blocks[: ends[count - 1]]]
 
 
-NOT_KEPT = pytest.mark.xfail(reason="the tokens of the first calls are lost", strict=True)
-"""With the templates below, the first calls of some turns are rendered and encoded yet (docs/ledger.md)."""
-
-
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=NOT_KEPT)
-        if name in ("llamacpp_gigachat3_10b_a1_8b", "llamacpp_cohereforai_c4ai_command_r7b_12_2024_tool_use")
-        else pytest.param(name, marks=() if name in FORMS else pytest.mark.slow)
-        for name in TEMPLATES
-    ],
+    "name", [pytest.param(name, marks=() if name in FORMS else pytest.mark.slow) for name in TEMPLATES]
 )
 @quick
 @given(chance=CHANCE)
@@ -221,7 +211,35 @@ def test_first_calls_of_a_turn_keep_its_tokens_up_to_the_last_one(models: Models
             dialogue.entries.append(("user", model.say()))
             if choose.below(2):
                 say(dialogue, output.blocks[len(sent) :], model)
-        kept_up_to(Before(before, output), prompt_of(client, dialogue, setup, ledger), sent, setup)
+        after = prompt_of(client, dialogue, setup, ledger)
+        kept_up_to(Before(before, output), after, sent, setup, ledger)
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_token_across_the_end_of_the_first_call_does_not_lose_it(models: Models, name: str) -> None:
+    """The token ends the call and begins a text, which the client does not send back."""
+    setup = models.of(name)
+    first, second = (setup.family.style.write_call("look", {"where": word}) for word in ("w9x", "w10x"))
+    token = next(
+        id
+        for id in range(setup.tokenizer.backend.get_vocab_size())
+        if (text := setup.tokenizer.decode([id])).startswith(first[-1]) and text[1:].strip() and text.isascii()
+    )
+    before, after = (
+        [id for char in text for id in setup.tokenizer.encode(char)] for text in (first[:-1], f" and\n{second}")
+    )
+    ledger = open_ledger(setup, entry_bytes=ROOM, prompt_bytes=ROOM)
+    model = Model(setup, ledger, Chosen(b""))
+    dialogue = start(model)
+    prompt = prompt_of(CLIENTS["codex"], dialogue, setup, ledger)
+    output = model.read(prompt, [*before, token, *after], FinishReason.STOP)
+    for entry in output.entries:
+        ledger.add(entry)
+    sent = first_calls(output.blocks, 1)
+    say(dialogue, sent, model)
+    following = prompt_of(CLIENTS["codex"], dialogue, setup, ledger)
+    kept_up_to(Before(prompt, output), following, sent, setup, ledger)
+    assert [*following.ids[: len(prompt.ids)]] == [*prompt.ids]
 
 
 def say(dialogue: Dialogue, blocks: Sequence[Block], model: Model) -> None:
@@ -230,18 +248,18 @@ def say(dialogue: Dialogue, blocks: Sequence[Block], model: Model) -> None:
     dialogue.entries.append(("results", [(block.call_id, model.say()) for block in blocks if block.kind == "tool_use"]))
 
 
-def kept_up_to(before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup) -> None:
+def kept_up_to(before: Before, prompt: Prompt, sent: Sequence[Block], setup: ModelSetup, ledger: Ledger) -> None:
     """Checks that a prompt keeps the tokens of a turn up to the last word of the parts that were sent back, wherever
-    the template has these words after the same text."""
-    shown, words = WORD.findall(prompt.text[len(before.head) :]), before.output.words
+    the template has these words after the same text and as the model's own."""
+    assert WORD.findall(setup.tokenizer.decode(prompt.ids)) == WORD.findall(prompt.text)
     parts = [word for block in sent for word in WORD.findall(block.text)]
-    count = next(at for at, word in enumerate(words, 1) if word == parts[-1])
-    if not prompt.text.startswith(before.head) or shown[:count] != words[:count]:
+    count = before.output.words.index(parts[-1]) + 1
+    if not renders_up_to(before, prompt, count, ledger.model):
         return
     size = next(
         size
         for size in range(len(before.output.ids) + 1)
-        if len(re.findall(r"w\d+x", setup.tokenizer.decode(before.output.ids[:size]))) >= count
+        if len(WORD.findall(setup.tokenizer.decode(before.output.ids[:size]))) >= count
     )
     same = common([*prompt.ids], before.ids)
     assert same >= len(before.prompt.ids) + size, (before.output.text, prompt.text[len(before.head) :])

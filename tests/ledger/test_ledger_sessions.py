@@ -14,9 +14,11 @@ from bench.ledger.clients import CLIENTS
 from bench.ledger.models import build
 from bench.ledger.published import of_trl, published
 from bench.ledger.sessions import WORD, Output
-from bench.ledger.walk import Step, Walk, common
+from bench.ledger.walk import Before, Step, Walk, common
 from fuzz.generated_turns import Choices
+from services.ledger.recall import LedgerModel
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt
 from tests.conftest import examples
 from turnwire_tools.script import demo_model
 
@@ -54,6 +56,15 @@ class Models:
 
 def decoded_words(setup: ModelSetup, ids: list[int]) -> list[str]:
     return WORD.findall(setup.tokenizer.decode(ids))
+
+
+def renders_up_to(before: Before, prompt: Prompt, count: int, model: LedgerModel) -> bool:
+    """Whether the template has the turn's first `count` words after the same text, in one message or in several of the
+    model's own: each begins with its header or with a marker of its output. Some templates write calls as messages of
+    another role (GigaChat 3), or nothing before the next message (Hunyuan 3)."""
+    starts = (model.header, *(() if model.family.style.joint else model.family.markers))
+    own = [start for start in starts if start and start not in model.ends]
+    return before.whole_in(prompt.text, model.ends, own, count=count)
 
 
 def tokens_received(output: Output, setup: ModelSetup) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from bench.ledger.models import build
 from schemas.conversation import Sampling
 from services.families import UnknownFamily
 from services.preprocessor.model import ModelSetup
@@ -38,6 +39,17 @@ def test_demo_model_is_loaded(setup: ModelSetup) -> None:
     assert (card.name, card.max_model_len, card.family) == ("turnwire-demo", 262_144, "qwen3_coder")
     assert (card.reasoning, card.efforts, card.switchable, card.tools) == (True, [], True, True)
     assert card.created > 1_700_000_000
+
+
+def test_end_of_reasoning_does_not_stop_a_model_whose_template_always_opens_the_next_turn(tmp_path: Path) -> None:
+    template = (
+        "{% for m in messages %}<|START_OF_TURN_TOKEN|>{{ m.role }}: {% if m.role == 'assistant' %}<|START_RESPONSE|>"
+        "{{ m.content }}<|END_RESPONSE|>{% else %}{{ m.content }}{% endif %}<|END_OF_TURN_TOKEN|>{% endfor %}"
+        "<|START_OF_TURN_TOKEN|>assistant: <|START_THINKING|><|END_THINKING|>{# <|START_ACTION|> tool_name #}"
+    )
+    setup = build(template, tmp_path)
+    assert setup.family.name == "cohere_command"
+    assert setup.tokenizer.token_strings(setup.stop_ids) == ["<|END_OF_TURN_TOKEN|>"]
 
 
 def test_operators_settings_take_precedence(model_dir: Path) -> None:

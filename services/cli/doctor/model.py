@@ -1,74 +1,43 @@
 """Checks the model: tokenizer, chat template, parser, history, context window, weights."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from schemas.errors import TurnwireError
-from services.cli.doctor.finding import Finding, Status, first_line
+from services.cli.doctor.finding import Finding, first_line
 from services.cli.doctor.turn_keeping import try_turns
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig, WorkerConfig
-from services.templates.chat_template import ChatTemplate
 from services.templates.traits import TemplateTraits
 from services.tokenization.model_files import read_facts
 
 _ERRORS = (TurnwireError, ValueError, OSError)
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "doctor_probe",
-        "description": "A tool.",
-        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
-    },
-}
 
 
 def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Finding]:
     """Yields the findings of all checks that do not load the weights."""
-    from transformers import AutoTokenizer
-
     if preprocessor.model != worker.model:
         yield Finding("warn", "model", f"the worker has {worker.model}, the preprocessor {preprocessor.model}")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(preprocessor.model, trust_remote_code=preprocessor.trust_remote_code)
-    except (OSError, ValueError) as error:
-        yield Finding("fail", "tokenizer", f"{preprocessor.model}: {first_line(error)}")
-        return
-    yield Finding(
-        "ok", "tokenizer", f"{type(tokenizer).__name__}, {len(tokenizer)} tokens, ends with {tokenizer.eos_token}"
-    )
-    yield _run_check("template", check_template, tokenizer, preprocessor)
-    try:
         setup = ModelSetup.load(preprocessor)
     except _ERRORS as error:
-        yield Finding("fail", "setup", first_line(error))
+        yield Finding("fail", "model", f"{preprocessor.model}: {first_line(error)}")
+        return
+    encoder = setup.encoder
+    parts = f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
+    tokens = f"{setup.tokenizer.vocab_size} tokens, ends with {setup.tokenizer.token_strings(setup.stop_ids)}"
+    yield Finding("ok", "tokenizer", f"{tokens}; {encoder.name} ({encoder.reason}); {parts}")
+    if setup.traits.tools:
+        yield Finding("ok", "template", "renders tools")
     else:
-        yield Finding("ok", "parser", f"{setup.family.name}: {'; '.join(setup.evidence)}")
-        encoder = setup.encoder
-        parts = f"cut at {len(encoder.cuts.tokens)} control tokens" if encoder.cuts else "each prompt whole"
-        yield Finding("ok", "encoding", f"{encoder.name} ({encoder.reason}); {parts}")
-        yield Finding("ok", "history", describe_history(setup.traits))
-        yield _run_check("turns", check_turns, setup)
-    yield from check_directory(worker)
-
-
-def _run_check(about: str, check: Callable[..., tuple[Status, str]], *arguments: Any) -> Finding:
+        yield Finding("warn", "template", "renders no tools: name another with --chat-template")
+    yield Finding("ok", "parser", f"{setup.family.name}: {'; '.join(setup.evidence)}")
+    yield Finding("ok", "history", describe_history(setup.traits))
     try:
-        status, text = check(*arguments)
+        yield check_turns(setup)
     except _ERRORS as error:
-        status, text = "fail", first_line(error)
-    return Finding(status, about, text)
-
-
-def check_template(tokenizer: Any, config: PreprocessorConfig) -> tuple[Status, str]:
-    """Checks whether the chat template renders tools into the prompt, which agents require."""
-    template = ChatTemplate.of(tokenizer, override=config.chat_template)
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
-    prompt = template.render(messages, tools=[_TOOL], variables=config.template_kwargs)
-    if "doctor_probe" not in prompt:
-        return "warn", "renders no tools: name another with --chat-template"
-    return "ok", f"renders tools; the prompt ends with {prompt[-40:]!r}"
+        yield Finding("fail", "turns", first_line(error))
+    yield from check_directory(worker)
 
 
 def describe_history(traits: TemplateTraits) -> str:
@@ -100,17 +69,17 @@ def describe_history(traits: TemplateTraits) -> str:
     return "; ".join(facts)
 
 
-def check_turns(setup: ModelSetup) -> tuple[Status, str]:
+def check_turns(setup: ModelSetup) -> Finding:
     """Checks whether the tokens of a turn are a prefix of the next prompt (docs/ledger.md)."""
     keeps = try_turns(setup)
     if "refused" in (keeps.loop, keeps.user):
-        return "warn", "the template refuses a small session with a call"
+        return Finding("warn", "turns", "the template refuses a small session with a call")
     if keeps.loop == "changed":
-        return "warn", "the template renders a call differently: it is prefilled again"
+        return Finding("warn", "turns", "the template renders a call differently: it is prefilled again")
     if keeps.user == "changed":
         text = "kept in a tool loop; with the next user message, the template renders them differently: prefilled again"
-        return "ok", text
-    return "ok", "kept, token for token"
+        return Finding("ok", "turns", text)
+    return Finding("ok", "turns", "kept, token for token")
 
 
 def check_directory(config: WorkerConfig) -> Iterable[Finding]:

@@ -23,7 +23,6 @@ from services.families.grammar.turn import CallOpener, TurnState, read_in_code, 
 _BLANK: Final = compile(r"\{(?:ws|junk)\}")
 _MAX_STRAYS: Final = 3
 _FREE: Final = compile(r"\{(?:ws|junk|suffix)\}")
-_LINE_END: Final = Shape("", then=("\n",))
 _BEFORE: Final = "\t\r\n`'\"([{<>/=|*_“‘«「"
 """Characters before a tag that is mentioned."""
 _AFTER: Final = ",;:.!?)]}`'\"”’»」"
@@ -131,7 +130,7 @@ class Markup:
             elif meaning in (Mark.ORPHAN, Mark.ALONE, Mark.LEAVE) and (turn.quotes or turn.code.fenced):
                 turn.quote(text)
                 continue
-            elif meaning is Mark.ORPHAN or (meaning is Mark.LEAVE and not (yield from _counts(turn, _LINE_END))):
+            elif meaning is Mark.ORPHAN or (meaning is Mark.LEAVE and not (yield from _counts(turn))):
                 if turn.started:
                     turn.hold(text)
                 else:
@@ -243,12 +242,12 @@ class _Place:
     """A call ended reasoning, or reasoning opened twice; a closer of reasoning may still follow."""
 
 
-def _counts(turn: TurnState, *then: Shape) -> Reader[bool]:
+def _counts(turn: TurnState) -> Reader[bool]:
     """Whether a tag of reasoning in running text, which the scanner has just passed, is more than a mention.
 
-    It begins a line, one of `then` follows, or nothing sets it apart from the text around it, unlike a word.
+    It begins a line, or nothing sets it apart from the text around it, unlike a word.
     """
-    if turn.code.fenced or turn.line_start or (yield from turn.scanner.follows(*then)):
+    if turn.code.fenced or turn.line_start:
         return not turn.code.fenced
     ahead = (yield from turn.scanner.peek()) or "\n"
     if turn.code.last == " ":

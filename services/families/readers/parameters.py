@@ -137,7 +137,7 @@ class Parameters:
         """Finds a parameter after another one in text, or the end of a call at the end of text."""
         closes, ends = ("|".join(Shape(text).pattern for text in texts) for texts in (self.closes, self.ends))
         opens = "|".join(map(escape, self._heads))
-        return compile(rf"(?:{closes})\s*(?:{opens}|(?:{ends})(?:\s|<[^<>]*>|\w+)*\Z)").search
+        return compile(rf"(?:{closes})\s*(?:{opens}|(?:{ends})(?:\s|<[^<>]*>|\w)*\Z)").search
 
     @cached_property
     def trigger(self) -> Trigger:

@@ -161,8 +161,7 @@ class TrtllmEngine(Engine, KvEventSource):
         """Stops as `Engine.stop`. A shutdown that takes longer continues on a daemon thread; the process should then
         end with `os._exit`, because TensorRT-LLM's exit handlers wait for it without a limit."""
         deadline = time.monotonic() + grace_s
-        for reader in self._readers:
-            reader.stop()
+        self._stop_reading()
         if self._guard is not None:
             self._guard.stop()
         for handle in self._handles.values():
@@ -171,7 +170,6 @@ class TrtllmEngine(Engine, KvEventSource):
         if (tasks := self._turns.tasks()) and self.healthy():
             await asyncio.wait(tasks, timeout=grace_s * ABORT_SHARE)
         self._turns.stop()
-        self._kv_queue.close()
         if self._llm is not None:
             await run_for(max(0.0, deadline - time.monotonic()), lambda: self._shutdown(deadline), "trtllm-shutdown")
 
