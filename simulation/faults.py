@@ -100,7 +100,7 @@ def draw(random: Random, *, span_s: float, most: int, together: bool) -> list[Fa
             "no leader": random.choice((0.0, 1.0)),
         }.get(kind, 0.0)
         faults.append(Fault(round(at, 3), kind, stage, random.randrange(3), round(min(seconds, 90.0), 3), amount))
-        at += seconds + random.random() * 15.0
+        at += seconds + random.random() * span_s / 3
     return sorted(faults, key=lambda fault: fault.at)
 
 
