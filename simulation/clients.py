@@ -184,11 +184,11 @@ class Agent:
             if self.session.behaviour.background and request.outcome != "hung up":
                 await self._follow(request)
             return self._ended(request, request.outcome, request.problem)
-        except (OSError, BadResponse) as error:
-            return self._ended(request, "broken", f"{type(error).__name__}: {error}")
         except TimeoutError:
             self._wrong(f"not a byte for {SILENCE_S:g} s")
             return self._ended(request, "broken", "silence")
+        except (OSError, BadResponse) as error:
+            return self._ended(request, "broken", f"{type(error).__name__}: {error}")
         except IllFormed as error:
             self._wrong(f"ill-formed: {error}")
             return self._ended(request, "error", str(error))

@@ -308,5 +308,8 @@ class Injector:
 
                 def room() -> None:
                     cluster.disk_full = False
+                    for name in [*world.servers]:  # nats-server takes nothing more until it is started again
+                        world.kill(name)
+                        world.start_server(name)
 
                 self._heal(applied, room)
