@@ -40,7 +40,7 @@ PROCESS_KINDS: Sequence[Kind] = (
     *("slow network", "slow loop", "clock"),
 )
 ENGINE_KINDS: Sequence[Kind] = ("engine fails", "engine dies", "engine hangs")
-BUS_KINDS: Sequence[Kind] = ("freeze bus", "freeze bus", "kill bus", "kill bus", "lose messages", "lose messages")
+BUS_KINDS: Sequence[Kind] = ("freeze bus", "kill bus", "kill bus", "lose messages", "lose messages", "lose messages")
 STORE_KINDS: Sequence[Kind] = ("empty bucket", "remove bucket", "no leader", "full disk")
 DEADLY: frozenset[Kind] = frozenset(("kill", "lose machine", "freeze", "cut", "terminate", "engine dies"))
 """Kinds after which others may take a process for dead."""
@@ -94,7 +94,9 @@ def draw(random: Random, *, span_s: float, most: int, together: bool) -> list[Fa
     faults: list[Fault] = []
     at = 0.0
     for _ in range(random.randint(1, most)):
-        kinds = random.choice((PROCESS_KINDS, PROCESS_KINDS, PROCESS_KINDS, ENGINE_KINDS, BUS_KINDS, STORE_KINDS))
+        kinds = random.choice(
+            (PROCESS_KINDS, PROCESS_KINDS, PROCESS_KINDS, ENGINE_KINDS, BUS_KINDS, BUS_KINDS, STORE_KINDS)
+        )
         kind = random.choice(kinds)
         stage = random.choice(STAGES) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
         seconds = random.choice((0.0, 0.05, 0.5, 2.0, 3.5, 6.0, 20.0, 40.0, 90.0)) * (0.5 + random.random())
@@ -104,11 +106,11 @@ def draw(random: Random, *, span_s: float, most: int, together: bool) -> list[Fa
             "slow network": random.choice((0.01, 0.1, 0.6)),
             "slow loop": random.choice((0.002, 0.02, 0.2)),
             "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
-            "lose messages": random.choice((0.01, 0.05, 0.3)),
+            "lose messages": random.choice((0.02, 0.1, 0.4)),
             "no leader": random.choice((0.0, 1.0)),
         }.get(kind, 0.0)
         faults.append(Fault(round(at, 3), kind, stage, random.randrange(3), round(min(seconds, 90.0), 3), amount))
-        at += seconds + random.random() * 15.0
+        at += seconds + random.random() * span_s / 3
     return sorted(faults, key=lambda fault: fault.at)
 
 
@@ -315,5 +317,8 @@ class Injector:
 
                 def room() -> None:
                     cluster.disk_full = False
+                    for name in [*world.servers]:  # nats-server takes nothing more until it is started again
+                        world.kill(name)
+                        world.start_server(name)
 
                 self._heal(applied, room)

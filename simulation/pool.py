@@ -1,6 +1,9 @@
 """Plays seeds in several processes. Only those import the services, after their clocks were replaced."""
 
 import multiprocessing
+import os
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -10,7 +13,20 @@ from simulation.result import Result
 
 def open_pool(jobs: int) -> ProcessPoolExecutor:
     """Makes processes that play."""
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Ends this process of a pool soon after the one that made it, however that ended."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def build_model(directory: Path) -> Path:

@@ -30,11 +30,21 @@ from simulation.world import STAGES, Running, World, tokenizer
 
 WORKLOADS = 24
 """Different workloads: seeds share them, so that a run without faults is made once for many."""
-SESSIONS, FEW_SESSIONS = 24, 3
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much a seed plays."""
+
+    sessions: int
+    start_s: float
+    """Sessions begin within this time."""
+    span_s: float
+    """Faults begin within this time."""
+
+
+MANY, FEW = Scale(24, 20.0, 40.0), Scale(3, 3.0, 12.0)
 """One workload in three has few sessions: many cover up what is lost, because later messages show it."""
-SPAN_S = 40.0
-START_S = 20.0
-"""Sessions begin within this time."""
 TURNS_LIMIT_S = 3600.0
 SETTLE_S = 40.0
 SAMPLE_S = 0.25
@@ -115,12 +125,13 @@ class Scenario:
         self.model = model
         random = Random(f"scenario {seed}")
         workload = seed % WORKLOADS
-        self.workload = Workload(workload, FEW_SESSIONS if workload % 3 == 0 else SESSIONS)
+        self.scale = FEW if workload % 3 == 0 else MANY
+        self.workload = Workload(workload, self.scale.sessions)
         self.counts = {stage: random.choice((1, 2, 2, 3)) for stage in STAGES}
         self.recovery_s = random.choice((20.0, 20.0, 90.0))
         self.servers = random.choice((1, 1, 1, 3))
         together = random.random() < 0.5
-        self.faults = draw(random, span_s=SPAN_S, most=6 if together else 3, together=together)
+        self.faults = draw(random, span_s=self.scale.span_s, most=6 if together else 3, together=together)
 
     def play(self, faults: Sequence[Fault] | None = None, *, keep_trace: bool = False) -> Result:
         """Plays the seed with its faults, or with others."""
@@ -191,7 +202,7 @@ class Scenario:
         for session in self.workload.sessions:
             agent = Agent(world, session, Random(f"{self.seed} {session.name}"))
             machine = Machine(session.name)
-            start = random.random() * START_S
+            start = random.random() * self.scale.start_s
             world.loop.call_later(start, self._begin, world, agent, machine, context=world.loop.system.context)
             agents.append(agent)
         return agents

@@ -30,7 +30,7 @@ from services.cli.instances import bus_defaults, running_instances
 from services.cli.observer import observing
 from services.cli.registry import Command
 from services.cli.signals import run
-from services.runtime.bus import Delivery
+from services.runtime.bus import Bus, Delivery
 from services.runtime.config import BusConfig, Count, Positive
 from services.runtime.config.loader import Sources
 from turnwire_tools.tap import messages
@@ -111,8 +111,8 @@ def sign_flip_p(differences: Sequence[int]) -> float:
 class Side:
     """One server, and the turns on its bus."""
 
-    def __init__(self, name: str, url: str) -> None:
-        self.name, self.url = name, url
+    def __init__(self, name: str, url: str, bus: Bus) -> None:
+        self.name, self.url, self.bus = name, url, bus
         self._follower = TurnFollower()
         self._ended: list[FollowedTurn] = []
 
@@ -137,6 +137,7 @@ class Side:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # also what the agent has started and left
                 await process.wait()
+        await self.bus.flush()  # so that the last messages are here
         for _ in range(SETTLE_POLLS):
             if self._follower.unfinished:
                 await asyncio.sleep(POLL_S)
@@ -154,9 +155,9 @@ async def _run_all(
         sides = []
         for name, server in (("a", flags.a), ("b", flags.b)):
             url, _, nats_url = (part.rstrip("/") for part in server.partition(","))
-            sides.append(side := Side(name, url))
             own = replace(config, nats_url=nats_url or buses.get(url, config.nats_url))
             bus = await opened.enter_async_context(observing(own, "behaviour"))
+            sides.append(side := Side(name, url, bus))
             await bus.subscribe(subjects.ALL, side.take)
             await bus.flush()
         for number in range(flags.repeats * len(tasks)):

@@ -6,12 +6,9 @@ BUS = "services/runtime/bus.py"
 REQUESTS = "services/runtime/requests.py"
 PROCESS = "services/runtime/process.py"
 REGISTRY = "services/runtime/registry.py"
-LIVENESS = "services/runtime/liveness.py"
-KV = "services/runtime/storage/kv.py"
 LINKS = "services/runtime/streams/links.py"
 FRAMES = "services/runtime/streams/frames.py"
 TURN_LOG = "services/runtime/streams/turn_log.py"
-FRONTEND_WATCH = "services/runtime/streams/frontend_watch.py"
 WORKER = "services/worker/service.py"
 OUTBOX = "services/worker/outbox.py"
 SHARDS = "services/worker/shards.py"
@@ -21,8 +18,6 @@ SHARD = "services/parser/shard.py"
 TURN_PARSE = "services/parser/turn_parse.py"
 PREPROCESSOR = "services/preprocessor/service.py"
 GATEWAY = "services/frontend/turns/gateway.py"
-STATE = "services/frontend/turns/turn_state.py"
-CLIENT = "services/frontend/turns/preprocessor_client.py"
 WATCH = "services/frontend/turns/process_watch.py"
 STAGE_WAIT = "services/frontend/turns/stage_wait.py"
 STORE = "services/frontend/apis/responses/state/store.py"
@@ -53,7 +48,6 @@ LINK_MUTANTS = [
         "lost = self._announced > self.last",
         "lost = False",
     ),
-    Mutant("does not number its replay requests", LINKS, "self.replays_requested += 1", "self.replays_requested += 0"),
     Mutant(
         "never repeats a replay request",
         LINKS,
@@ -61,22 +55,10 @@ LINK_MUTANTS = [
         "lost = False",
     ),
     Mutant(
-        "takes frames that were given up for delivered",
-        LINKS,
-        "return seq if replays_requested <= self.last_replay else 0",
-        "return seq",
-    ),
-    Mutant(
         "never gives up the link of a sender that gave it up",
         LINKS,
         "return self._absences >= ABSENCES",
         "return False",
-    ),
-    Mutant(
-        "begins a new link with the numbers of the old one",
-        FRAMES,
-        "self._generation += 1",
-        "self._generation += 0",
     ),
     Mutant(
         "does not grant lost credit again",
@@ -89,18 +71,6 @@ LINK_MUTANTS = [
         FRAMES,
         "        self._on_credit(replay.receiver, link.delivered)\n        self.schedule(replay.receiver)\n",
         "        self._on_credit(replay.receiver, link.delivered)\n",
-    ),
-    Mutant(
-        "requests a replay only of the streams that it knows",
-        FRAMES,
-        "self._request(sender, positions, everything=True)",
-        "self._request(sender, positions, everything=False)",
-    ),
-    Mutant(
-        "does not go on sending after a new connection",
-        FRAMES,
-        "        process.on_reconnect.append(self._drain_soon)\n",
-        "",
     ),
 ]
 
@@ -151,52 +121,16 @@ PROCESS_MUTANTS = [
         "self.registry.sweep(-math.inf)",
     ),
     Mutant(
-        "judges others by the time in which it was cut off",
-        PROCESS,
-        "            self.registry.discount(math.inf, now)\n            self.log.warning",
-        "            self.log.warning",
-    ),
-    Mutant(
         "takes a process that does not answer for one without a subscription",
         PROCESS,
         "if isinstance(answer, Unavailable):",
         "if isinstance(answer, TurnwireError):",
     ),
     Mutant(
-        "does not answer the first heartbeat of another process",
-        PROCESS,
-        "            self.heartbeat_soon()  # so that the new process has this one's within milliseconds\n",
-        "",
-    ),
-    Mutant(
-        "waits for ever for the bus to come back",
-        LIVENESS,
-        "        self.came_back.set()\n",
-        "",
-    ),
-    Mutant(
-        "never drops a process that was only expected",
-        REGISTRY,
-        "        dead += [(key, Heartbeat(*key)) for key, since in self._expected.items() if since < before]\n",
-        "",
-    ),
-    Mutant(
         "expects no successor of a process that left",
         REGISTRY,
         "                self._former[key] = (last[0], now)\n",
         "                pass\n",
-    ),
-    Mutant(
-        "expects no successor of a process that died",
-        REGISTRY,
-        "                self._former[key] = (heartbeat, now)\n",
-        "                pass\n",
-    ),
-    Mutant(
-        "counts down a frontend that came back",
-        FRONTEND_WATCH,
-        '        if peer.stage == "frontend":\n            self._silent.pop(peer.id, None)\n',
-        "        pass\n",
     ),
 ]
 
@@ -212,12 +146,6 @@ BUS_MUTANTS = [
         BUS,
         "                self._on_reconnect()\n",
         "                pass\n",
-    ),
-    Mutant(
-        "replaces only the first connection",
-        BUS,
-        "        while True:\n            client = self._client\n",
-        "        for _ in range(1):\n            client = self._client\n",
     ),
     Mutant(
         "takes an answer without a responder for an answer",
@@ -251,12 +179,6 @@ WORKER_MUTANTS = [
         WORKER,
         "            resumed=len(resume),\n",
         "",
-    ),
-    Mutant(
-        "forgets streams as soon as they end",
-        WORKER,
-        "linger_s = process.config.bus.recovery_s + LINGER_S",
-        "linger_s = 0.0",
     ),
     Mutant(
         "stays when its engine has died",
@@ -293,12 +215,6 @@ WORKER_MUTANTS = [
         OUTBOX,
         "self.sent = -1 if offset <= 0 else min(self.sent, offset)",
         "self.sent = min(self.sent, max(offset, 0))",
-    ),
-    Mutant(
-        "does not send the end of a stream again",
-        OUTBOX,
-        "        self.cached_sent = None\n        self.finish_seq = None\n",
-        "        self.cached_sent = None\n",
     ),
     Mutant(
         "does not send a stream again that its parser does not know",
@@ -385,12 +301,6 @@ FRONTEND_MUTANTS = [
         "does not number its attempts", GATEWAY, "turn.attempt = Attempt(number + 1)", "turn.attempt = Attempt(number)"
     ),
     Mutant(
-        "accepts events of an earlier attempt",
-        GATEWAY,
-        "if turn is None or entry.attempt != turn.attempt.number:",
-        "if turn is None:",
-    ),
-    Mutant(
         "does not wait for a worker that continues a turn",
         GATEWAY,
         " + self._config.bus.recovery_s\n\n        async def resume()",
@@ -409,24 +319,6 @@ FRONTEND_MUTANTS = [
         "            pass\n",
     ),
     Mutant(
-        "does not request a turn again that was lost with the connection",
-        GATEWAY,
-        "            turn.take_failure(turn.attempt, Event.RECONNECTED, error)\n",
-        "            pass\n",
-    ),
-    Mutant(
-        "does not notice that the preprocessor of a turn is gone",
-        GATEWAY,
-        '                self._on_process_left(turn, attempt, "the preprocessor was lost")\n',
-        "                pass\n",
-    ),
-    Mutant(
-        "does not notice that a turn's worker is gone before its first event",
-        GATEWAY,
-        "                asyncio.get_running_loop().call_later(wait_s, self._on_process_left, turn, attempt, reason)\n",
-        "                pass\n",
-    ),
-    Mutant(
         "ends a turn when its parser is late",
         WATCH,
         "if attempt.lost_s > bus.recovery_s:",
@@ -437,12 +329,6 @@ FRONTEND_MUTANTS = [
         STAGE_WAIT,
         "if not (is_expected or patient) or",
         "if not patient or",
-    ),
-    Mutant(
-        "is not woken when a stage is back",
-        STAGE_WAIT,
-        '        if peer.stage != "frontend":\n            self._wake()\n',
-        "        pass\n",
     ),
     Mutant(
         "keeps a Response only in its own memory",

@@ -3,13 +3,11 @@
 Each mutant has an interpreter of its own. References come from the unchanged code.
 """
 
-import multiprocessing
 import pickle
 import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +16,7 @@ from threading import Lock
 
 from simulation import interpreter
 from simulation.mutants.plant import Mutant, plant
+from simulation.pool import open_pool
 from simulation.result import Result
 
 TURNS_LIMIT_S = 1000.0
@@ -47,7 +46,7 @@ class Baseline:
     def __init__(self, model: Path) -> None:
         self._model = model
         self._lock = Lock()
-        self._pool = _interpreter()
+        self._pool = open_pool(1)
         self._references: dict[int, bytes] = {}
         self._results: dict[int, Result] = {}
 
@@ -81,7 +80,7 @@ class Baseline:
 def hunt(mutant: Mutant, seeds: Sequence[int], model: Path, baseline: Baseline) -> Find:
     """Plays seeds, in this order, until one finds the mutant."""
     turns, results = 0, list[Result]()
-    with _interpreter() as pool:
+    with open_pool(1) as pool:
         for seed in seeds:
             try:
                 result = pool.submit(_play, mutant, seed, model, baseline.reference(seed)).result()
@@ -93,10 +92,6 @@ def hunt(mutant: Mutant, seeds: Sequence[int], model: Path, baseline: Baseline) 
             results.append(result)
     touched = sum(result.digest != baseline.result(result.seed).digest for result in results)
     return Find(mutant, None, turns, [], touched)
-
-
-def _interpreter() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
 @cache
@@ -117,7 +112,10 @@ def _order(seeds: Sequence[int], model: Path) -> list[int]:
     from simulation.scenario import Scenario
 
     scenarios = {seed: Scenario(seed, model) for seed in seeds}
-    kinds = {seed: {(fault.kind, fault.stage) for fault in one.faults} for seed, one in scenarios.items()}
+    faults = {seed: one.faults for seed, one in scenarios.items()}
+    kinds = {
+        seed: {one.kind for one in some} | {(one.kind, one.stage) for one in some} for seed, some in faults.items()
+    }
     sessions = {seed: len(one.workload.sessions) for seed, one in scenarios.items()}
     ordered, counts = list[int](), Counter[object]()
     while kinds:

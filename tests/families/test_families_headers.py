@@ -105,6 +105,13 @@ def test_any_header_is_read_by_the_parts_that_are_there(family: Family, data: st
 
 
 @pytest.mark.parametrize("family", HARMONY, ids=ids)
+def test_arguments_directly_after_a_recipient_are_no_part_of_its_name(family: Family) -> None:
+    for between in ("", " ", "\n"):
+        raw = "<|channel|>commentary to=functions.run" + between + '{"cmd": "ls"}<|call|>'
+        assert read(family, raw) == [call("ls")], raw
+
+
+@pytest.mark.parametrize("family", HARMONY, ids=ids)
 @settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_turn_that_ends_in_a_header_shows_no_control_token(family: Family, data: st.DataObject) -> None:

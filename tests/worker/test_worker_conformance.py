@@ -131,7 +131,7 @@ class TestTrtllm(Conformance):
     @pytest.fixture
     async def bench(self, fake_trtllm: Any, tmp_path: Path) -> AsyncIterator[Bench]:
         (tmp_path / "config.json").write_text('{"vocab_size": 512, "eos_token_id": [5, 7]}')
-        config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096, watchdog_s=0.5)
+        config = WorkerConfig(model=str(tmp_path), slots=SLOTS, max_model_len=4096, watchdog_s=2.0)
         engine: Any = open_engine("trtllm", config)
         info = await engine.start()
         runtime = fake_trtllm.LLM.last.runtime

@@ -30,7 +30,7 @@ CHANNELS = ("analysis", "commentary", "final")
 ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=ENDS, stop_closes=True, rename=("functions.",))
 FOLLOWS = ("<|message|>", "<|channel|>", "<|constrain|>", "to=")
 NOBODY = ("user", "assistant", "all")
-_TO = compile(r"to\s*=\s*([^\s<>|]+)")
+_TO = compile(r"to\s*=\s*([^\s<>|{]+)")
 _OTHERS = compile(r"\s*(?:user|system|developer|tool|functions)\b")
 _CHANNEL = compile(r"(?i)analysis|commentary|final")
 

@@ -38,7 +38,7 @@ ARGUMENTS = Parameters(
 CALLS = Section((ARGUMENTS.call("<atem:invoke name={q}{name}{q}>"),), (*map(Shape, ENDS), START), ARGUMENTS.rename)
 UNMARKED = Shape("<atem:function_calls>", then=("<atem:invoke name=",))
 """Calls inside reasoning that was left open."""
-_TO = compile(r"to\s*=\s*([^\s<>|]+)")
+_TO = compile(r"to\s*=\s*([^\s<>|{]+)")
 TO = {
     "self": MessageKind.REASONING,
     "user": MessageKind.TEXT,

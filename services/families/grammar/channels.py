@@ -179,7 +179,7 @@ class Channels:
         """Matches a header that has no marker for its body, up to its last part."""
         marker = "|".join(escape(part) for part in self.parts if part[0] == "<")
         word = "|".join(escape(part) for part in self.parts if part[0] != "<") or "(?!)"
-        recipient = r"\s*to=[^\s<>|]+"
+        recipient = r"\s*to=[^\s<>|{]+"
         return compile(rf"(?s:.*(?:{marker})(?:{recipient}|\s*(?:{word})\b)*|{recipient})?")
 
     @cached_property
@@ -187,7 +187,7 @@ class Channels:
         """Matches the text before one of `_limits`."""
         limits = "|".join(map(escape, (*(body.head for body in self.bodies), *self.ends, "{")))
         words = rf"(?s:(?!{limits}|to=).){{0,{_MAX_HEADER}}}+"
-        return compile(rf"{words}(?:to=[^\s<>|]{{0,256}}+{words})?")
+        return compile(rf"{words}(?:to=[^\s<>|{{]{{0,256}}+{words})?")
 
     @cached_property
     def _limits(self) -> Markers[_Edge]:
