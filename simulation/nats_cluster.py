@@ -92,10 +92,11 @@ class Cluster:
         """Forgets a server that was killed."""
         del self.servers[server.host]
         for name, group in list(self.groups.items()):
+            assert group.stream is not None
+            if group.leader == server.host:
+                group.stream.failed = False
             if group.peers == [server.host]:
                 group.leader = None
-                assert group.stream is not None
-                group.stream.failed = False
                 if group.stream.storage == "memory":
                     if len(self.everyone.peers) == 1:
                         del self.groups[name]
