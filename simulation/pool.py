@@ -1,6 +1,9 @@
 """Plays seeds in several processes. Only those import the services, after their clocks were replaced."""
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -10,7 +13,20 @@ from simulation.result import Result
 
 def open_pool(jobs: int) -> ProcessPoolExecutor:
     """Makes processes that play."""
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _follow_parent)
+
+
+def _follow_parent() -> None:
+    """Lets this process end with the one that started it, however that ends. Ctrl-C is for that one only."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def build_model(directory: Path) -> Path:
