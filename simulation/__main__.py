@@ -6,7 +6,6 @@ python -m simulation --seed 17 --trace     one seed, with its whole trace by pro
 """
 
 import argparse
-import contextlib
 import hashlib
 import os
 import signal
@@ -47,18 +46,23 @@ def _positive(text: str) -> int:
 
 
 def main() -> int:
-    """Returns the exit status: 1 if anything failed, 130 after Ctrl-C or SIGTERM."""
+    """Returns the exit status: 1 if anything failed, 130 if it was interrupted."""
     parser = arguments()
     asked = parser.parse_args()
     if asked.trace and asked.seed is None:
         parser.error("--trace needs --seed")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as directory:
-        model = build_model(Path(directory))
-        if asked.seed is not None:
-            return _one(asked.seed, model, trace=asked.trace, reduced=not asked.no_reduce)
-        return _many(asked, model)
-    return INTERRUPTED
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            model = build_model(Path(directory))
+            if asked.seed is not None:
+                return _one(asked.seed, model, trace=asked.trace, reduced=not asked.no_reduce)
+            return _many(asked, model)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
 
 
 def _one(seed: int, model: Path, *, trace: bool, reduced: bool) -> int:

@@ -65,6 +65,23 @@ def test_a_wrong_flag_is_named(flags: list[str]) -> None:
 
 
 @pytest.mark.slow
+def test_a_reader_of_the_trace_may_leave_early() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "simulation", "--seed", "17", "--trace"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert run.stdout.readline()
+        run.stdout.close()
+        assert run.stderr.read() == ""
+        assert run.wait(LIMIT_S) != 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 async def test_an_interrupted_run_ends_with_all_its_processes(number: signal.Signals) -> None:
     run = await asyncio.create_subprocess_exec(
