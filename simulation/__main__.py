@@ -8,6 +8,7 @@ python -m simulation --seed 17 --trace     one seed, with its whole trace by pro
 import argparse
 import hashlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -20,15 +21,16 @@ from simulation.reach import marks
 from simulation.result import Result
 
 SHOWN = 6
+INTERRUPTED = 130
 SERVICES = Path(__file__).parent.parent / "services"
 
 
 def arguments() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
-    parser.add_argument("--turns", type=int, default=2000, metavar="N", help="turns to play, in all")
+    parser.add_argument("--turns", type=_positive, default=2000, metavar="N", help="turns to play, in all")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--seed", type=int, metavar="SEED", help="play only this one")
     parser.add_argument("--trace", action="store_true", help="print the whole trace of --seed")
     parser.add_argument("--reach", action="store_true", help="fail if a rare branch was not reached")
@@ -36,14 +38,31 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
 def main() -> int:
-    """Returns the exit status: 1 if anything failed."""
-    asked = arguments().parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        model = build_model(Path(directory))
-        if asked.seed is not None:
-            return _one(asked.seed, model, trace=asked.trace, reduced=not asked.no_reduce)
-        return _many(asked, model)
+    """Returns the exit status: 1 if anything failed, 130 if it was interrupted."""
+    parser = arguments()
+    asked = parser.parse_args()
+    if asked.trace and asked.seed is None:
+        parser.error("--trace needs --seed")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            model = build_model(Path(directory))
+            if asked.seed is not None:
+                return _one(asked.seed, model, trace=asked.trace, reduced=not asked.no_reduce)
+            return _many(asked, model)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED
 
 
 def _one(seed: int, model: Path, *, trace: bool, reduced: bool) -> int:
@@ -61,20 +80,25 @@ def _one(seed: int, model: Path, *, trace: bool, reduced: bool) -> int:
 
 def _many(asked: argparse.Namespace, model: Path) -> int:
     turns, first, jobs, reduced, complete = asked.turns, asked.first, asked.jobs, not asked.no_reduce, asked.reach
-    started, played, requests, failed = time.monotonic(), 0, 0, list[int]()
+    started, played, requests, failed, interrupted = time.monotonic(), 0, 0, list[int](), False
     outcomes, reached, digests = Counter[str](), Counter[str](), dict[int, str]()
     with open_pool(jobs) as pool:
-        for result in results(pool, first, turns, jobs, model):
-            played += result.turns
-            requests += result.requests
-            outcomes.update(result.outcomes)
-            reached.update(result.reached)
-            digests[result.seed] = result.digest
-            if result.failures:
-                failed.append(result.seed)
-                _show(result)
-                if reduced:
-                    _show_reduced(pool, result.seed, model)
+        try:
+            for result in results(pool, first, turns, jobs, model):
+                played += result.turns
+                requests += result.requests
+                outcomes.update(result.outcomes)
+                reached.update(result.reached)
+                digests[result.seed] = result.digest
+                if result.failures:
+                    failed.append(result.seed)
+                    _show(result)
+                    if reduced:
+                        _show_reduced(pool, result.seed, model)
+        except KeyboardInterrupt:
+            interrupted = True
+            pool.shutdown(wait=False, cancel_futures=True)
+            print("interrupted; what was played until then:")
     seconds = time.monotonic() - started
     whole = hashlib.sha256("".join(digests[seed] for seed in sorted(digests)).encode()).hexdigest()[:32]
     print(f"requests by end: {dict(outcomes.most_common())}")
@@ -85,7 +109,7 @@ def _many(asked: argparse.Namespace, model: Path) -> int:
         f"{len(digests)} seeds from {first}, {played} turns, {requests} requests in {seconds:.0f} s "
         f"({played / seconds:.1f} turns/s), {len(failed)} failed {failed[:20] or ''} trace {whole}"
     )
-    return int(bool(failed or (complete and missed)))
+    return INTERRUPTED if interrupted else int(bool(failed or (complete and missed)))
 
 
 def _show(result: Result) -> None:

@@ -2,8 +2,8 @@
 
 import multiprocessing
 import os
+import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -13,20 +13,20 @@ from simulation.result import Result
 
 def open_pool(jobs: int) -> ProcessPoolExecutor:
     """Makes processes that play."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _follow_parent)
 
 
-def _end_with_parent() -> None:
-    """Ends this process of a pool soon after the one that made it, however that ended."""
-    parent = os.getppid()
+def _follow_parent() -> None:
+    """Lets this process end with the one that started it, however that ends. Ctrl-C is for that one only."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
+    def follow() -> None:
+        parent.join()
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def build_model(directory: Path) -> Path:

@@ -6,6 +6,7 @@ instance.
 
 import fcntl
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +93,7 @@ def program() -> str:
     path = shutil.which("turnwire")
     if path is not None and os.path.samefile(path, own):
         return "turnwire"
-    return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
+    return shlex.quote(str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own))
 
 
 def default_state_dir(env: Mapping[str, str]) -> Path:

@@ -1,3 +1,4 @@
+import shlex
 import sys
 from pathlib import Path
 
@@ -85,5 +86,8 @@ def test_program_is_called_by_name_or_path(tmp_path: Path, monkeypatch: pytest.M
     assert program() == str(own)
     monkeypatch.chdir(tmp_path / "clone")
     assert program() == ".venv/bin/turnwire"
+    (tmp_path / "a clone").symlink_to(tmp_path / "clone")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "a clone/.venv/bin/python"))
+    assert shlex.split(program()) == [str(tmp_path / "a clone/.venv/bin/turnwire")]
     monkeypatch.setenv("PATH", str(own.parent))
     assert program() == "turnwire"
