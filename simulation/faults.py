@@ -6,6 +6,7 @@ A fault has a beginning and an end. Killed processes are started again, as `turn
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -27,6 +28,7 @@ Kind: TypeAlias = Literal[
     "engine dies",
     "engine hangs",
     "freeze bus",
+    "cut bus",
     "kill bus",
     "lose messages",
     "empty bucket",
@@ -40,7 +42,10 @@ PROCESS_KINDS: Sequence[Kind] = (
     *("slow network", "slow loop", "clock"),
 )
 ENGINE_KINDS: Sequence[Kind] = ("engine fails", "engine dies", "engine hangs")
-BUS_KINDS: Sequence[Kind] = ("freeze bus", "kill bus", "kill bus", "lose messages", "lose messages", "lose messages")
+BUS_KINDS: Sequence[Kind] = (
+    *("freeze bus", "cut bus", "kill bus", "kill bus"),
+    *("lose messages", "lose messages", "lose messages"),
+)
 STORE_KINDS: Sequence[Kind] = ("empty bucket", "remove bucket", "no leader", "full disk")
 DEADLY: frozenset[Kind] = frozenset(("kill", "lose machine", "freeze", "cut", "terminate", "engine dies"))
 """Kinds after which others may take a process for dead."""
@@ -274,6 +279,12 @@ class Injector:
                 if (server := self._server(fault)) is not None:
                     world.freeze(server, fault.seconds)
                 self._heal(applied, lambda: None)
+            case "cut bus":
+                if (server := self._server(fault)) is not None:
+                    world.network.cut.add(frozenset((server,)))
+                    self._heal(applied, partial(world.network.heal, server))
+                else:
+                    applied.ended = world.loop.now
             case "kill bus":
                 names = [server] if (server := self._server(fault)) is not None else []
                 for name in names:

@@ -95,7 +95,10 @@ class Monitor:
         world = self._world
         up = {running.stage for running in world.running.values() if world.is_ready(running)}
         down = {stage for stage in STAGES if stage not in up}
-        if all(server.machine.frozen for server in world.servers.values()):  # also if there is none
+        cut = world.network.cut
+        if all(
+            one.machine.frozen or frozenset((name,)) in cut for name, one in world.servers.items()
+        ):  # or there is none
             down.add("bus")
         self.samples.append((world.loop.now, frozenset(down)))
         world.loop.call_later(SAMPLE_S, self._sample, context=world.loop.system.context)
