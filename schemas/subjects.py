@@ -72,6 +72,11 @@ tokens, events = _one("tok"), _one("evt")
 cancel, ledger = _one("cancel"), _one("ledger")
 
 
+def own_heartbeats() -> str:
+    """Matches the heartbeats of every process of this protocol."""
+    return f"{PREFIX}.beat.*.*"
+
+
 def heartbeats() -> str:
     """Matches the heartbeats of every process, also of other protocols: a process reports those (`is_own`)."""
     return "tw.*.beat.*.*"

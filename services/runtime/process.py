@@ -125,7 +125,9 @@ class Process:
         """Connects and subscribes to heartbeats. The process sends none before `announce`."""
         adopt_library_logs(self.log)
         await self.bus.connect()
-        await self.bus.subscribe(subjects.heartbeats(), self._receive)
+        await self.bus.subscribe(subjects.own_heartbeats(), self._receive)
+        # Apart, because a bus with the permissions of an earlier release refuses this one.
+        await self.bus.subscribe(subjects.heartbeats(), self._note_other)
 
     async def subscribe(self, subject: str, handler: Callable[[Delivery], None]) -> Subscription:
         """Subscribes as `Bus.subscribe`, until the end of the process."""
@@ -341,10 +343,11 @@ class Process:
             await self.tracer.close()
         self.log.info("process.left")
 
-    def _receive(self, delivery: Delivery) -> None:
+    def _note_other(self, delivery: Delivery) -> None:
         if not subjects.is_own(delivery.subject):
             self._other_protocols.receive(delivery.subject)
-            return
+
+    def _receive(self, delivery: Delivery) -> None:
         heartbeat = self._heartbeat_auth.decode(delivery.subject, delivery.data)
         if heartbeat is None:
             return

@@ -40,7 +40,8 @@ def secrets_in_urls(draw: st.DrawFn) -> str:
 def shown(url: str) -> Iterator[str]:
     """Where the setting is shown: errors, `turnwire config`, and texts that quote it."""
     yield mask_servers(url)
-    if not set(', "') & set(url):  # where a URL ends in other text is not known then
+    # In other text, blanks and quotes end a URL, and a word before an `@` may be a mail address.
+    if not set(', "') & set(url) and ("://" in url or ":" in url.rpartition("@")[0]):
         yield mask_passwords(f"cannot reach {url}: refused")
     try:
         parse_servers(url)

@@ -32,6 +32,7 @@ def test_different_names_have_different_tokens(a: str, b: str) -> None:
         (subjects.turn("acme/m 1", "p-1"), "tw.v2.turn.acme=2Fm=201.p-1"),
         (subjects.generate("m", "w.1"), "tw.v2.gen.m.w=2E1"),
         (subjects.heartbeat("worker", "w*"), "tw.v2.beat.worker.w=2A"),
+        (subjects.own_heartbeats(), "tw.v2.beat.*.*"),
         (subjects.heartbeats(), "tw.*.beat.*.*"),
     ],
 )
