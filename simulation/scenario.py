@@ -28,7 +28,7 @@ from simulation.result import Result
 from simulation.sessions import Answer, Ask, Behaviour, Session, Workload
 from simulation.world import STAGES, Running, World, tokenizer
 
-WORKLOADS = 24
+WORKLOADS = 12
 """Different workloads: seeds share them, so that a run without faults is made once for many."""
 
 
