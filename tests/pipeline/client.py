@@ -1,5 +1,6 @@
 """A Messages client for tests: raw event streams with arrival times, over plain aiohttp."""
 
+import asyncio
 import contextlib
 import json
 import time
@@ -164,10 +165,12 @@ class Client:
 
         await until(is_ready)
 
-    async def stream(self, request: dict[str, Any]) -> Answer:
-        """Streams one turn to its end."""
+    async def stream(self, request: dict[str, Any], *, begun: asyncio.Event | None = None) -> Answer:
+        """Streams one turn to its end. `begun` is set when the answer begins: a worker and a parser have the turn."""
         async with self.http.post(f"{self.url}/v1/messages", json=request) as response:
             assert response.status == 200, await response.text()
+            if begun is not None:
+                begun.set()
             return Answer([event async for event in events(response)])
 
     async def post(self, path: str, request: Any, **options: Any) -> tuple[int, dict[str, Any]]:

@@ -55,8 +55,9 @@ async def test_upgrade_to_another_protocol_loses_no_turn(
         await newer.ready()
         expected = (await newer.stream(LONG)).contents
 
-        running = asyncio.create_task(older.stream(LONG))
-        await eventually(lambda: stack.health().get("turns") == 1)
+        begun = asyncio.Event()
+        running = asyncio.create_task(older.stream(LONG, begun=begun))
+        await asyncio.wait_for(begun.wait(), 60)
         for child in old:
             if child.stage != "frontend":
                 child.terminate()
