@@ -92,7 +92,7 @@ def install() -> None:
     random._urandom = ENTROPY  # type: ignore[attr-defined]
     assert secrets.token_bytes(4) == random.Random(0).randbytes(4), "secrets has another source"
     sys.stderr = ERRORS
-    sys.unraisablehook = lambda _: None  # destructors of what a simulation has left behind
+    sys.unraisablehook = lambda _: None  # destructors of the objects of an ended simulation
 
 
 def begin(loop: SimLoop, seed: int, on_line: Callable[[str, str], None]) -> None:

@@ -157,7 +157,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """There are none."""
 
     def _write_to_self(self) -> None:
-        """There is no selector to wake."""
+        """Does nothing: the loop has no selector."""
 
     # -- running ------------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class _Loader(SourceFileLoader):
         return compile(_MARK.sub(_called, text), str(path), "exec", dont_inherit=True, optimize=_optimize)
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compiles the source; there is no cached code of it."""
+        """Compiles the source, without a cache."""
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 
