@@ -15,6 +15,7 @@ from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.responses.render.stream import CompactionStream, ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.request import conversation
 from services.frontend.apis.responses.request.body import (
+    COMPACTION,
     REASONING_SEALED,
     SOURCES,
     TRIGGER,
@@ -120,6 +121,8 @@ class Responses(Dialect):
             sources=SOURCES in (body.include or ()),
             logprobs=built.sampling.logprobs is not None,
             prefill=request.prefill,
+            compared=bool(request.comparison),
+            compacted=any(kind.type == COMPACTION for kind in request.kinds),
         )
         notes = [*tools.dropped, *items.notes, *(["moderation"] if is_set(body.moderation) else [])]
         return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)

@@ -103,9 +103,10 @@ class TextConfig(Struct):
 
 
 class CacheOptions(Struct):
-    """The member of `prompt_cache_options` that this server acts on."""
+    """The members of `prompt_cache_options` that this server acts on."""
 
     prewarm: bool | None = None
+    comparison_response_id: str | None = None
 
 
 class ManagedContext(Struct):
@@ -423,6 +424,7 @@ class Answer(Struct, kw_only=True):
     safety_identifier: str | None
     user: str | None
     prompt_cache_options: Any | UnsetType = UNSET
+    prompt_cache_diagnostics: dict[str, Any] | UnsetType = UNSET
     usage: Usage | None
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET

@@ -21,6 +21,7 @@ REASONING_SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 SOURCES = "web_search_call.action.sources"
 MESSAGE = "message"
+COMPACTION = "compaction"
 TRIGGER = "compaction_trigger"
 _REFERENCE = "item_reference"
 _MOVED = {
@@ -51,6 +52,8 @@ class ResponsesRequest(Struct, frozen=True):
     """The members of a Response object that repeat the request."""
     prefill: bool
     """Only compute the prompt, generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
+    comparison: str | None = None
+    """Id of the response that the prompt is compared with."""
     earlier: int = 0
     """The number of items before the request's own, from the responses that it continues."""
 
@@ -131,6 +134,7 @@ def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None
         text=text,
         echo=_echo(body, reasoning, text, Memo() if memo is None else memo),
         prefill=body.generate is False or bool(cache.prewarm),
+        comparison=cache.comparison_response_id,
     )
 
 
