@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.clients.bus_turns import BusTurns
 from tests.conftest import LIMIT_S, NatsServer
 from tests.pipeline.client import TOOLS, say
 from tests.pipeline.stack import MODEL, Stack
@@ -188,6 +189,50 @@ async def test_compacted_session_is_named(stack: Stack, http: aiohttp.ClientSess
         "context_compacted",
         api.missed(before["id"], after["id"]),
     )
+
+
+async def test_every_api_reports_the_cached_tokens_of_the_engine(stack: Stack, http: aiohttp.ClientSession) -> None:
+    """At the end, whole and streamed. Before it, `message_start` has an estimate, with the same sum."""
+    chat = {"messages": [{"role": "user", "content": f"{ANSWERS}{'Much to read. ' * 200}"}]}
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/messages", {"max_tokens": 50, **chat}),
+        ("/v1/responses", {"input": chat["messages"]}),
+        ("/v1/chat/completions", {**chat, "stream_options": {"include_usage": True}}),
+    ]
+    async with BusTurns(stack.nats.url) as bus:
+        for path, body in requests:
+            for stream in (False, True, False, True):
+                request = {"model": MODEL, **body, "stream": stream}
+                if not stream:
+                    request.pop("stream_options", None)
+                async with http.post(stack.url + path, json=request) as answer:
+                    data = await answer.read()
+                found = [json.loads(data)] if not stream else [one for _, one in SseParser().feed(data) if one]
+                turn, prompt, cached = usage_of(path, found)
+                decoded = await bus.ended(turn)
+                assert (prompt, cached) == (len(decoded.prompt), decoded.cached or 0), (path, stream)
+            assert cached > 500, path
+
+
+def usage_of(path: str, found: list[dict[str, Any]]) -> tuple[str, int, int]:
+    """The turn's id, and the tokens of its prompt and of the cached part."""
+    if path == "/v1/messages":
+        usage = next(one["usage"] for one in reversed(found) if "usage" in one)
+        message = next((one["message"] for one in found if "message" in one), found[0])
+        first = message["usage"]
+        assert usage["cache_creation_input_tokens"] == first["cache_creation_input_tokens"] == 0
+        first_sum, last_sum = (part["input_tokens"] + part["cache_read_input_tokens"] for part in (first, usage))
+        assert first_sum == last_sum
+        return message["id"].removeprefix("msg_"), last_sum, usage["cache_read_input_tokens"]
+    if path == "/v1/responses":
+        response = found[-1].get("response", found[-1])
+        usage = response["usage"]
+        details = usage["input_tokens_details"]
+        assert details["cache_write_tokens"] == 0
+        return response["id"].removeprefix("resp_"), usage["input_tokens"], details["cached_tokens"]
+    usage = next(one["usage"] for one in reversed(found) if one.get("usage"))
+    id = found[0]["id"].removeprefix("chatcmpl-")
+    return id, usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
 
 
 @pytest.fixture(scope="module")
