@@ -17,7 +17,7 @@ from services.preprocessor.strip import strip_preamble
 
 KEPT_S = 3600.0
 MIN_BYTES = 2048
-"""Size of a fingerprint without its ids, about, which bounds their number."""
+"""Size of a fingerprint without its ids and history, about, which bounds their number."""
 
 
 class Fingerprint(ComparedPrompt, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Fingerprints:
     def __init__(self, max_bytes: int, clock: Callable[[], float], *, strip: bool) -> None:
         """`strip`: prompts are made without billing headers."""
         self._kept: TTLCache[tuple[str | None, str | None, str], Fingerprint] = TTLCache(
-            max_bytes, KEPT_S, clock, lambda one: MIN_BYTES + 4 * len(one.ids)
+            max_bytes, KEPT_S, clock, _size
         )
         self._strip = strip
 
@@ -52,7 +52,7 @@ class Fingerprints:
             head_hash=found.context.head_hash,
         )
         before = self._kept.get((tenant, salt, other))
-        if MIN_BYTES + 4 * len(now.ids) <= self._kept.maxsize:
+        if _size(now) <= self._kept.maxsize:
             self._kept[tenant, salt, turn] = now
         if before is None:
             return PromptComparison() if other else None
@@ -60,3 +60,7 @@ class Fingerprints:
             return PromptComparison(len(before.ids))
         change = difference(before, now)
         return PromptComparison(len(before.ids), change.again, [part.where for part in change.changes])
+
+
+def _size(fingerprint: Fingerprint) -> int:
+    return MIN_BYTES + 4 * len(fingerprint.ids) + 64 * len(fingerprint.states)
