@@ -32,9 +32,7 @@ class Fingerprints:
 
     def __init__(self, max_bytes: int, clock: Callable[[], float], *, strip: bool) -> None:
         """`strip`: prompts are made without billing headers."""
-        self._kept: TTLCache[tuple[str | None, str | None, str], Fingerprint] = TTLCache(
-            max_bytes, KEPT_S, clock, _size
-        )
+        self._kept: TTLCache[tuple[str | None, ...], Fingerprint] = TTLCache(max_bytes, KEPT_S, clock, _size)
         self._strip = strip
 
     def compare(self, turn: str, conversation: Conversation, prompt: Prompt) -> PromptComparison | None:

@@ -109,11 +109,9 @@ class BusGateway(TurnGateway):
         self._turns[turn_id] = turn
         self._empty.clear()
         try:
-            if turn.conversation.client.compare:
-                turn.compared = self.prompts.find(turn.conversation)
-                if turn.compared is None:
-                    await self._process.bus.flush(FLUSH_S)  # another frontend's notice may be on its way
-                    turn.compared = self.prompts.find(turn.conversation)
+            if turn.conversation.client.compare and self.prompts.find(turn.conversation) is None:
+                await self._process.bus.flush(FLUSH_S)  # another frontend's notice may be on its way
+            turn.compared = self.prompts.find(turn.conversation)
             turn.prepared = await self._attempt(turn)
         except asyncio.CancelledError:
             self._on_cancel(turn, "hangup")
