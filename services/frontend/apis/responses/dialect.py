@@ -76,9 +76,9 @@ class Responses(Dialect):
         self._tools: Memo[RequestTools] = Memo()
         self._echoes: Memo[Raw] = Memo()
 
-    def decode(self, data: bytes, *, counting: bool = False) -> ResponsesRequest:
-        """Decodes a request and remembers the echo of its tools. Raises Invalid. `counting`: see `body.decode`."""
-        return decode(data, counting=counting, memo=self._echoes)
+    def decode(self, data: bytes) -> ResponsesRequest:
+        """Decodes a request and remembers the echo of its tools. Raises Invalid."""
+        return decode(data, self._echoes)
 
     def understand(
         self,

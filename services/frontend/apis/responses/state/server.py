@@ -207,7 +207,7 @@ class ResponsesServer:
 
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
-        body, context = await self._decode(request, counting=True), request[REQUEST_CONTEXT]
+        body, context = await self._decode(request), request[REQUEST_CONTEXT]
         conversation = await self._intake.prompt(body, request.headers, context)
         tokens = await self._turns.count(conversation, context)
         context.fields |= {"model": body.model, "prompt_tokens": tokens}
@@ -215,7 +215,7 @@ class ResponsesServer:
 
     async def compact(self, request: web.Request) -> web.StreamResponse:
         """Compacts a conversation: its user messages and one sealed summary."""
-        body = await self._decode(request, counting=True)
+        body = await self._decode(request)
         if body.body.input is None:
             body.body.input = []  # optional here: an empty conversation is compacted too
 
@@ -224,10 +224,10 @@ class ResponsesServer:
 
         return await self._mount.serve(request, self.dialect, read)
 
-    async def _decode(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
+    async def _decode(self, request: web.Request) -> ResponsesRequest:
         with self._counting_refusals(request[REQUEST_CONTEXT]):
             data = await read_body(request, self._turns.config.max_body_bytes)
-            return await run_in_thread_if(is_large(data), lambda: self.dialect.decode(data, counting=counting))
+            return await run_in_thread_if(is_large(data), lambda: self.dialect.decode(data))
 
     @contextmanager
     def _counting_refusals(self, context: RequestContext) -> Iterator[None]:
