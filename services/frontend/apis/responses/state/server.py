@@ -242,8 +242,11 @@ class ResponsesServer:
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
         context = request[REQUEST_CONTEXT]
         accepted = await self._intake.accept(body, request.headers, context)
-        await self._turns.report(accepted.ask, context)
-        await self._turns.admission.admit(accepted.ask.conversation, context.caller, context.card)  # else it would fail
+        conversation, turns = accepted.ask.conversation, self._turns
+        await turns.admission.admit(
+            conversation, context.caller, turns.model(conversation, context)
+        )  # else it would fail
+        await turns.report(accepted.ask, context)
         job = self.background.start(accepted, context)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)
