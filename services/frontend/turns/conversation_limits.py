@@ -14,10 +14,8 @@ from schemas.errors import Invalid
 from services.frontend.turns.media.notice import media_of
 from services.runtime.long_work import levels
 
-
 MAX_VALUES = 50_000
-"""Limit of the values in a schema. Such a schema is a megabyte, and writing its grammar holds the interpreter's lock for
-up to 50 ms."""
+"""Limit of the values in a schema: a megabyte, and the interpreter's lock is held for up to 50 ms for its grammar."""
 
 
 class ConversationLimits(Struct, frozen=True):

@@ -97,8 +97,8 @@ async def test_large_schema_is_refused_before_its_grammar_is_written(
     written: list[object] = []
     monkeypatch.setattr(promises, "turn_grammar", lambda *form: written.append(form))
     gateway = FakeGateway(cards=[replace(CARD, family="hermes", features=["guided", "grammar", "strict"])])
-    async with serving(gateway) as served, ClientSession(served.url) as http:
-        async with http.post(path, json={"model": MODEL, **body}) as reply:
-            assert reply.status == 400
-            assert "too many values" in (await reply.json())["error"]["message"]
+    ask = {"model": MODEL, **body}
+    async with serving(gateway) as served, ClientSession(served.url) as http, http.post(path, json=ask) as reply:
+        assert reply.status == 400
+        assert "too many values" in (await reply.json())["error"]["message"]
     assert not written
