@@ -189,7 +189,7 @@ class ResponsesServer:
                 self._sharing.publish_notice(FrontendNotice("cancel", id))
             for _ in range(CANCEL_POLLS):
                 await asyncio.sleep(CANCEL_POLL_S)
-                record = await self.store.get(id, record.tenant, patient=False) or record
+                record = await self.store.get(id, record.tenant) or record
                 if record.ended:
                     break
         return json_response(record.response)
