@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 
 import msgspec
@@ -225,17 +224,11 @@ class ResponsesServer:
         return await self._mount.serve(request, self.dialect, read)
 
     async def _decode(self, request: web.Request) -> ResponsesRequest:
-        with self._counting_refusals(request[REQUEST_CONTEXT]):
+        try:
             data = await read_body(request, self._turns.config.max_body_bytes)
             return await run_in_thread_if(is_large(data), lambda: self.dialect.decode(data))
-
-    @contextmanager
-    def _counting_refusals(self, context: RequestContext) -> Iterator[None]:
-        """Counts requests that are refused before `Mount.serve`, which counts the others."""
-        try:
-            yield
-        except TurnwireError as error:
-            seconds = asyncio.get_running_loop().time() - context.started
+        except TurnwireError as error:  # `Mount.serve` counts later refusals
+            seconds = asyncio.get_running_loop().time() - request[REQUEST_CONTEXT].started
             self._turns.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
