@@ -14,13 +14,7 @@ from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.responses.render.stream import CompactionStream, ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.request import conversation
-from services.frontend.apis.responses.request.body import (
-    REASONING_SEALED,
-    SOURCES,
-    TRIGGER,
-    ResponsesRequest,
-    decode,
-)
+from services.frontend.apis.responses.request.body import REASONING_SEALED, SOURCES, TRIGGER, ResponsesRequest, decode
 from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set

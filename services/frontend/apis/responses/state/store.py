@@ -171,11 +171,7 @@ class SharedStore(MemoryStore):
     """The store of several frontends: recent responses in this process's memory, all of them in the bucket."""
 
     def __init__(
-        self,
-        limits: StoreLimits,
-        clock: Callable[[], float],
-        sharing: Sharing,
-        log: FilteringBoundLogger,
+        self, limits: StoreLimits, clock: Callable[[], float], sharing: Sharing, log: FilteringBoundLogger
     ) -> None:
         super().__init__(limits, clock)
         self._sharing = sharing
