@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
-from services.families import Family, families, open_parser
+from services.families import Family, families, family, open_parser
 from services.families.detection import Detection, detect
+from services.families.response_template import template_name
 from services.templates.assistant import AssistantWriter
 from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.messages import adapt
@@ -23,25 +24,45 @@ _CALLS = tuple(
 """A call with an id in Mistral's form, and one with an id that names the tool: some templates write only the id (Kimi
 K2.5)."""
 _NEAR = 4
+_DESCRIBED = "no family reads the model's calls, and its tokenizer_config.json has a response_template"
 
 
 def detect_family(
-    template: ChatTemplate, traits: TemplateTraits, config: Mapping[str, Any], tokens: Iterable[str] = ()
+    template: ChatTemplate,
+    traits: TemplateTraits,
+    config: Mapping[str, Any],
+    tokens: Iterable[str] = (),
+    description: str | None = None,
 ) -> Detection | None:
     """The family and the evidence for it.
+
+    `description`: the model's own `response_template`, as JSON text. It is taken unless a family reads a call of the
+    template as the whole of a text. Raises InvalidResponseTemplate if it is taken and cannot be followed.
 
     The parser must read the template's own rendering of a call as exactly that call. Among several such families, and
     where the template renders no calls, the template's text, `config` (config.json) and `tokens` (the tokenizer's added
     tokens) decide. None where no parser reads the calls, or without any evidence.
     """
     if traits.arguments is None:
+        if description is not None:
+            return Detection(family(template_name(description)), (_DESCRIBED,))
         return detect(config, template.source, tokens)
     for markup, alone in _renderings(template, traits):
+        if description is not None and not alone:
+            return _described(template, traits, description)
         if readers := [family for family in families().values() if _reads(family, markup, alone=alone)]:
             found = detect(config, f"{template.source}\n{markup}", tokens, among=readers)
             found = found or Detection(readers[0], (), tuple(readers[1:]))
             return Detection(found.family, (f"its parser reads {markup.strip()!r}", *found.evidence), found.also)
     return None
+
+
+def _described(template: ChatTemplate, traits: TemplateTraits, description: str) -> Detection:
+    """The family of a description, and whether it reads the calls of the template."""
+    found = family(template_name(description))
+    reads = any(_reads(found, markup, alone=alone) for markup, alone in _renderings(template, traits))
+    calls = "it reads the calls" if reads else "it does not read the calls"
+    return Detection(found, (_DESCRIBED, f"{calls} that the chat template writes"))
 
 
 def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
