@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from services.families.family import Family
 from services.families.grammar import expressions
-from services.families.grammar.markup import Call, CallReader, Markup
+from services.families.grammar.markup import Call, Markup
 from services.families.grammar.shapes import Shape
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
-from services.families.readers.parameters import Parameters
+from services.families.readers.parameters import BareCall, Parameters
 from services.families.readers.pythonic import Pythonic, python_style
 from services.families.writing import ARGUMENTS, NAME, Style, Tags
 
@@ -32,6 +32,7 @@ _CALLS: Final = frozenset({"tool_calls", "tool_call", "function_calls", "functio
 _PLACEHOLDER: Final = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 _TOKEN: Final = re.compile(r"<[^<>\s{}]+>|\[/?[A-Z_]{2,}\]|[^\x00-\u02ff]\S*[^\x00-\u02ff]")
 """Matches what a tokenizer probably has as one token."""
+_CONTROL: Final = re.compile(r"<[|｜].*|.*[|｜]>")
 _TAG: Final = re.compile(r"<(\w+)[ =>]")
 _EDGE: Final = re.compile(r"^(?:\{ws\}|\s)+|(?:\{ws\}|\s)+$")
 _VALUE: Final = "(?P<value>"
@@ -73,8 +74,7 @@ class _Template(Struct, forbid_unknown_fields=True):
 class _Calls(NamedTuple):
     """The calls in a field's regions."""
 
-    opens: Sequence[Shape]
-    body: CallReader
+    calls: Sequence[Call]
     style: Style
     closes: Sequence[str]
     inner: Sequence[str] = ()
@@ -132,20 +132,22 @@ def _family(name: str, regions: "Sequence[_Region]", anchor: Sequence[str]) -> F
         *anchor,
     ]
     tokens = (token for part in written for token in _TOKEN.findall(part.replace("{ws}", " ")))
+    markers = tuple(dict.fromkeys(tokens))
     tails = dict.fromkeys(close for one in calls for close in one.closes if close not in stops)
     return Family(
         name=name,
         models="a model with a response_template",
         grammar=Markup(
             think=tuple(think),
-            calls=tuple(Call(shape, one.body) for one in calls for shape in one.opens),
+            calls=tuple(call for one in calls for call in one.calls),
             tails=tuple(tails),
-            stops=tuple(stops),
+            stops=tuple(stop for stop in stops if not _CONTROL.fullmatch(stop)),
             frames=tuple(frames),
+            noise=tuple(token for token in markers if _CONTROL.fullmatch(token)),
         ),
         style=Style(style.call, style.arguments, text=text),
         think=(_sample(think[0][0]), _sample(think[0][1])) if think else None,
-        markers=tuple(dict.fromkeys(tokens)),
+        markers=markers,
         stops=tuple(stop for stop in stops if "{" not in stop),
     )
 
@@ -245,8 +247,8 @@ class _Region:
             body = JsonCalls(form=Form.ARGUMENTS, closes=tuple(closes), stop_closes=True, values=values)
             style, inner = Style(arguments=gemma_style(token)), [token]
         call = _sample(opens[0]) + ARGUMENTS + "".join(map(_sample, self.closes[:1]))
-        shapes = [Shape(text, then=("{", *closes)) for text in opens]
-        return _Calls(shapes, body, Style(call=call, arguments=style.arguments), closes, inner)
+        found = [Call(Shape(text, then=("{", *closes)), body) for text in opens]
+        return _Calls(found, Style(call=call, arguments=style.arguments), closes, inner)
 
     def _json_calls(self, opens: Sequence[str]) -> _Calls:
         """The body is an object with name and arguments, or a list of them."""
@@ -265,8 +267,8 @@ class _Region:
         call = f'{{"{name}": "{NAME}", "{arguments}": {ARGUMENTS}}}'
         joint = "\n" if opens[0].endswith(">") else ""
         parts = (_sample(opens[0]), f"[{call}]" if each else call, "".join(map(_sample, self.closes[:1])))
-        shapes = [Shape(text, then=("[", "{") if several else ("{",)) for text in opens]
-        return _Calls(shapes, body, Style(call=joint.join(parts)), closes)
+        found = [Call(Shape(text, then=("[", "{") if several else ("{",)), body) for text in opens]
+        return _Calls(found, Style(call=joint.join(parts)), closes)
 
     def _tags(self, opens: Sequence[str]) -> _Calls:
         """The opener has the name, and the body a tag for each argument."""
@@ -287,13 +289,15 @@ class _Region:
         frame = (keys, closes) != tuple(edges)
         # Descriptions leave out the closer of a tag inside of the opener: `<tool_call><function=NAME>`.
         inner = [f"</{tag}>" for tag in _TAG.findall(names[0]) if f"</{tag}>" not in self.closes]
-        heads = dict.fromkeys(Shape(text).head for text in names)
+        bare = [text.rpartition("{ws}")[2] for text in names if "{ws}<" in text]
+        heads = dict.fromkeys(Shape(text).head for text in (*names, *bare))
+        keys += [text.rpartition("{ws}")[0] for text in keys if "key}" in text.rpartition("{ws}")[0]]
         body = Parameters(
             opens=tuple(keys),
             closes=tuple(closes),
             ends=tuple(inner or self.closes),
             beyond=(*(self.closes if inner else ()), *heads),
-            openers=tuple(names),
+            openers=(*names, *bare),
             frame=frame,
         )
         value = "\n{value}\n" if frame else "{value}"
@@ -301,7 +305,10 @@ class _Region:
             (_sample(names[0]), "".join([ARGUMENTS, *(f"{text}\n" for text in inner), _sample(self.closes[0])]))
         )
         style = Style(call=call, arguments=Tags(f"{_sample(keys[0])}{value}{_sample(closes[0])}\n"))
-        return _Calls([body.call(text).shape for text in names], body, style, [*self.closes, *inner], [*keys, *closes])
+        calls = [*map(body.call, names), *(body.call(text, line_start=True) for text in bare)]
+        cut = [Shape(text[:-1], then=(*self.closes, *heads)) for text in names if text.endswith("name}>")]
+        calls += [Call(shape, BareCall(whole=False)) for shape in cut]
+        return _Calls(calls, style, [*self.closes, *inner], [*keys, *closes])
 
     def _keywords(self, opens: Sequence[str]) -> _Calls:
         """Functions with keyword arguments, as in Python, where the delimiters have the brackets."""
@@ -315,8 +322,8 @@ class _Region:
         if len(opens) != 1 or "{" in opens[0]:
             raise _refused(f"{self.place}.open", "must be one fixed text before calls in Python")
         call = f"{opens[0]}[{NAME}({ARGUMENTS})]{''.join(map(_sample, closes[:1]))}"
-        body = Pythonic(opens[0], tuple(closes))
-        return _Calls([Shape(opens[0], then=("[",))], body, Style(call=call, arguments=python_style), closes)
+        found = Call(Shape(opens[0], then=("[",)), Pythonic(opens[0], tuple(closes)))
+        return _Calls([found], Style(call=call, arguments=python_style), closes)
 
 
 def _delimiter(

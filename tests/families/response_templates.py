@@ -106,3 +106,26 @@ OWN: dict[str, dict[str, Any]] = {
         },
     },
 }
+
+
+def simple(**changes: Any) -> dict[str, Any]:
+    """A template with a field of text; `changes` are keys of the template (None: none) or fields."""
+    source: dict[str, Any] = {"start_anchor": "<bot>", "fields": {"content": {}}}
+    for key, value in changes.items():
+        if key.startswith(("start_anchor", "version", "schema")):
+            source[key] = value
+        else:
+            source["fields"][key] = value
+    return {key: value for key, value in source.items() if value is not None}
+
+
+def tagged(**changes: Any) -> dict[str, Any]:
+    """A template with calls in tags; `changes` are keys of their field."""
+    calls = {
+        "open_pattern": r"<call (?P<name>[^>]+)>",
+        "close": "</call>",
+        "content": "xml-inline",
+        "content_args": {"tag_pattern": r"<(?P<key>\w+)>(?P<value>.*?)</\w+>"},
+        "transform": {"name": "{name}", "arguments": "{content}"},
+    }
+    return simple(tool_calls={**calls, **changes})

@@ -115,7 +115,9 @@ class _Reader:
         if named is not None:
             self._at = named.end() + group_end(self._source[named.end() :])
             hole = self._holes.get(named[1])
-            if hole is None or self._quantifier():
+            if hole is None:
+                raise UnsupportedExpression(f"has the group {named[1]!r}, which has no use here")
+            if self._quantifier():
                 raise self._unsupported(start)
             plain = hole in ("name", "key") and _WORDS.fullmatch(self._source, named.end(), self._at - 1)
             return [f"{{plain_{hole}}}" if plain else f"{{{hole}}}"]
