@@ -165,8 +165,10 @@ def test_reasoning_and_text_flow(name: str) -> None:
         parser = open_parser(name_of(name), tools=TOOLS, in_reasoning=thinks)
         before, _, _ = write(said).partition(said)
         parser.feed(before)
-        for char in said:
-            assert "".join(event.text for event in parser.feed(char) if isinstance(event, Delta)) == char
+        shown = 0
+        for fed, char in enumerate(said, 1):
+            shown += sum(len(event.text) for event in parser.feed(char) if isinstance(event, Delta))
+            assert shown >= fed - 2, "more than the beginning of a delimiter is held back"
 
 
 @pytest.mark.parametrize("name", NAMES)
