@@ -123,6 +123,8 @@ def _family(name: str, regions: "Sequence[_Region]", anchor: Sequence[str]) -> F
     text = "{text}" if stops or not frames else "{text}".join(frames[0])
     if not stops and frames:  # the header of the turn's next message
         frames += [(header, frames[0][1]) for header in anchor]
+    marks = (_sample(think[0][0]), _sample(think[0][1])) if think else None
+    reasoning = "\n{text}\n".join(marks) + "\n\n" if marks and marks[0].endswith(">") else ""
     calls = [region.calls() for region in regions if region.kind == "calls"]
     style = calls[0].style if calls else Style()
     written = [
@@ -145,8 +147,8 @@ def _family(name: str, regions: "Sequence[_Region]", anchor: Sequence[str]) -> F
             frames=tuple(frames),
             noise=tuple(token for token in markers if _CONTROL.fullmatch(token)),
         ),
-        style=Style(style.call, style.arguments, text=text),
-        think=(_sample(think[0][0]), _sample(think[0][1])) if think else None,
+        style=Style(style.call, style.arguments, reasoning, text),
+        think=marks,
         markers=markers,
         stops=tuple(stop for stop in stops if "{" not in stop),
     )

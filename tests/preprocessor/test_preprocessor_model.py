@@ -139,7 +139,7 @@ DESCRIBED = (
     "<do>{{ c.function.name }}\n{{ c.function.arguments | tojson }}</do>{% endfor %}<end>"
     "{% else %}<{{ m.role }}>{{ m.content }}<end>{% endif %}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
 )
-DESCRIPTION = {
+DESCRIPTION: dict[str, Any] = {
     "start_anchor": "<bot>",
     "fields": {
         "tool_calls": {
@@ -209,9 +209,8 @@ def test_description_that_cannot_be_followed_is_refused(described_dir: Path, des
 
 
 def test_description_that_does_not_fit_the_chat_template_is_reported(described_dir: Path) -> None:
-    fields = DESCRIPTION["fields"] | {
-        "tool_calls": DESCRIPTION["fields"]["tool_calls"] | {"open_pattern": r"<act>(?P<name>\w+)"}
-    }  # type: ignore[operator, index]
+    calls = DESCRIPTION["fields"]["tool_calls"] | {"open_pattern": r"<act>(?P<name>\w+)"}
+    fields = DESCRIPTION["fields"] | {"tool_calls": calls}
     edit(described_dir, "tokenizer_config.json", response_template=DESCRIPTION | {"fields": fields})
     assert load(described_dir).evidence[-1] == "it does not read the calls that the chat template writes"
 
