@@ -26,7 +26,7 @@ from services.families.readers.parameters import BareCall, Parameters
 from services.families.readers.pythonic import Pythonic, python_style
 from services.families.writing import ARGUMENTS, NAME, Style, Tags
 
-MAX_CHARS: Final = 65_536
+MAX_CHARS: Final = 16_384
 _REASONING: Final = frozenset({"reasoning_content", "reasoning", "thinking", "thought", "thoughts"})
 _CALLS: Final = frozenset({"tool_calls", "tool_call", "function_calls", "function_call"})
 _PLACEHOLDER: Final = re.compile(r"\{(\w+(?:\.\w+)*)\}")
@@ -175,7 +175,7 @@ class _Region:
         own = (field.open, field.open_pattern, f"{self.place}.open", holes)
         self.opens = [] if self.looks_ahead else _delimiter(*own)
         """None: the field is all text that no other field has."""
-        self.closes = _delimiter(field.close, field.close_pattern, f"{self.place}.close", {}) or []
+        self.closes = _delimiter(field.close, field.close_pattern, f"{self.place}.close") or []
         if self.opens == [] and not self.looks_ahead:
             raise _refused(f"{self.place}.open", "may be empty")
 
@@ -329,13 +329,14 @@ class _Region:
 
 
 def _delimiter(
-    fixed: str | list[str] | None, pattern: str | None, place: str, holes: Mapping[str, str]
+    fixed: str | list[str] | None, pattern: str | None, place: str, holes: Mapping[str, str] | None = None
 ) -> list[str] | None:
-    """A delimiter's forms, without white space at their ends, which regions leave out; None if there is none."""
+    """A delimiter's forms, without white space at their ends, which regions leave out; None if there is none. `holes`:
+    those of the groups in an opener; None for a closer."""
     if pattern is not None:
         if fixed is not None:
             raise _refused(place, "is there twice, as text and as a pattern")
-        found = _forms(pattern, holes, f"{place}_pattern")
+        found = _forms(pattern, holes or {}, f"{place}_pattern", closes=holes is None)
     elif fixed is not None:
         found = sorted([fixed] if isinstance(fixed, str) else fixed, key=len, reverse=True)
     else:
@@ -346,9 +347,9 @@ def _delimiter(
     return found
 
 
-def _forms(pattern: str, holes: Mapping[str, str], place: str) -> list[str]:
+def _forms(pattern: str, holes: Mapping[str, str], place: str, *, closes: bool = False) -> list[str]:
     try:
-        return expressions.forms(pattern, holes)
+        return expressions.forms(pattern, holes, closes=closes)
     except expressions.UnsupportedExpression as error:
         raise _refused(place, str(error)) from None
 
@@ -360,7 +361,7 @@ def _without_brackets(closes: Iterable[str]) -> list[str]:
 
 def _sample(form: str) -> str:
     """A text of a form, as a model would most likely write it."""
-    form = form.replace("{plain_", "{")
+    form = re.sub(r"\{(?:tag|word)\}", "0", form.replace("{plain_", "{").replace("{junk}", ""))
 
     def blank(found: re.Match[str]) -> str:
         before, after = form[: found.start()][-1:], form[found.end() :][:1]

@@ -53,7 +53,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a placeholder that nothing captures": (tagged(transform={"name": "{tool}", "arguments": "{content}"}), "{tool}"),
     "a placeholder in text": (tagged(transform={"name": "f.{name}", "arguments": "{content}"}), "transform"),
     "no name": (tagged(transform={"arguments": "{content}"}, open="<call>", open_pattern=None), "transform"),
-    "a group of another kind": (tagged(transform={"arguments": "{content}"}), "'name'"),
+    "a group that is not the name": (
+        tagged(open_pattern=r"<(?P<name>\w+)>", transform={"arguments": "{content}"}),
+        "transform",
+    ),
     "calls in lines": (tagged(content="kv-lines"), "fields.tool_calls.content"),
     "tags without a key": (tagged(content_args={"tag_pattern": "<a>(?P<value>.*?)</a>"}), "tag_pattern"),
     "tags without an end": (tagged(content_args={"tag_pattern": "<(?P<key>[^>]+)>(?P<value>.*)"}), "tag_pattern"),

@@ -16,6 +16,7 @@ _MAX_NESTING: Final = 16
 _ATOM: Final = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
 _QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
 _NAMED: Final = re.compile(r"\(\?P<(\w+)>")
+_GROUP: Final = re.compile(r"\((?:\?:|(?!\?))")
 _BLANK: Final = re.compile(r"\\[snrt]|[ \n\t\r]|\[(?:\\[snrt]|[ \n\t\r])+\]")
 _WORDS: Final = re.compile(r"(?:\\w|\[(?:\\[\w.-]|[\w.-])+\])\+\??")
 """Matches the inside of a group with the characters of a word."""
@@ -32,10 +33,11 @@ class UnsupportedExpression(ValueError):
     """The expression is invalid, or has no forms."""
 
 
-def forms(source: str, holes: Mapping[str, str]) -> list[str]:
-    """The forms of an expression in the syntax of `re`, the longest first. `holes`: the hole for each named group; a
-    group of words becomes `plain_name` or `plain_key`. Raises UnsupportedExpression."""
-    return _Reader(source, holes).read()
+def forms(source: str, holes: Mapping[str, str], *, closes: bool = False) -> list[str]:
+    """The forms of an expression in the syntax of `re`, the longest first. `holes`: the holes of named groups that are
+    captured; a group of words becomes `plain_name` or `plain_key`. `closes`: what it only looks ahead to at its end is
+    left out, because what opens next ends a region, too. Raises UnsupportedExpression."""
+    return _Reader(source, holes, closes).read()
 
 
 def group_end(source: str) -> int:
@@ -48,8 +50,8 @@ def group_end(source: str) -> int:
 
 
 class _Reader:
-    def __init__(self, source: str, holes: Mapping[str, str]) -> None:
-        self._source, self._holes = source, holes
+    def __init__(self, source: str, holes: Mapping[str, str], closes: bool) -> None:
+        self._source, self._holes, self._closes = source, holes, closes
         self._at = self._depth = 0
 
     def read(self) -> list[str]:
@@ -112,20 +114,23 @@ class _Reader:
 
     def _group(self) -> list[str]:
         start, named = self._at, _NAMED.match(self._source, self._at)
-        if named is not None:
+        hole = self._holes.get(named[1]) if named is not None else None
+        if named is not None and hole is not None:
             self._at = named.end() + group_end(self._source[named.end() :])
-            hole = self._holes.get(named[1])
-            if hole is None:
-                raise UnsupportedExpression(f"has the group {named[1]!r}, which has no use here")
             if self._quantifier():
                 raise self._unsupported(start)
             plain = hole in ("name", "key") and _WORDS.fullmatch(self._source, named.end(), self._at - 1)
             return [f"{{plain_{hole}}}" if plain else f"{{{hole}}}"]
-        grouped = self._source.startswith("(?:", start)
-        self._depth += 1
-        if self._depth > _MAX_NESTING or (not grouped and self._source.startswith("(?", start)):
+        if self._closes and self._source.startswith("(?=", start):
+            self._at += len("(?=") + group_end(self._source[start + len("(?=") :])
+            if self._source[self._at : self._at + 1] in ("", "|", ")"):
+                return [""]
             raise self._unsupported(start)
-        self._at += len("(?:") if grouped else 1
+        opener = named or _GROUP.match(self._source, start)
+        self._depth += 1
+        if opener is None or self._depth > _MAX_NESTING:
+            raise self._unsupported(start)
+        self._at = opener.end()
         found = self._branches()
         self._at += 1
         self._depth -= 1
