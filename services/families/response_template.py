@@ -249,7 +249,8 @@ class _Region:
             body = JsonCalls(form=Form.ARGUMENTS, closes=tuple(closes), stop_closes=True, values=values)
             style, inner = Style(arguments=gemma_style(token)), [token]
         call = _sample(opens[0]) + ARGUMENTS + "".join(map(_sample, self.closes[:1]))
-        found = [Call(Shape(text, then=("{", *closes)), body) for text in opens]
+        then = ("{", *closes) if opens[0].endswith("name}") else ("{", "null", *closes)
+        found = [Call(Shape(text, then=then), body) for text in opens]
         return _Calls(found, Style(call=call, arguments=style.arguments), closes, inner)
 
     def _json_calls(self, opens: Sequence[str]) -> _Calls:
@@ -281,7 +282,7 @@ class _Region:
         after = rest[expressions.group_end(rest) :]
         if not after and _KEYWORD.fullmatch(before):
             return self._keywords(opens)
-        names = [text for text in opens if "name}" in text]
+        names = [re.sub(r">(?=\{(?:plain_)?name\})", ">{ws}", text) for text in opens if "name}" in text]
         if not names or self.arguments_path != ["content"] or not self.closes:
             raise _refused(self.place, "needs a name in open_pattern, the content as arguments, and a closer")
         edges = [_forms(part, {"key": "key"}, place) for part in (before, after)]

@@ -100,7 +100,7 @@ class Markup:
     framed: bool = False
     """Closers of `frames` count without their openers."""
     noise: tuple[str, ...] = ()
-    """Control tokens that are dropped where they have no meaning."""
+    """Control tokens that are dropped where they have no meaning, except in code."""
     consumed: str = ""
     """The opener at the end of the prompt, for reasoning that stays in the text."""
 
@@ -125,7 +125,9 @@ class Markup:
                 if turn.scanner.final:
                     return  # the input ended in the call; the rest belongs to it
             elif meaning is Mark.NOISE:
-                turn.blocks.passed(text)
+                if turn.scanner.final and not turn.scanner.stopped and self._is_cut(hit.match):
+                    turn.scanner.position = len(turn.scanner.text)
+                self._quote(turn, text)
                 continue
             elif meaning is Mark.LATE and not (yield from _counts(turn)):
                 self._quote(turn, text)
@@ -147,8 +149,18 @@ class Markup:
                 turn.blocks.passed(text)
             place = self._after(place, meaning)
 
+    def _is_cut(self, match: Match[str]) -> bool:
+        """Whether a control token at the end of the input begins a marker."""
+        openers = (Shape(opener) for opener, _ in self.think)
+        return any(shape.cut(match.string, match.start()) for shape in (*(call.shape for call in self.calls), *openers))
+
     def _quote(self, turn: TurnState, text: str) -> None:
-        turn.quote(self._noise.sub("", text) if self.noise else text)
+        """Adds text that a marker turned out to be to the open block, without control tokens, unless it is code."""
+        if self.noise and not turn.code.fenced and turn.code.last != "`":
+            turn.blocks.passed(text)
+            text = self._noise.sub("", text)
+        if text:
+            turn.quote(text)
 
     @cached_property
     def _noise(self) -> Pattern[str]:
