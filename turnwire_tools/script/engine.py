@@ -342,5 +342,5 @@ def _family(config: WorkerConfig) -> Family:
         return family(template_name(description or ""))
     template = ChatTemplate.load(config.model, trust_remote_code=config.trust_remote_code)
     config_json = read_json(config.model, "config.json") or {}
-    found = detect_family(template, probe(template), config_json, description=description)
+    found = detect_family(template, probe(template), config_json, (), description)
     return found.family if found is not None else family("hermes")
