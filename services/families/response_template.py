@@ -124,7 +124,7 @@ def _family(name: str, regions: "Sequence[_Region]", anchor: Sequence[str]) -> F
     if not stops and frames:  # the header of the turn's next message
         frames += [(header, frames[0][1]) for header in anchor]
     marks = (_sample(think[0][0]), _sample(think[0][1])) if think else None
-    reasoning = "\n{text}\n".join(marks) + "\n\n" if marks and marks[0].endswith(">") else ""
+    reasoning = "\n{text}\n".join(marks) + "\n\n" if marks and not marks[0].endswith(("|>", "｜>")) else ""
     calls = [region.calls() for region in regions if region.kind == "calls"]
     style = calls[0].style if calls else Style()
     written = [
