@@ -145,6 +145,7 @@ def _family(name: str, regions: "Sequence[_Region]", anchor: Sequence[str]) -> F
             tails=tuple(tails),
             stops=tuple(stop for stop in stops if not _CONTROL.fullmatch(stop)),
             frames=tuple(frames),
+            inline=True,
             noise=tuple(token for token in markers if _CONTROL.fullmatch(token)),
         ),
         style=Style(style.call, style.arguments, reasoning, text),
@@ -240,7 +241,8 @@ class _Region:
         """The opener has the name, and the body is its arguments."""
         closes = _without_brackets(self.closes)
         body = JsonCalls(form=Form.ARGUMENTS, closes=tuple(closes), stop_closes=True)
-        style, inner, args = Style(), list[str](), self.field.content_args
+        style, inner = Style(), list[str]()
+        args = {key: value for key, value in self.field.content_args.items() if key != "allow_non_json"}
         if args:
             token = (args.get("string_delims") or [[""]])[0][0]
             if args != {"string_delims": [[token, token]], "unquoted_keys": True} or len(token) < 2 or not closes:

@@ -77,6 +77,7 @@ OWN: dict[str, dict[str, Any]] = {
     "list": {
         "start_anchor": "◁bot▷",
         "fields": {
+            "refusal": {"open": "◁no▷", "close": "◁/no▷"},
             "reasoning_content": {"open": "◁think▷", "close": "◁/think▷"},
             "tool_calls": {
                 "open": "◁calls▷",

@@ -201,6 +201,23 @@ def test_output_without_delimiters_is_text(name: str) -> None:
     assert (block["type"], block["text"]) == ("text", text)
 
 
+def test_text_of_a_field_with_delimiters_is_a_block_of_its_own() -> None:
+    blocks = fold(run(open_parser(name_of("list")), ["Well: ◁no▷I will not.◁/no▷ So it is."]))
+    assert [(block["type"], block["text"].strip()) for block in blocks] == [
+        ("text", "Well:"),
+        ("text", "I will not."),
+        ("text", "So it is."),
+    ]
+
+
+def test_control_tokens_are_shown_in_code_only() -> None:
+    source = simple(thinking={"open": "<|think|>", "close": "<|/think|>"}, start_anchor="<|bot|>")
+    text = "A <|bot|>word, `<|bot|>`, and\n```\n<|think|>x<|/think|>\n```\nthen <|/think|>more."
+    for split in CHUNKINGS.values():
+        (block,) = fold(run(open_parser(template_name(json.dumps(source))), split(text)))
+        assert block["text"] == "A word, `<|bot|>`, and\n```\n<|think|>x<|/think|>\n```\nthen more."
+
+
 def test_calls_are_text_without_tools() -> None:
     text = described(name_of("renamed")).style.write_call("look_up", {})
     assert [block["type"] for block in fold(run(open_parser(name_of("renamed")), [text]))] == ["text"]

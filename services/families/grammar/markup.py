@@ -99,6 +99,8 @@ class Markup:
     frames: tuple[tuple[str, str], ...] = ()
     framed: bool = False
     """Closers of `frames` count without their openers."""
+    inline: bool = False
+    """Openers of `frames` count inside running text, too."""
     noise: tuple[str, ...] = ()
     """Control tokens that are dropped where they have no meaning, except in code."""
     consumed: str = ""
@@ -233,7 +235,7 @@ class Markup:
         boundary = [*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]
         running = [*(answer if place.unclosed else ()), *(unframe if place.framed else ()), *always, *alone, *orphans]
         left = _meaning(Mark.LEAVE, [closer for closer in closers if closer not in self.noise])
-        running += [*left, *_meaning(Mark.LATE, openers)]
+        running += [*left, *_meaning(Mark.LATE, openers), *(frame if self.inline else ())]
         return Markers([*boundary, *noise]), Markers([*running, *noise])
 
     @cached_property
