@@ -378,9 +378,7 @@ def _first_usage(prepared: Prepared) -> wire.Usage:
 
 def _usage(usage: Usage) -> wire.Usage:
     return wire.Usage(
-        input_tokens=usage.prompt - usage.cached,
-        cache_read_input_tokens=usage.cached,
-        output_tokens=usage.output,
+        input_tokens=usage.prompt - usage.cached, cache_read_input_tokens=usage.cached, output_tokens=usage.output
     )
 
 
