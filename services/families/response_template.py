@@ -93,8 +93,11 @@ def template_name(text: str) -> str:
         source = source["response_template"]
     if not isinstance(source, dict):
         raise InvalidResponseTemplate("response_template is not an object")
-    name = json.dumps(source, ensure_ascii=False, separators=(",", ":"))
-    described(name)
+    try:
+        name = json.dumps(source, ensure_ascii=False, separators=(",", ":"))
+        described(name)
+    except RecursionError:
+        raise InvalidResponseTemplate("response_template is nested too deeply") from None
     return name
 
 
@@ -243,13 +246,15 @@ class _Region:
         body = JsonCalls(form=Form.ARGUMENTS, closes=tuple(closes), stop_closes=True)
         style, inner = Style(), list[str]()
         args = {key: value for key, value in self.field.content_args.items() if key != "allow_non_json"}
-        if args:
-            token = (args.get("string_delims") or [[""]])[0][0]
-            if args != {"string_delims": [[token, token]], "unquoted_keys": True} or len(token) < 2 or not closes:
+        match args:
+            case {"string_delims": [[str(token), closer]], "unquoted_keys": True} if (
+                token == closer and len(token) > 1 and len(args) == 2 and closes
+            ):
+                values = GemmaValues(token, closes[0], opens[0])
+                body = JsonCalls(form=Form.ARGUMENTS, closes=tuple(closes), stop_closes=True, values=values)
+                style, inner = Style(arguments=gemma_style(token)), [token]
+            case {**rest} if rest:
                 raise _refused(f"{self.place}.content_args", "describe JSON of a kind that is not read")
-            values = GemmaValues(token, closes[0], opens[0])
-            body = JsonCalls(form=Form.ARGUMENTS, closes=tuple(closes), stop_closes=True, values=values)
-            style, inner = Style(arguments=gemma_style(token)), [token]
         call = _sample(opens[0]) + ARGUMENTS + "".join(map(_sample, self.closes[:1]))
         then = ("{", *closes) if opens[0].endswith("name}") else ("{", "null", *closes)
         found = [Call(Shape(text, then=then), body) for text in opens]

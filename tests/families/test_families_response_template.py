@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import time
 from typing import Any
 
@@ -82,6 +83,21 @@ def test_invalid_description_is_refused_in_one_line(source: Any, place: str) -> 
 def test_description_that_is_too_large_is_refused() -> None:
     with pytest.raises(InvalidResponseTemplate, match="characters"):
         template_name(json.dumps(simple(thinking={"open": "x" * MAX_CHARS, "close": "y"})))
+
+
+def test_description_that_is_nested_too_deeply_is_refused() -> None:
+    deep = '{"start_anchor":"x","fields":{"content":{"transform":' + "[" * 5000 + "]" * 5000 + "}}}"
+    with pytest.raises(InvalidResponseTemplate):
+        template_name(deep)
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [], [[]], {}, [["a"]], True])
+@pytest.mark.parametrize("kind", ["json", "xml-inline"])
+def test_content_args_of_any_type_raise_nothing_else(kind: str, value: Any) -> None:
+    for key in ("string_delims", "unquoted_keys", "tag_pattern", "value_parser"):
+        source = tagged(content=kind, content_args={key: value}, open_pattern=r"<call (?P<name>\w+)>")
+        with pytest.raises(InvalidResponseTemplate):
+            template_name(json.dumps(source))
 
 
 def test_text_that_is_not_json_is_refused() -> None:
@@ -262,3 +278,54 @@ def test_template_reads_the_vectors_of_its_family(name: str) -> None:
             if problems(case, fold(run(parser, split(case["raw"]), FinishReason(case["finish_reason"])))):
                 failed.add(case["case"])
     assert failed == lacking
+
+
+_PIECES = ("<a>", "</a>", "<|b|>", "[C]", "◁d◁", "e:", "{", "}", "[", "]", "(", "\n", " ", "f", '"', "<g h=", "</", ",")
+
+
+def _random_field(rng: random.Random, kind: str) -> dict[str, Any]:
+    """A field with delimiters of any kind."""
+
+    def delimiter(key: str) -> dict[str, Any]:
+        text = "".join(rng.choice(_PIECES) for _ in range(rng.randint(1, 3)))
+        group = rng.choice([r"(?P<name>\w+)", r'(?P<name>[^"<>]+)', r"(?P<name>\S+?)"]) if key == "open" else ""
+        pattern = re.escape(text) + (group + re.escape(rng.choice(_PIECES)) if kind == "tool_calls" else "")
+        ends = rng.choice(["", r"\s*", "|$", r"\n?", r"(?:<x>)?", r"(?=<y>)"])
+        return rng.choice([{key: text}, {key: [text, text + "x"]}, {f"{key}_pattern": pattern + ends}])
+
+    field = {**delimiter("open"), **(delimiter("close") if rng.random() < 0.9 else {})}
+    if kind == "tool_calls":
+        named = "open_pattern" in field
+        tag = rng.choice([r"<(?P<key>\w+)>(?P<value>.*?)</", r"k=(?P<key>[^>]+)>\s*(?P<value>[\s\S]*?)\s*;"])
+        field |= {"content": rng.choice(["json", "json", "xml-inline", "python-call-list"]), "repeats": True}
+        field |= {"content_args": {"tag_pattern": tag}} if field["content"] == "xml-inline" else {}
+        if named:
+            field["transform"] = {"function": {"name": "{name}", "arguments": "{content}"}}
+    return field
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_description_is_refused_or_reads_any_text(seed: int) -> None:
+    rng, followed = random.Random(seed), 0
+    for _ in range(150):
+        kinds = rng.sample(["thinking", "tool_calls", "answer"], rng.randint(1, 3))
+        source = simple(**{kind: _random_field(rng, kind) for kind in kinds})
+        source["fields"]["content"] |= rng.choice([{}, {"close": "<|end|>"}, {"open": "<t>", "close": "</t>"}])
+        try:
+            name = template_name(json.dumps(source))
+        except InvalidResponseTemplate:
+            continue
+        followed += 1
+        found = described(name)
+        pieces = [
+            *_PIECES,
+            *found.markers,
+            found.style.write_call("look_up", {"days": 3}),
+            found.style.write_reasoning("x"),
+        ]
+        text = "".join(rng.choice(pieces) for _ in range(rng.randint(1, 20)))
+        reason, thinks = rng.choice([FinishReason.STOP, FinishReason.LENGTH]), rng.random() < 0.3
+        whole = fold(run(open_parser(name, tools=TOOLS, in_reasoning=thinks), [text], reason))
+        for split in CHUNKINGS.values():
+            assert fold(run(open_parser(name, tools=TOOLS, in_reasoning=thinks), split(text), reason)) == whole, source
+    assert followed > 20

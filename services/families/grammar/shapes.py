@@ -214,15 +214,14 @@ class Markers(Generic[T]):
         self.trigger = re.compile(rf"[{first}]|{ending}" if first else ending).search
 
     def find(self, text: str, position: int, final: bool) -> int:
-        """The position of the first complete head, or of a partial one at the end of the text; -1 if there is none."""
+        """The position of the first head, which may be a partial one at the end of the text; -1 if there is none."""
         found = self._heads.search(text, position)
-        if found is not None:
-            return found.start()
-        if not final:
-            for start in self._first.finditer(text, max(position, len(text) - self._reach)):
+        end = len(text) if found is None else found.start()
+        if not final:  # a partial head may have another one in it
+            for start in self._first.finditer(text, max(position, len(text) - self._reach), end):
                 if text[start.start() :] in self._prefixes:
                     return start.start()
-        return -1
+        return -1 if found is None else end
 
     def at(
         self, text: str, position: int, final: bool, line_start: bool = True
