@@ -382,7 +382,7 @@ def test_fields_are_those_of_transformers_in_many_turns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, written in WRITTEN.items() if written.delimiters])
-def test_no_call_is_wrong_whose_strings_hold_delimiters(name: str) -> None:
+def test_call_with_delimiters_in_its_strings_is_right_or_incomplete(name: str) -> None:
     if name not in templates():
         pytest.skip("trl is not installed")
     judge(name, range(400), marked=True)
