@@ -16,6 +16,7 @@ from schemas.events import FinishReason
 from services.cli.common import UsageError
 from services.cli.registry import Command
 from services.families import open_parser
+from services.families.response_template import template_name
 from services.runtime.config import Count
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 from turnwire_tools.tap import bus_view
@@ -23,7 +24,8 @@ from turnwire_tools.tap import bus_view
 
 def parse(
     *,
-    family: str,
+    family: str | None = None,
+    response_template: Path | None = None,
     tools: Path | None = None,
     in_reasoning: bool = False,
     chunk: Count | None = None,
@@ -34,6 +36,8 @@ def parse(
 
     Args:
         family: Parser family, for example `qwen3_coder` or `hermes`.
+        response_template: File with a `response_template` that describes the output, or a tokenizer_config.json with
+            one, instead of a family.
         tools: File with the tools that the model could call: a JSON list, in the form of any API.
         in_reasoning: Start inside a reasoning block: the prompt ended with the family's opening tag, such as `<think>`.
         chunk: Characters to pass to the parser at a time; default: all at once.
@@ -42,7 +46,11 @@ def parse(
     """
     try:
         tool_specs = read_tools(tools.read_bytes()) if tools else []
-        machine = open_parser(family, tools=tool_specs, in_reasoning=in_reasoning)
+        if response_template is not None:
+            described = template_name(response_template.read_text(encoding="utf-8"))
+        if (family is None) == (response_template is None):
+            raise ValueError("either --family or --response-template")
+        machine = open_parser(family or described, tools=tool_specs, in_reasoning=in_reasoning)
     except (OSError, ValueError) as error:
         raise UsageError(error) from None
     text = sys.stdin.buffer.read().decode(errors="replace")

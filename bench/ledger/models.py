@@ -3,7 +3,9 @@
 import json
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -26,8 +28,9 @@ _ALSO_ENDS = ("<|call|>", "<|eom_id|>", "<|tool_response>")
 _BOS, _EOS = "<s>", "</s>"
 
 
-def build(template: str, directory: Path) -> ModelSetup:
-    """Makes a model with this template. Raises ValueError if no family reads its calls."""
+def build(template: str, directory: Path, description: Mapping[str, Any] | None = None) -> ModelSetup:
+    """Makes a model with this template, read by its `response_template`, if there is a `description`. Raises ValueError
+    if no family reads its calls."""
     base = build_demo_model(Path(tempfile.gettempdir()) / "turnwire-bench-demo")
     directory.mkdir(parents=True, exist_ok=True)
     controls = set(_CONTROL.findall(template + _rendered(template)))
@@ -57,7 +60,16 @@ def build(template: str, directory: Path) -> ModelSetup:
     }
     for name, document in documents.items():
         (directory / name).write_text(json.dumps(document))
-    return ModelSetup.load(PreprocessorConfig(model=str(directory), served_model_name="m", tokenizer="tokenizers"))
+    file = directory / "response_template.json" if description is not None else None
+    if file is not None:
+        file.write_text(json.dumps(description))
+    config = PreprocessorConfig(
+        model=str(directory),
+        served_model_name="m",
+        tokenizer="tokenizers",
+        response_template=None if file is None else str(file),
+    )
+    return ModelSetup.load(config)
 
 
 def _rendered(template: str) -> str:

@@ -34,6 +34,11 @@ class Family:
     model_types: tuple[str, ...] = ()
     """Values of `model_type` in config.json; for `detect`."""
 
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        return title(self.name)
+
     def __post_init__(self) -> None:
         if isinstance(self.grammar, Markup):
             if self.think is None and self.grammar.think:
@@ -57,3 +62,8 @@ class Family:
         at = prompt_tail.rfind(opener)
         tail = prompt_tail[at + len(opener) :]
         return at >= 0 and closer not in tail and not any(stop in tail for stop in self.stops)
+
+
+def title(name: str) -> str:
+    """A family's name for people: that of a description (`response_template`) is the description itself."""
+    return "response_template" if name.startswith("{") else name

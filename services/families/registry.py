@@ -19,6 +19,7 @@ from typing import Final
 from services.families import catalog
 from services.families.family import Family
 from services.families.grammar.markup import Markup
+from services.families.response_template import described
 from services.families.verbatim import VERBATIM
 
 ENTRY_POINTS: Final = "turnwire.families"
@@ -57,9 +58,12 @@ def family(name: str) -> Family:
     """Finds a family by its own name, or by a name of its parser in vLLM, SGLang, Dynamo or TensorRT-LLM.
 
     Dashes and capitals do not matter. `CALLS+REASONING` names a pair: the calls of one family, the reasoning of
-    another (see `reasoning_family`). `verbatim` reads raw completions. Raises `UnknownFamily` for any other name, and
-    for a pair that cannot be read.
+    another (see `reasoning_family`). `verbatim` reads raw completions. A JSON object is a `response_template`, the
+    description of a format. Raises `UnknownFamily` for any other name, and for a pair that cannot be read, and
+    `InvalidResponseTemplate`.
     """
+    if name.startswith("{"):
+        return described(name)
     calls, plus, reasoning = name.partition("+")
     if name == VERBATIM.name:
         return VERBATIM

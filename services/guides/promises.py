@@ -5,6 +5,7 @@ from typing import Final
 
 from schemas.conversation import Conversation, ToolSpec
 from services.families import UnknownFamily, family
+from services.families.response_template import InvalidResponseTemplate
 from services.guides.calls import Unguidable
 from services.guides.turn import TurnForm, turn_grammar
 from services.runtime.long_work import levels, long_work
@@ -75,6 +76,6 @@ def _lost_promises(conversation: Conversation, features: Collection[str], family
         for _ in levels([tool.schema for tool in held]):
             pass
         lost = turn_grammar(TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found).lost
-    except (Unguidable, UnknownFamily):
+    except (Unguidable, UnknownFamily, InvalidResponseTemplate):
         return asked
     return {promise.partition(" ")[0] for promise in lost}

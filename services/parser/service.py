@@ -18,6 +18,7 @@ from schemas.control import Cancel, Heartbeat, Load, ModelCard, Replay, StreamPo
 from schemas.errors import ENGINE_DIED, ErrorInfo, ErrorKind
 from schemas.events import Failed, Finish, FinishReason, Interrupted, Prepared, TurnEvent
 from schemas.frames import EventEntry, EventFrame, TokenEntry, TokenFrame
+from services.families.family import title
 from services.ledger.signer import EntrySigner
 from services.parser.ledger_writer import LedgerWriter
 from services.parser.shard import Shard
@@ -291,7 +292,7 @@ class Parser(Service):
         last, now = parse.log.terminal, time_ns()
         details: dict[str, str | int | bool | None] = {
             "turnwire.attempt": parse.attempt,
-            "turnwire.family": parse.context.family,
+            "turnwire.family": title(parse.context.family),
             "turnwire.blocks": parse.log.blocks,
             "turnwire.interrupted": isinstance(last, Interrupted) or None,
             "turnwire.cancelled": last is None or None,

@@ -11,6 +11,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Sampling, ToolSpec
 from services.families import Family, family, reasoning_family
 from services.families.detection import Detection
+from services.families.response_template import template_name
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.memo import Memo
 from services.templates.chat_template import ChatTemplate
@@ -21,7 +22,7 @@ from services.templates.thinking import EFFORTS
 from services.templates.tools import PromptTools
 from services.templates.traits import TemplateTraits
 from services.tokenization.encoder import Encoder
-from services.tokenization.model_files import find_file, read_facts, read_json
+from services.tokenization.model_files import find_file, read_facts, read_json, read_response_template
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.tokenizer_files import load_tokenizer
 
@@ -117,18 +118,26 @@ class ModelSetup:
 def choose_family(
     config: PreprocessorConfig, template: ChatTemplate, traits: TemplateTraits, tokens: Iterable[str]
 ) -> Detection:
-    """The family that the operator chose, else the one with the parser that reads the template's calls.
+    """The family that the operator chose, else the one with the parser that reads the template's calls, else the
+    model's own description of its output (`response_template`).
 
     A tool-call parser's name takes precedence over a family's. A reasoning parser's name replaces the reasoning of the
     family, named or detected. Raises ValueError where no parser reads the template's calls, UnknownFamily for an
-    unknown name or a pair that cannot be read.
+    unknown name or a pair that cannot be read, InvalidResponseTemplate for a description that cannot be followed, and
+    OSError if its file cannot be read.
     """
     named = config.tool_call_parser or (config.family if config.family != "auto" else None)
     reasoning = reasoning_family(config.reasoning_parser) if config.reasoning_parser is not None else None
+    if config.response_template is not None:
+        if named is not None or reasoning is not None:
+            raise ValueError("response_template takes the place of family, tool_call_parser and reasoning_parser")
+        description = read_response_template(config.model, config.response_template) or ""
+        return Detection(family(template_name(description)), (f"{config.response_template}: the operator's choice",))
     if named is not None:
         found: Detection | None = Detection(family(named), ("the operator's choice",))
     else:
-        found = detect_family(template, traits, read_json(config.model, "config.json") or {}, tokens)
+        described = read_response_template(config.model) if reasoning is None else None
+        found = detect_family(template, traits, read_json(config.model, "config.json") or {}, tokens, described)
     if found is None and traits.arguments is not None:
         raise ValueError(f"no parser reads the tool calls of {config.model}: {unread_calls(template, traits)}")
     if found is None:

@@ -302,7 +302,7 @@ async def run(config: PreprocessorConfig) -> None:
     process.log.info(
         "preprocessor.loaded",
         model=setup.card.name,
-        family=setup.family.name,
+        family=setup.family.title,
         evidence=setup.evidence,
         tokenizer=setup.encoder.name,
         tokenizer_reason=setup.encoder.reason,

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from schemas.conversation import Call, Conversation, Message, Text, ToolSpec
 from schemas.errors import Invalid
 from schemas.events import BlockStart, BlockStop, Delta, FinishReason
-from services.families import Family, families, open_parser
+from services.families import Family, families, family, open_parser
 from services.families.detection import Detection, detect
+from services.families.response_template import InvalidResponseTemplate, template_name
 from services.templates.assistant import AssistantWriter
 from services.templates.chat_template import ChatTemplate, TemplateMessage
 from services.templates.messages import adapt
@@ -23,25 +24,55 @@ _CALLS = tuple(
 """A call with an id in Mistral's form, and one with an id that names the tool: some templates write only the id (Kimi
 K2.5)."""
 _NEAR = 4
+_DESCRIBED = "no family reads the model's calls, and its tokenizer_config.json has a response_template"
 
 
 def detect_family(
-    template: ChatTemplate, traits: TemplateTraits, config: Mapping[str, Any], tokens: Iterable[str] = ()
+    template: ChatTemplate,
+    traits: TemplateTraits,
+    config: Mapping[str, Any],
+    tokens: Iterable[str] = (),
+    description: str | None = None,
 ) -> Detection | None:
     """The family and the evidence for it.
+
+    `description`: the model's own `response_template`, as JSON text. It is taken unless a family reads a call of the
+    template, with no more text left beside it. Raises InvalidResponseTemplate if it is taken and cannot be followed.
 
     The parser must read the template's own rendering of a call as exactly that call. Among several such families, and
     where the template renders no calls, the template's text, `config` (config.json) and `tokens` (the tokenizer's added
     tokens) decide. None where no parser reads the calls, or without any evidence.
     """
     if traits.arguments is None:
+        if description is not None:
+            return Detection(family(template_name(description)), (_DESCRIBED,))
         return detect(config, template.source, tokens)
     for markup, alone in _renderings(template, traits):
-        if readers := [family for family in families().values() if _reads(family, markup, alone=alone)]:
+        left = [(one, text) for one in families().values() if (text := _left(one, markup, alone=alone)) is not None]
+        readers = [one for one, _ in left]
+        if readers and (description is None or not _leaves_less(description, markup, [text for _, text in left])):
             found = detect(config, f"{template.source}\n{markup}", tokens, among=readers)
             found = found or Detection(readers[0], (), tuple(readers[1:]))
             return Detection(found.family, (f"its parser reads {markup.strip()!r}", *found.evidence), found.also)
-    return None
+    return None if description is None else _described(template, traits, description)
+
+
+def _leaves_less(description: str, markup: str, left: Iterable[str]) -> bool:
+    """Whether a description reads the call with less text beside it than any family leaves."""
+    try:
+        own = _left(family(template_name(description)), markup, alone=False)
+    except InvalidResponseTemplate:
+        return False
+    return own is not None and len(own) < min(map(len, left))
+
+
+def _described(template: ChatTemplate, traits: TemplateTraits, description: str) -> Detection:
+    """The family of a description, and whether it reads the calls of the template."""
+    found = family(template_name(description))
+    renderings = _renderings(template, traits)
+    reads = any(_left(found, markup, alone=alone) is not None for markup, alone in renderings)
+    calls = "it reads the calls" if reads else "it does not read the calls"
+    return Detection(found, (_DESCRIBED, f"{calls} that the chat template writes"))
 
 
 def unread_calls(template: ChatTemplate, traits: TemplateTraits) -> str:
@@ -90,19 +121,19 @@ def _messages(template: ChatTemplate, traits: TemplateTraits, call: Call) -> lis
     return adapt(conversation, replace(traits, call_ids="client"), template).messages
 
 
-def _reads(family: Family, markup: str, *, alone: bool) -> bool:
-    """Whether the family reads the call; with `alone` as the whole text, else beside text without pieces of the
-    call."""
+def _left(family: Family, markup: str, *, alone: bool) -> str | None:
+    """The text beside the call as the family reads it; None if it does not read the call: with `alone` as the whole
+    text, else beside text without pieces of the call."""
     parser = open_parser(family.name, tools=[_TOOL], in_reasoning=False)
     events = [*parser.feed(markup), *parser.finish(FinishReason.STOP)]
     blocks = {event.block: event for event in events if isinstance(event, BlockStart)}
     calls = [block for block in blocks.values() if block.kind == "tool_use"]
     if [call.name for call in calls] != [_TOOL.name] or (alone and len(blocks) > 1):
-        return False
+        return None
     arguments = "".join(e.text for e in events if isinstance(e, Delta) and e.block == calls[0].block)
     beside = "".join(e.text for e in events if isinstance(e, Delta) and e.block != calls[0].block)
     complete = all(event.complete for event in events if isinstance(event, BlockStop))
     foreign = {marker for other in families().values() for marker in other.markers}.difference(family.markers)
     if any(piece in beside for piece in (_TOOL.name, "Paris", *foreign)):
-        return False
-    return complete and "".join(arguments.split()) == '{"city":"Paris"}'
+        return None
+    return beside.strip() if complete and "".join(arguments.split()) == '{"city":"Paris"}' else None

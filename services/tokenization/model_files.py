@@ -60,6 +60,18 @@ def read_facts(model: str) -> ModelFacts:
     return facts(config, read_json(model, "generation_config.json") or {}, read_json(model, "tokenizer_config.json"))
 
 
+def read_response_template(model: str, file: str | None = None) -> str | None:
+    """The JSON text with the description of the model's output: of `file`, or else of the model's own
+    tokenizer_config.json, if that has one.
+
+    Raises OSError where the file cannot be read.
+    """
+    if file is not None:
+        return Path(file).expanduser().read_text(encoding="utf-8")
+    own = (read_json(model, "tokenizer_config.json") or {}).get("response_template")
+    return None if own is None else json.dumps({"response_template": own})
+
+
 def read_json(model: str, name: str) -> dict[str, Any] | None:
     """A JSON file of the model; None if it has none of that name."""
     path = find_file(model, name)

@@ -239,6 +239,16 @@ def test_instructions_are_shell_lines() -> None:
     assert hint in own.splitlines()
     assert "1,000,000" not in large
     assert "demo" not in own
+    assert "Parser" not in own
+
+
+def test_instructions_name_the_parser_and_the_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen("info")
+    screen.child("preprocessor-1", '{"event":"preprocessor.loaded","family":"hermes","evidence":["it reads <x>","so"]}')
+    screen.child("worker-1", '{"event":"worker.loaded","family":"x","evidence":["y"]}')
+    capsys.readouterr()
+    text = instructions(plan(), ["http://h:1"], 0, 1, "turnwire", parser=screen.parser)
+    assert "Parser of its output: hermes; it reads <x>; so" in text.splitlines()
 
 
 @pytest.mark.parametrize(

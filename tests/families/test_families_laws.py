@@ -1,5 +1,6 @@
 """The laws, over whatever a model may write: whole and broken markup, in any order, in any pieces."""
 
+import json
 import random
 import re
 from typing import Any
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 from schemas.conversation import ToolSpec
 from schemas.events import Delta, FinishReason
 from services.families import families, open_parser
+from services.families import family as find_family
+from services.families.response_template import template_name
 from tests.conftest import examples
 from tests.families.parser_cases import CHUNKINGS, fold, run, vectors, words
+from tests.families.response_templates import OWN
 
 TOOLS = [
     ToolSpec(
@@ -46,13 +50,18 @@ FILLER = [
     "null",
     "é🚢",
 ]
+NAMES = [
+    *families(),
+    *(pytest.param(template_name(json.dumps(source)), id=f"described-{name}") for name, source in OWN.items()),
+]
 REASONS = [FinishReason.STOP, FinishReason.LENGTH, FinishReason.STOP_STRING]
 
 
 def ingredients(name: str) -> list[str]:
     """What the family's output is made of: its vectors' words, its markers, its calls, and things that go wrong."""
-    family = families()[name]
-    seen = {word for case in vectors(name) for word in words(case["raw"]) if len(word) > 1 and not word.isalnum()}
+    family = find_family(name)
+    cases = vectors(name) if name in families() else []
+    seen = {word for case in cases for word in words(case["raw"]) if len(word) > 1 and not word.isalnum()}
     own = {
         family.style.write_call("run", {"cmd": "ls <b>"}),
         family.style.write_reasoning("hm"),
@@ -85,7 +94,7 @@ def cut(text: str, chance: random.Random) -> list[str]:
     return pieces
 
 
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_every_law_holds_for_any_output(name: str, data: st.DataObject) -> None:
@@ -106,7 +115,7 @@ def test_every_law_holds_for_any_output(name: str, data: st.DataObject) -> None:
     assert all(char in rest for block in whole if block["type"] != "tool_use" for char in block["text"])
 
 
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=examples(12))
 @given(st.text(alphabet="ab .,é\n", max_size=60), st.booleans())
 def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: bool) -> None:
@@ -121,7 +130,7 @@ def test_plain_prose_passes_whole_and_at_once(name: str, text: str, reasoning: b
     assert not [event for event in parser.finish(FinishReason.STOP) if isinstance(event, Delta)]
 
 
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=examples(12))
 @given(st.data())
 def test_held_back_text_is_bounded(name: str, data: st.DataObject) -> None:

@@ -4,6 +4,7 @@ A step is a call or return of a Python or C function. The work of C functions is
 which are summed up, too. Doubling a hostile input at most doubles both.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,8 @@ from schemas.conversation import ToolSpec
 from schemas.events import FinishReason
 from services.families import Family, TurnParser, families, open_parser
 from services.families.grammar.scanner import Scanner
+from services.families.response_template import described, template_name
+from tests.families.response_templates import OWN
 
 TOOLS = [
     ToolSpec(
@@ -97,6 +100,12 @@ def hostile(family: Family) -> dict[str, tuple[str, str]]:
     [
         pytest.param(family, marks=pytest.mark.slow if number % 4 else (), id=family.name)
         for number, family in enumerate(families().values())
+    ]
+    + [
+        pytest.param(
+            described(template_name(json.dumps(source))), marks=() if name == "list" else pytest.mark.slow, id=name
+        )
+        for name, source in OWN.items()
     ],
 )
 def test_twice_the_input_is_at_most_twice_the_work(

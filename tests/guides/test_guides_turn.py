@@ -13,9 +13,11 @@ import pytest
 
 from schemas.conversation import Grammar, OutputFormat, ToolSpec
 from services.families import Family, families, family
+from services.families.response_template import template_name
 from services.families.writing import Tags
 from services.guides.calls import Unguidable
 from services.guides.turn import TurnForm, turn_grammar
+from tests.families.response_templates import OWN, of_trl
 from tests.guides.random_model import PATCH, ByteTokenizer, RandomModel, calls_of
 
 STRICT: dict[str, Any] = {
@@ -47,7 +49,13 @@ UNHELD = {
     *("minimax_m3", "muse_glimmer", "olmo3", "plain", "pythonic", "xlam"),
 }
 """The families of docs/guided-turns.md without a grammar for calls."""
-QUICK = ("qwen3_coder", "hermes", "gpt_oss", "kimi_k2")
+DESCRIBED = {
+    template_name(json.dumps(source)): name
+    for name, source in {**OWN, **of_trl()}.items()
+    if name not in ("python", "lfm2_2_5", "gemma4", "deepseek_r1_distill")
+}
+"""The response templates with a grammar for calls, by their families' names."""
+QUICK = ("qwen3_coder", "hermes", "gpt_oss", "kimi_k2", "renamed")
 
 
 def cases() -> list[Any]:
@@ -56,10 +64,10 @@ def cases() -> list[Any]:
         pytest.param(
             name,
             special,
-            marks=() if name in QUICK else (pytest.mark.slow,),
-            id=f"{name}-{'tokens' if special else 'spelled'}",
+            marks=() if DESCRIBED.get(name, name) in QUICK else (pytest.mark.slow,),
+            id=f"{DESCRIBED.get(name, name)}-{'tokens' if special else 'spelled'}{'-described' * (name in DESCRIBED)}",
         )
-        for name in families()
+        for name in (*families(), *DESCRIBED)
         if name not in UNHELD
         for special in (True, False)
     ]

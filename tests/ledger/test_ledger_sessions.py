@@ -20,6 +20,7 @@ from services.ledger.recall import LedgerModel
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import Prompt
 from tests.conftest import examples
+from tests.families.response_templates import of_trl as descriptions
 from turnwire_tools.script import demo_model
 
 DEMO = Path(demo_model.__file__).parent / "files" / "chat_template.jinja"
@@ -35,6 +36,18 @@ PUBLISHED = {name: file for name, file in published().items() if name not in NOT
 TEMPLATES = {**PUBLISHED, **OWN, "demo": DEMO}
 QUICK = {*{re.sub(r"(?<=\d).*|_.*", "", name): name for name in of_trl()}.values(), *OWN, "demo"}
 """One template of each kind; the others are its versions."""
+DESCRIBED = {
+    "qwen3": "qwen3",
+    "qwen3_5_think": "qwen3_5",
+    "glm4moe": "glm4moe",
+    "llama3_1": "llama3",
+    "gptoss": "gptoss",
+    "lfm2_2_5": "lfm2_2_5",
+    "nemotron_3_nano": "nemotron_3",
+    "gemma4": "gemma4",
+    "deepseek_r1_distill": "deepseek_r1_distill",
+}
+"""Templates, and the descriptions that trl has for them."""
 CHANCE = st.binary(min_size=150, max_size=400)
 quick = settings(
     max_examples=examples(6),
@@ -52,6 +65,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> "Models":
 class Models:
     def __init__(self, directory: Path) -> None:
         self.of = cache(lambda name: build(TEMPLATES[name].read_text(), directory / name))
+        self.described = cache(
+            lambda name: build(
+                PUBLISHED[name].read_text(), directory / f"{name}-described", descriptions()[DESCRIBED[name]]
+            )
+        )
 
 
 def decoded_words(setup: ModelSetup, ids: list[int]) -> list[str]:
@@ -110,6 +128,26 @@ def test_each_prompt_extends_the_last_one_and_its_turn(models: Models, name: str
     client = choose.of(list(CLIENTS.values()))
     for step in Walk(setup, choose, [client]):
         check(step, setup, partly=name in PUBLISHED and name not in of_trl())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("qwen3", "nemotron_3_nano") else pytest.mark.slow)
+        for name in DESCRIBED
+        if name in PUBLISHED
+    ],
+)
+@quick
+@given(chance=CHANCE)
+def test_prompts_of_a_model_that_describes_its_output_extend_each_other(
+    models: Models, name: str, chance: bytes
+) -> None:
+    setup, choose = models.described(name), Choices(chance)
+    assert setup.family.title == "response_template"
+    client = choose.of(list(CLIENTS.values()))
+    for step in Walk(setup, choose, [client]):
+        check(step, setup)
 
 
 @pytest.mark.parametrize(

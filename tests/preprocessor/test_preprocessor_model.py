@@ -134,6 +134,87 @@ def test_calls_that_no_parser_reads_are_refused(model_dir: Path) -> None:
     assert load(model_dir, tool_call_parser="none", reasoning_parser="qwen3").family.name == "plain+qwen3_coder"
 
 
+DESCRIBED = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}<bot>{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "<do>{{ c.function.name }}\n{{ c.function.arguments | tojson }}</do>{% endfor %}<end>"
+    "{% else %}<{{ m.role }}>{{ m.content }}<end>{% endif %}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+)
+DESCRIPTION: dict[str, Any] = {
+    "start_anchor": "<bot>",
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"<do>(?P<name>\w+)\s*",
+            "close": "</do>",
+            "content": "json",
+            "repeats": True,
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": {"close": "<end>"},
+    },
+}
+
+
+@pytest.fixture
+def described_dir(model_dir: Path) -> Path:
+    (model_dir / "chat_template.jinja").write_text(DESCRIBED)
+    edit(model_dir, "tokenizer_config.json", response_template=DESCRIPTION)
+    return model_dir
+
+
+def test_description_is_taken_where_no_family_reads_the_calls(described_dir: Path) -> None:
+    setup = load(described_dir)
+    assert setup.family.title == "response_template"
+    assert setup.family.style.call.startswith("<do>{name}")
+    assert setup.evidence == (
+        "no family reads the model's calls, and its tokenizer_config.json has a response_template",
+        "it reads the calls that the chat template writes",
+    )
+    assert setup.card.family == setup.family.name
+
+
+def test_family_that_reads_the_calls_precedes_the_description(model_dir: Path) -> None:
+    edit(model_dir, "tokenizer_config.json", response_template=DESCRIPTION)
+    assert load(model_dir).family.name == "qwen3_coder"
+    edit(model_dir, "tokenizer_config.json", response_template={"version": 2})
+    assert load(model_dir).family.name == "qwen3_coder"
+
+
+def test_flags_precede_the_description(described_dir: Path, tmp_path: Path) -> None:
+    assert load(described_dir, family="hermes").family.name == "hermes"
+    assert load(described_dir, tool_call_parser="none", reasoning_parser="qwen3").family.name == "plain+qwen3_coder"
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps(DESCRIPTION | {"start_anchor": "<own>"}))
+    setup = load(described_dir, response_template=str(file))
+    assert "<own>" in setup.family.name
+    assert setup.evidence == (f"{file}: the operator's choice",)
+
+
+def test_description_in_a_file_precedes_the_family(model_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps({"response_template": DESCRIPTION}))
+    assert load(model_dir, response_template=str(file)).family.title == "response_template"
+    for other in ({"family": "hermes"}, {"tool_call_parser": "hermes"}, {"reasoning_parser": "qwen3"}):
+        with pytest.raises(ValueError, match="response_template takes the place of"):
+            load(model_dir, response_template=str(file), **other)
+
+
+@pytest.mark.parametrize(
+    "description", [{"version": 2}, {"fields": {}}, DESCRIPTION | {"fields": {"content": {"x": 1}}}]
+)
+def test_description_that_cannot_be_followed_is_refused(described_dir: Path, description: dict[str, Any]) -> None:
+    edit(described_dir, "tokenizer_config.json", response_template=description)
+    with pytest.raises(ValueError, match=r"^response_template") as refused:
+        load(described_dir)
+    assert "\n" not in str(refused.value)
+
+
+def test_description_that_does_not_fit_the_chat_template_is_reported(described_dir: Path) -> None:
+    calls = DESCRIPTION["fields"]["tool_calls"] | {"open_pattern": r"<act>(?P<name>\w+)"}
+    fields = DESCRIPTION["fields"] | {"tool_calls": calls}
+    edit(described_dir, "tokenizer_config.json", response_template=DESCRIPTION | {"fields": fields})
+    assert load(described_dir).evidence[-1] == "it does not read the calls that the chat template writes"
+
+
 @pytest.mark.parametrize(
     ("settings", "name"),
     [

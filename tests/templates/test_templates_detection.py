@@ -1,5 +1,8 @@
 """Detection by rendered calls: each template here has a trait of published ones that makes its calls hard to find."""
 
+import json
+from typing import Any
+
 import pytest
 from transformers import PreTrainedTokenizerBase
 
@@ -95,6 +98,35 @@ def test_family_is_found_without_its_model_type(demo_tokenizer: PreTrainedTokeni
     assert found.family.name == name
     assert found.evidence
     assert name == "kimi_k2" or traits.call_ids == "client"
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("description", [{"start_anchor": "x", "fields": {"content": {}}}, {"version": 2}])
+def test_family_that_reads_the_calls_precedes_a_description(
+    demo_tokenizer: PreTrainedTokenizerBase, name: str, description: dict[str, Any]
+) -> None:
+    found = detect_family(*probed(demo_tokenizer, TEMPLATES[name]), {}, (), json.dumps(description))
+    assert found is not None
+    assert found.family.name == name
+
+
+@pytest.mark.parametrize("tag", ["call", "zq"])
+def test_description_that_explains_more_precedes_a_family(demo_tokenizer: PreTrainedTokenizerBase, tag: str) -> None:
+    template, traits = probed(demo_tokenizer, chatml(f"<{tag}>{JSON}</{tag}>").replace("PROMPT", "a\n"))
+    calls = {"open": f"<{tag}>", "close": f"</{tag}>", "content": "json", "repeats": True}
+    description = {"start_anchor": "<|a|>a\n", "fields": {"tool_calls": calls, "content": {"close": "<|e|>"}}}
+    found = detect_family(template, traits, {}, (), json.dumps(description))
+    assert found is not None
+    assert found.family.title == "response_template"
+    assert found.evidence[-1] == "it reads the calls that the chat template writes"
+
+
+def test_description_of_a_model_without_calls_is_taken(demo_tokenizer: PreTrainedTokenizerBase) -> None:
+    template, traits = probed(demo_tokenizer, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    description = {"start_anchor": "x", "fields": {"content": {}}}
+    found = detect_family(template, traits, {}, (), json.dumps(description))
+    assert found is not None
+    assert found.family.title == "response_template"
 
 
 def test_ids_that_name_the_tool_are_counted(demo_tokenizer: PreTrainedTokenizerBase) -> None:

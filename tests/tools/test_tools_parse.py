@@ -99,3 +99,29 @@ def test_a_call_is_printed_without_an_id(
 ) -> None:
     assert parse(monkeypatch, CALL, "--family", "qwen3_coder", "--tools", tools) == 0
     assert capsys.readouterr().out.startswith("[0] tool_use Bash\n")
+
+
+def test_description_takes_the_place_of_a_family(
+    tools: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = {"open": "<do>", "close": "</do>", "content": "json", "repeats": True}
+    description = {"start_anchor": "<bot>", "fields": {"tool_calls": call, "content": {}}}
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps({"response_template": description}))
+    raw = 'Look.<do>{"name": "Bash", "arguments": {"command": "ls"}}</do>'
+    assert parse(monkeypatch, raw, "--response-template", str(file), "--tools", tools, "--json") == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["kind"] for event in events if event["type"] == "block_start"] == ["text", "tool_use"]
+    assert [event["name"] for event in events if event["type"] == "dispatch"] == ["Bash"]
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["--family", "hermes", "--response-template", "FILE"], ["--response-template", "x"]]
+)
+def test_either_a_family_or_a_description_is_needed(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "description.json"
+    file.write_text('{"version": 2}')
+    assert parse(monkeypatch, "", *(str(file) if arg == "FILE" else arg for arg in argv)) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -26,13 +26,14 @@ from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
 from schemas.frames import pack_ids
 from services.families import Family, family
+from services.families.response_template import template_name
 from services.runtime.config import WorkerConfig
 from services.runtime.requests import after_sending
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
 from services.templates.probe import probe
 from services.tokenization.block_keys import block_keys
-from services.tokenization.model_files import find_file, read_facts, read_json
+from services.tokenization.model_files import find_file, read_facts, read_json, read_response_template
 from services.worker.engine import FEATURES, Delta, EngineInfo, EngineRequest, EngineSupport, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns
 from services.worker.kv.held_blocks import HeldBlocks, extended
@@ -336,6 +337,10 @@ def _family(config: WorkerConfig) -> Family:
     """The configured family, or the one that the preprocessor detects for the model's chat template."""
     if config.family != "auto":
         return family(config.family)
+    description = read_response_template(config.model, config.response_template)
+    if config.response_template is not None:
+        return family(template_name(description or ""))
     template = ChatTemplate.load(config.model, trust_remote_code=config.trust_remote_code)
-    found = detect_family(template, probe(template), read_json(config.model, "config.json") or {})
+    config_json = read_json(config.model, "config.json") or {}
+    found = detect_family(template, probe(template), config_json, (), description)
     return found.family if found is not None else family("hermes")

@@ -31,7 +31,7 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
         yield Finding("ok", "template", "renders tools")
     else:
         yield Finding("warn", "template", "renders no tools: name another with --chat-template")
-    yield Finding("ok", "parser", f"{setup.family.name}: {'; '.join(setup.evidence)}")
+    yield Finding("ok", "parser", f"{setup.family.title}: {'; '.join(setup.evidence)}")
     yield Finding("ok", "history", describe_history(setup.traits))
     try:
         yield check_turns(setup)

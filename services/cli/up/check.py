@@ -39,7 +39,7 @@ def check(sources: Sources, /) -> int:
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:
         raise CommandError(f"model: {' '.join(str(error).split())}") from error
-    print(f"{setup.card.name}: {setup.family.name}, {setup.max_model_len:,} tokens")
+    print(f"{setup.card.name}: {setup.family.title}, {setup.max_model_len:,} tokens")
     return CLEAN
 
 

@@ -125,7 +125,8 @@ class _Up:
         if plan.up.ready_file:
             write_ready_file(Path(plan.up.ready_file), instance)
         with announce(instance, os.environ):
-            print(instructions(plan, urls, window, time.monotonic() - self._started, program()), flush=True)
+            seconds = time.monotonic() - self._started
+            print(instructions(plan, urls, window, seconds, program(), parser=self._screen.parser), flush=True)
             await asyncio.Event().wait()
 
     async def _keep_buckets(self, nats_url: str, made: asyncio.Event) -> None:

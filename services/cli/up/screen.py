@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import cast
 
 import msgspec
 from rich.console import Console
@@ -43,11 +44,19 @@ class Screen:
     def __init__(self, log_level: str) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._debug = log_level == "debug"
+        self.parser = ""
+        """The parser of the model's output and the evidence for it, by the log line of a preprocessor."""
 
     def child(self, name: str, line: str) -> None:
         """Shows a line of a child process; routine lines of nats-server only at log level debug."""
         if _NATS_INFO.match(line) and not self._debug:
             return
+        if (
+            name.startswith("preprocessor")
+            and (fields := _log_fields(line))
+            and isinstance(fields.get("evidence"), list)
+        ):
+            self.parser = "; ".join(map(str, (fields.get("family"), *cast("list[object]", fields["evidence"]))))
         if self._console.is_terminal:
             self._console.print(log_text(name, line))
         else:
@@ -77,8 +86,11 @@ class Screen:
             yield update
 
 
-def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, program: str) -> str:
-    """Returns how to use the server, as lines for a shell. `program`: how the shell calls `turnwire`."""
+def instructions(
+    plan: Plan, urls: Sequence[str], window: int, seconds: float, program: str, *, parser: str = ""
+) -> str:
+    """Returns how to use the server, as lines for a shell. `program`: how the shell calls `turnwire`; `parser`: what
+    reads the model's output, and why."""
     keys, certificate = plan.frontend.api_keys_file, plan.frontend.tls_cert_file
     exports = claude.make_settings(Target(urls[0], ServedModel(plan.model, window))).exports
     settings = [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
@@ -92,6 +104,7 @@ def instructions(plan: Plan, urls: Sequence[str], window: int, seconds: float, p
     return "\n".join(
         (
             f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n",
+            *([f"Parser of its output: {parser}\n"] if parser else []),
             *([DEMO_NOTE] if plan.demo else []),
             "Point Claude Code at it:\n",
             *settings,

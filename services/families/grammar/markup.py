@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, cached_property
-from re import Match, compile
+from re import Match, Pattern, compile, escape
 from typing import Final, Protocol, TypeAlias
 
 from services.families.grammar.scanner import Reader
@@ -76,6 +76,7 @@ class Mark(Enum):
     LEAVE = "closes reasoning that is not open"
     TAIL = "closes what contains the call"
     STOP = "ends the turn"
+    NOISE = "has no meaning here"
 
 
 Meaning: TypeAlias = "Mark | Call"
@@ -98,6 +99,10 @@ class Markup:
     frames: tuple[tuple[str, str], ...] = ()
     framed: bool = False
     """Closers of `frames` count without their openers."""
+    inline: bool = False
+    """Openers of `frames` count inside running text, too."""
+    noise: tuple[str, ...] = ()
+    """Control tokens that are dropped where they have no meaning, except in code."""
     consumed: str = ""
     """The opener at the end of the prompt, for reasoning that stays in the text."""
 
@@ -117,12 +122,17 @@ class Markup:
             if isinstance(meaning, Call):
                 passed = yield from self._call(turn, meaning, hit.match)
                 if passed is not None:
-                    turn.quote(passed)
+                    self._quote(turn, passed)
                     continue
                 if turn.scanner.final:
                     return  # the input ended in the call; the rest belongs to it
+            elif meaning is Mark.NOISE:
+                if turn.scanner.final and not turn.scanner.stopped and self._is_cut(hit.match):
+                    turn.scanner.position = len(turn.scanner.text)
+                self._quote(turn, text)
+                continue
             elif meaning is Mark.LATE and not (yield from _counts(turn)):
-                turn.quote(text)
+                self._quote(turn, text)
                 continue
             elif meaning is Mark.LATE and turn.reasoning:
                 place = replace(place, unclosed=True)
@@ -140,6 +150,23 @@ class Markup:
                 turn.end_prose()
                 turn.blocks.passed(text)
             place = self._after(place, meaning)
+
+    def _is_cut(self, match: Match[str]) -> bool:
+        """Whether a control token at the end of the input begins a marker."""
+        openers = (Shape(opener) for opener, _ in self.think)
+        return any(shape.cut(match.string, match.start()) for shape in (*(call.shape for call in self.calls), *openers))
+
+    def _quote(self, turn: TurnState, text: str) -> None:
+        """Adds text that a marker turned out to be to the open block, without control tokens, unless it is code."""
+        if self.noise and not turn.code.fenced and turn.code.last != "`":
+            turn.blocks.passed(text)
+            text = self._noise.sub("", text)
+        if text:
+            turn.quote(text)
+
+    @cached_property
+    def _noise(self) -> Pattern[str]:
+        return compile("|".join(map(escape, self.noise)))
 
     def _call(self, turn: TurnState, call: Call, match: Match[str]) -> Reader[str | None]:
         """Reads a call, or calls in code; returns as `CallReader.read` does."""
@@ -190,7 +217,7 @@ class Markup:
         """The markers that count at the start of a block, and those that count inside it."""
         openers, closers = [opener for opener, _ in self.think], [closer for _, closer in self.think]
         answer = _meaning(Mark.ANSWER, closers)
-        always = _meaning(Mark.STOP, self.stops)
+        always, noise = _meaning(Mark.STOP, self.stops), _meaning(Mark.NOISE, self.noise)
         if place.calls:
             empty = ((shape, Mark.EMPTY) for shape in self.empty_sections)
             always = [*empty, *((call.shape, call) for call in self.calls), *always]
@@ -200,14 +227,16 @@ class Markup:
             leave = [(shape, Mark.ANSWER) for shape, _ in frame + unframe] if self.framed else []
             inside = [*answer, *leave, *always]
             boundary = [*inside, *_meaning(Mark.AGAIN, openers)]
-            return Markers(boundary), Markers([*inside, *_meaning(Mark.LATE, openers)])
+            return Markers([*boundary, *noise]), Markers([*inside, *_meaning(Mark.LATE, openers), *noise])
         tails = [*_meaning(Mark.TAIL, (*self.tails, *self.joints)), *self._strays] if place.called else []
-        orphans = [(_whole(tail), Mark.ORPHAN) for tail in self.tails] if place.calls else []
-        alone = [(Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in self.tails] if place.calls else []
+        shown = [tail for tail in self.tails if tail not in self.noise] if place.calls else []
+        orphans = [(_whole(tail), Mark.ORPHAN) for tail in shown]
+        alone = [(Shape(tail, then=("\n",), line_start=True), Mark.ALONE) for tail in shown]
         boundary = [*_meaning(Mark.THINK, openers), *answer, *frame, *unframe, *always, *tails, *orphans]
         running = [*(answer if place.unclosed else ()), *(unframe if place.framed else ()), *always, *alone, *orphans]
-        running += [*_meaning(Mark.LEAVE, closers), *_meaning(Mark.LATE, openers)]
-        return Markers(boundary), Markers(running)
+        left = _meaning(Mark.LEAVE, [closer for closer in closers if closer not in self.noise])
+        running += [*left, *_meaning(Mark.LATE, openers), *(frame if self.inline else ())]
+        return Markers([*boundary, *noise]), Markers([*running, *noise])
 
     @cached_property
     def _strays(self) -> list[tuple[Shape, Meaning]]:

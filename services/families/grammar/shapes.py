@@ -5,7 +5,8 @@ blanks) for it to count. At a position of the input the result is a match, `MORE
 None. A match and None are final: they never change with more input, so the parser's result does not depend on how the
 stream was split. Every hole is bounded, and so is the text that a shape can hold back.
 
-Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{bare}` one without quotes · `{words}` one
+Holes: `{ws}` blanks · `{name}` a tool's name · `{key}` a parameter's name · `{plain_name}` and `{plain_key}` the same
+of the characters of a `{word}` · `{bare}` one without quotes · `{words}` one
 with blanks · `{id}` and `{junk}` anything up to the next `<` (`{junk}` may be empty) · `{word}` a word · `{tag}` the
 name of any tag · `{bool}` true or false · `{q}` an optional quote · `{suffix}` text that a tokenizer may add to a
 marker's name, after `:`, `_` or `-` · `{header}` words and markers of a message's header, before its recipient and
@@ -38,11 +39,15 @@ class _Hole(NamedTuple):
     least: int
     most: int
     captured: bool = True
+    group: str = ""
+    """The name of what is captured, if that is not the hole's."""
 
 
 _HOLES: Final = {
     "ws": _Hole(r"[ \t\r\n]", 0, 64, captured=False),
     "name": _Hole(r"""[^\s<>"'`(){}\[\],;=|]""", 1, 256),
+    "plain_name": _Hole(r"[\w.-]", 1, 256, group="name"),
+    "plain_key": _Hole(r"[\w.-]", 1, 256, group="key"),
     "key": _Hole(r"""[^<>"'\r\n]""", 1, 256),
     "bare": _Hole(r"""[^\s:=,{}\[\]<>"']""", 1, 256),
     "words": _Hole(r"""[^:=,{}\[\]<>"'\r\n]""", 1, 256),
@@ -142,7 +147,7 @@ def _pattern(pieces: Sequence[str]) -> str:
 def _hole(name: str) -> str:
     hole = _HOLES[name]
     body = f"{hole.chars}{{{hole.least},{hole.most}}}+"
-    return f"(?P<{name}>{body})" if hole.captured else body
+    return f"(?P<{hole.group or name}>{body})" if hole.captured else body
 
 
 def _prefixes(text: str) -> list[str]:
@@ -209,15 +214,14 @@ class Markers(Generic[T]):
         self.trigger = re.compile(rf"[{first}]|{ending}" if first else ending).search
 
     def find(self, text: str, position: int, final: bool) -> int:
-        """The position of the first complete head, or of a partial one at the end of the text; -1 if there is none."""
+        """The position of the first head, which may be a partial one at the end of the text; -1 if there is none."""
         found = self._heads.search(text, position)
-        if found is not None:
-            return found.start()
-        if not final:
-            for start in self._first.finditer(text, max(position, len(text) - self._reach)):
+        end = len(text) if found is None else found.start()
+        if not final:  # a partial head may have another one in it
+            for start in self._first.finditer(text, max(position, len(text) - self._reach), end):
                 if text[start.start() :] in self._prefixes:
                     return start.start()
-        return -1
+        return -1 if found is None else end
 
     def at(
         self, text: str, position: int, final: bool, line_start: bool = True

@@ -320,6 +320,9 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Tool-call format, by its name in vLLM, SGLang or Dynamo; takes precedence over `family`."""
     reasoning_parser: Annotated[str | None, also("--dyn-reasoning-parser")] = None
     """Reasoning format, by its name in vLLM, SGLang or Dynamo; replaces that of `family` or `tool_call_parser`."""
+    response_template: str | None = None
+    """File with a `response_template` that describes the model's output, instead of a parser family; default: the
+    model's own, if no family is detected (docs/families.md)."""
     strip_anthropic_preamble: bool = True
     """Remove Claude Code's billing block, which changes with every conversation and defeats prefix caching."""
     control_tokens_in_data: bool = False
@@ -366,6 +369,8 @@ class WorkerConfig(StageConfig):
     """Context window in tokens; default: the model's own."""
     family: str = "auto"
     """Parser family of the model's output; `auto`: detected from its chat template. Only the script engine uses it."""
+    response_template: str | None = None
+    """File with a `response_template` that describes the model's output. Only the script engine uses it."""
     script_dir: str | None = None
     """Script engine: directory of outputs to play, instead of the built-in agent."""
     script_mode: Literal["agent", "request"] = "agent"
