@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+"""Levels of reasoning effort of all APIs, least first. `none` means off and is not a level."""
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 Unseal: TypeAlias = Callable[[str], str | None]
 """Opens sealed reasoning; returns None where the blob is foreign or damaged."""

@@ -136,6 +136,36 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """As in `TurnRequest`."""
 
 
+class ThoughtMarks(Struct, frozen=True):
+    """A model's markers of reasoning, in a form that needs no tokenizer. The same for all requests of a model. A text has
+    a character for each byte (Latin-1), because tokens may split characters."""
+
+    spelling: dict[str, bytes]
+    """The text that matters in a token → the tokens with this text (`pack_ids`). "\\0" stands for other text, and for a
+    token that is not here."""
+    openers: list[str]
+    closers: list[str]
+    """Texts that end a thought."""
+    edges: list[str]
+    """Texts after which an opener counts, as at the start of the output or of a line; empty: it counts anywhere."""
+    end: bytes
+    """The tokens that end a thought (`pack_ids`)."""
+    answer: bytes
+    """The same for a thought that opens when the budget is spent; in a format of messages they also open an answer."""
+
+
+class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
+    """A limit of a turn's reasoning tokens, which the worker enforces."""
+
+    tokens: int
+    """For all thoughts of the turn, without the markers around them."""
+    marks: ThoughtMarks
+    in_reasoning: bool = False
+    """The prompt ends inside an open thought."""
+    grammar: str = ""
+    """Grammar of the output after an ended thought; "": it is free."""
+
+
 class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """preprocessor → one worker: decode this prompt and send the tokens to `parser`."""
 
@@ -163,6 +193,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     grammar: str = ""
     """Grammar of the whole output, in llguidance's dialect of Lark. An engine without the feature `grammar` ignores it;
     the frontend then reports in a header that the request's promises are not enforced."""
+    thoughts: ThoughtBudget | None = None
+    """None: the turn's reasoning has no limit of its own."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
     reused: int = 0

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from schemas.conversation import Conversation
-from schemas.frames import GenerateRequest, ParseContext, TurnRequest
+from schemas.frames import GenerateRequest, ParseContext, ThoughtBudget, TurnRequest
 from schemas.ledger import LedgerContext
 from services.families.verbatim import VERBATIM
 from services.guides.calls import Unguidable
@@ -16,6 +16,7 @@ from services.preprocessor.output_format import enforced_format
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.render import allowed_tools
 from services.preprocessor.routing.router import priority
+from services.templates.thinking import reasoning_limit
 
 _encode = msgspec.json.Encoder().encode
 
@@ -27,8 +28,8 @@ def generate_request(
     setup: ModelSetup,
     grammar: str,
 ) -> GenerateRequest:
-    """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which are set for each worker that is
-    tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`."""
+    """The request for any worker, without `thoughts`, and without `parser`, `timeout_s` and `cache_salt`, which are set
+    for each worker that is tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
@@ -88,9 +89,19 @@ def ledger_context_of(prompt: Prompt, conversation: Conversation) -> LedgerConte
     return prompt.found.context
 
 
-def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> str:
+def thought_budget(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> ThoughtBudget | None:
+    """The limit of the turn's reasoning tokens: the client's, else the operator's for its level of effort. Without a
+    grammar. None: there is none, or the turn has no thoughts."""
+    tokens = reasoning_limit(conversation, setup.card.effort_budgets)
+    free = conversation.prompt is None and enforced_format(conversation) is None and prompt.max_tokens > 0
+    if tokens is None or setup.thought_marks is None or not free:
+        return None
+    return ThoughtBudget(tokens, setup.thought_marks, prompt.in_reasoning)
+
+
+def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, rest: bool = False) -> str:
     """The grammar that enforces the request's promises, in some milliseconds of CPU. "": nothing is promised, or no
-    grammar can describe the family's calls."""
+    grammar can describe the family's calls. `rest`: that of the part of the turn after a thought that was ended."""
     if not promises(conversation):
         return ""
     allowed = allowed_tools(conversation)
@@ -98,9 +109,9 @@ def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) ->
         tools=[tool for tool in prompt.tools if not allowed or tool.name in allowed],
         format=conversation.format,
         parallel=conversation.tool_choice.parallel,
-        in_reasoning=prompt.in_reasoning,
-        forced=conversation.tool_choice.mode in ("any", "tool"),
-        prefix=prompt.prefix,
+        in_reasoning=prompt.in_reasoning and not rest,
+        forced=conversation.tool_choice.mode in ("any", "tool") and not rest,
+        prefix="" if rest else prompt.prefix,
     )
     try:
         return turn_grammar(form, setup.family, setup.tokenizer.added, prompt.stop_ids).text

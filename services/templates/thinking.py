@@ -9,13 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Message, Reasoning, Result
+from schemas.conversation import EFFORTS, Conversation, Message, Reasoning, Result
 from services.templates.traits import TemplateTraits
 
 SWITCHES = ("enable_thinking", "thinking")
 EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
-EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-"""Levels of all APIs, least first. `none` means off and is not a level."""
 _BUDGETS = ("thinking_budget", "reasoning_budget")
 KEEP_HISTORY: dict[str, Any] = {
     "preserve_thinking": True,  # Qwen3.6, LFM2.5, Kimi K2.6, Gemma 4
@@ -29,6 +27,17 @@ DROP_HISTORY: dict[str, Any] = {
     "truncate_history_thinking": True,
 }
 """Solar's option is left out: its default drops reasoning."""
+
+
+def reasoning_limit(conversation: Conversation, effort_budgets: Mapping[str, int]) -> int | None:
+    """The limit of a turn's reasoning tokens: the client's, else the operator's for the client's level of effort; None:
+    there is none, or the client turns reasoning off."""
+    thinking = conversation.thinking
+    if thinking.mode == "disabled":
+        return None
+    if thinking.budget_tokens is not None:
+        return thinking.budget_tokens
+    return effort_budgets.get(thinking.effort or "")
 
 
 def without_old_reasoning(conversation: Conversation) -> Conversation:

@@ -1,0 +1,34 @@
+"""Makes a model's `ThoughtMarks`, with which a worker enforces budgets of reasoning tokens. Pure and CPU-bound."""
+
+from schemas.frames import ThoughtMarks, pack_ids
+from services.families import Family
+from services.families.thoughts import thought_markers
+from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.marker_tokens import marker_tokens
+from services.tokenization.prompt_tokenizer import PromptTokenizer
+
+
+def thought_marks(tokenizer: PromptTokenizer, family: Family, written: str = "") -> ThoughtMarks | None:
+    """The marks of a family in a model's tokens; None if it reads no reasoning. `written`: the text that the chat
+    template writes after reasoning."""
+    markers = thought_markers(family, tokenizer.added, written)
+    if markers is None:
+        return None
+    vocabulary = Vocabulary(tokenizer.backend)
+    texts = [vocabulary.bytes_of(token).decode("latin-1") for token in range(tokenizer.vocab_size)]
+    openers, closers, edges = (list(map(_as_bytes, texts)) for texts in markers[:3])
+    added = {_as_bytes(text): token for text, token in tokenizer.added.items()}
+    tokens = marker_tokens([*openers, *closers, *edges], texts, added)
+    return ThoughtMarks(
+        spelling={text: pack_ids(ids) for text, ids in tokens.items()},
+        openers=openers,
+        closers=closers,
+        edges=edges,
+        end=pack_ids(tokenizer.encode(markers.end)),
+        answer=pack_ids(tokenizer.encode(markers.answer)),
+    )
+
+
+def _as_bytes(text: str) -> str:
+    """A text with a character for each of its bytes: tokens may split characters."""
+    return text.encode().decode("latin-1")
