@@ -153,6 +153,8 @@ class Thinking(Struct, frozen=True, omit_defaults=True):
     history: Literal["default", "keep", "drop"] = "default"
     """Reasoning of earlier turns: by the model's own rule, all of it, or only that of the current tool loop
     (Responses' `reasoning.context`, Messages' `clear_thinking_20251015`)."""
+    count_tokens: bool = False
+    """The answer reports the tokens of each thought."""
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True):

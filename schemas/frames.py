@@ -126,6 +126,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     prompt_ids: bytes = b""
     """The prompt (`pack_ids`), for the turn's `Prepared`, if the request asked for ids; every output token is then
     reported too. Empty: no ids."""
+    count_thoughts: bool = False
+    """`BlockStop` of a thought has its tokens."""
     window_limited: bool = False
     """`max_tokens` is what the context window leaves, so reaching it means that the window is full."""
     tenant: str | None = None
@@ -137,8 +139,9 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
 
 
 class ThoughtMarks(Struct, frozen=True):
-    """A model's markers of reasoning, in a form that needs no tokenizer. The same for all requests of a model. A text has
-    a character for each byte (Latin-1), because tokens may split characters."""
+    """A model's markers of reasoning, in a form that needs no tokenizer. The same for all requests of a model.
+
+    A text has a character for each byte (Latin-1), because tokens may split characters."""
 
     spelling: dict[str, bytes]
     """The text that matters in a token → the tokens with this text (`pack_ids`). "\\0" stands for other text, and for a

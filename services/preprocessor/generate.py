@@ -50,6 +50,7 @@ def generate_request(
         allowed=allowed_tools(conversation),
         logprobs=sampling.logprobs,
         prompt_ids=packed if sampling.return_token_ids else b"",
+        count_thoughts=conversation.thinking.count_tokens,
         window_limited=prompt.window_limited,
         tenant=conversation.client.tenant,
         ledger=ledger_context_of(prompt, conversation),

@@ -123,6 +123,21 @@ class Conformance:
         # The last output token has not been through the model when the turn ends.
         assert (whole - 1) // bench.info.block_tokens * bench.info.block_tokens <= found <= whole
 
+    async def test_stopped_turn_goes_on_from_its_tokens_and_computes_few_again(self, bench: Bench) -> None:
+        """As a thought is ended at its budget: the turn is stopped, and continued with tokens that it did not choose."""
+        request, taken = bench.request(max_tokens=400), list[int]()
+        stream = listen(bench.engine, request)
+        async for delta in stream:
+            taken += delta.ids
+            if len(taken) >= 100:
+                break
+        await stream.aclose()
+        whole = [*bench.endless, *taken, *bench.endless[:3]]
+        deltas = await bench.run(bench.request(whole, max_tokens=8))
+        assert len(output(deltas)) == 8
+        if bench.info.block_tokens is not None:
+            assert len(whole) - (cached(deltas) or 0) <= 64
+
     async def test_cached_is_reported_once_for_every_turn(self, bench: Bench) -> None:
         deltas = await bench.run(bench.request([*bench.endless[:40]]))
         assert len([delta for delta in deltas if delta.cached is not None]) == 1

@@ -27,7 +27,31 @@ from services.worker.thoughts import BudgetedTurn, ThoughtCounter
 
 LIMIT = 64
 TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]
-WORDS = "look first then weigh each case (a < b), x = {y}; `code` 12 [z] and so on. No! Why?\n \n\n é 船".split(" ")
+WORDS = [
+    "look",
+    "first",
+    "then",
+    "weigh",
+    "each",
+    "case",
+    "(a",
+    "<",
+    "b),",
+    "x",
+    "=",
+    "{y};",
+    "`code`",
+    "12",
+    "[z]",
+    "and",
+    "so",
+    "on.",
+    "No!",
+    "Why?\n",
+    "\n\n",
+    "é",
+    "船",
+]
 THINKING = [name for name, family in families().items() if thought_markers(family) is not None]
 Tokenizers = Callable[[str, bool], PromptTokenizer]
 

@@ -4,13 +4,22 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from schemas.control import ModelCard
+from schemas.control import THINKING_BUDGET, ModelCard
 from schemas.errors import Invalid
 from services.frontend.apis.models import codex_profile
 from services.frontend.apis.models.codex_profile import Profile
 
 MAX_LIMIT = 1000
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+_BUDGET_FIELDS = {
+    "messages": ["thinking.budget_tokens"],
+    "chat": ["reasoning.max_tokens", "thinking.budget_tokens", "thinking_budget", "thinking_token_budget"],
+    "responses": ["reasoning.max_tokens"],
+}
+"""The fields that limit reasoning tokens."""
+_EFFORT_FIELDS = {"messages": "output_config.effort", "chat": "reasoning_effort", "responses": "reasoning.effort"}
+"""Those that do where the operator has a budget for the level."""
 
 Named: TypeAlias = tuple[ModelCard, str]
 """A model under one of its names."""
@@ -123,6 +132,11 @@ def _permission(card: ModelCard, name: str) -> dict[str, Any]:
 def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
     search = {"supported": "web_search" in hosted}
     no, yes, thinks = {"supported": False}, {"supported": True}, {"supported": card.reasoning}
+    budgets = THINKING_BUDGET in card.features
+    enforced = {
+        api: [*fields, *([_EFFORT_FIELDS[api]] if card.effort_budgets else [])] if budgets else []
+        for api, fields in _BUDGET_FIELDS.items()
+    }
     return {
         "batch": no,
         "citations": no,
@@ -139,9 +153,10 @@ def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
             **thinks,
             "types": {
                 "adaptive": thinks,
-                "between_tools": thinks,
+                "between_tools": {"supported": card.switchable} if card.reasoning else yes,
                 "disabled": {"supported": card.switchable} if card.reasoning else yes,
                 "enabled": thinks,
             },
+            "budgets": {"supported": budgets, "enforced": enforced, "effort": card.effort_budgets},
         },
     }

@@ -79,10 +79,11 @@ def _settings(request: ResponsesRequest, items: ItemReader) -> tuple[wire.Reason
 
 def _thinking(reasoning: wire.Reasoning) -> Thinking:
     history = _HISTORY.get(reasoning.context, "default")
-    if reasoning.effort is None:
+    effort, budget = reasoning.effort, reasoning.max_tokens
+    if effort is None and budget is None:
         return Thinking(history=history)
-    mode: Any = "disabled" if reasoning.effort == "none" else "enabled"
-    return Thinking(mode, effort=reasoning.effort, history=history)
+    mode: Any = "disabled" if effort == "none" or budget == 0 else "enabled"
+    return Thinking(mode, budget, effort, history=history)
 
 
 def _sampling(request: ResponsesRequest) -> Sampling:
