@@ -171,7 +171,7 @@ def _card(
         max_output_tokens=config.max_output_tokens or 0,
         reasoning=traits.reasoning is not None,
         efforts=[level for level in EFFORTS if level in levels],
-        effort_budgets={str(level): tokens for level, tokens in config.effort_budgets.items()},
+        effort_budgets=config.effort_budgets,
         switchable=bool(traits.switches) or any("none" in levels for levels in traits.efforts.values()),
         tools=traits.tools,
         features=features,

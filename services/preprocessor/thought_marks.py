@@ -7,6 +7,8 @@ from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.marker_tokens import marker_tokens
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 
+_WORD = "a"
+
 
 def thought_marks(tokenizer: PromptTokenizer, family: Family, written: str = "") -> ThoughtMarks | None:
     """The marks of a family in a model's tokens; None if it reads no reasoning. `written`: the text that the chat
@@ -24,9 +26,15 @@ def thought_marks(tokenizer: PromptTokenizer, family: Family, written: str = "")
         openers=openers,
         closers=closers,
         edges=edges,
-        end=pack_ids(tokenizer.encode(markers.end)),
-        answer=pack_ids(tokenizer.encode(markers.answer)),
+        end=pack_ids(_ids_after_text(tokenizer, markers.end)),
+        answer=pack_ids(_ids_after_text(tokenizer, markers.answer)),
     )
+
+
+def _ids_after_text(tokenizer: PromptTokenizer, text: str) -> list[int]:
+    """The ids of a text that follows another: some tokenizers begin a text with a blank."""
+    before, both = tokenizer.encode(_WORD), tokenizer.encode(_WORD + text)
+    return both[len(before) :] if both[: len(before)] == before else tokenizer.encode(text)
 
 
 def _as_bytes(text: str) -> str:

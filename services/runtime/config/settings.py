@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from schemas.conversation import EFFORTS
+
 MIB = 1024 * 1024
 
 Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
@@ -21,7 +23,7 @@ Positive: TypeAlias = Annotated[float, Parameter(validator=Number(gt=0))]
 FROM_FILE = Parameter(accepts_keys=False, n_tokens=1)
 """Parameter of a dict with a text that is a JSON object or a file's name, not one of its items."""
 Table: TypeAlias = Annotated[dict[str, Any], FROM_FILE]
-Budgets: TypeAlias = Annotated[dict[Literal["minimal", "low", "medium", "high", "xhigh", "max"], int], FROM_FILE]
+Budgets: TypeAlias = Annotated[dict[str, int], FROM_FILE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,8 +357,10 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Memory in MiB for the tokens of earlier turns, and the same again for whole prompts."""
 
     def __post_init__(self) -> None:
-        """Rejects budgets that leave nothing."""
+        """Rejects budgets of no level, and those that leave nothing."""
         for level, tokens in self.effort_budgets.items():
+            if level not in EFFORTS:
+                raise ValueError(f"effort_budgets: {level} is not a level of effort; there are {', '.join(EFFORTS)}")
             if tokens < 1:
                 raise ValueError(f"effort_budgets: {level} must be 1 or more, not {tokens}")
 

@@ -70,7 +70,8 @@ def _settings(request: ResponsesRequest, items: ItemReader) -> tuple[wire.Reason
     reasoning, text = request.reasoning, request.text
     if is_set(items.reasoning):
         update = convert(wire.Reasoning, items.reasoning, "input.reasoning")
-        reasoning = replace(reasoning, effort=update.effort or reasoning.effort)
+        limit = reasoning.max_tokens if update.max_tokens is None else update.max_tokens
+        reasoning = replace(reasoning, effort=update.effort or reasoning.effort, max_tokens=limit)
     if is_set(items.text):
         changed = convert(wire.TextConfig, items.text, "input.text")
         text = wire.TextConfig(changed.format or text.format, changed.verbosity or text.verbosity)
