@@ -138,11 +138,12 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """As in `TurnRequest`."""
 
 
-class ThoughtMarks(Struct, frozen=True):
-    """A model's markers of reasoning, in a form that needs no tokenizer. The same for all requests of a model.
+class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
+    """A limit of a turn's reasoning tokens, which the worker enforces; and the markers of reasoning, in a form that
+    needs no tokenizer: a text has a character for each byte (Latin-1), because tokens may split characters."""
 
-    A text has a character for each byte (Latin-1), because tokens may split characters."""
-
+    tokens: int
+    """For all thoughts of the turn, without the markers around them."""
     spelling: dict[str, bytes]
     """The text that matters in a token → the tokens with this text (`pack_ids`). "\\0" stands for other text, and for a
     token that is not here."""
@@ -155,14 +156,6 @@ class ThoughtMarks(Struct, frozen=True):
     """The tokens that end a thought (`pack_ids`)."""
     answer: bytes
     """The same for a thought that opens when the budget is spent; in a format of messages they also open an answer."""
-
-
-class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
-    """A limit of a turn's reasoning tokens, which the worker enforces."""
-
-    tokens: int
-    """For all thoughts of the turn, without the markers around them."""
-    marks: ThoughtMarks
     in_reasoning: bool = False
     """The prompt ends inside an open thought."""
     grammar: str = ""

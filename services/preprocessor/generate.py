@@ -3,6 +3,7 @@
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.frames import GenerateRequest, ParseContext, ThoughtBudget, TurnRequest
@@ -16,7 +17,6 @@ from services.preprocessor.output_format import enforced_format
 from services.preprocessor.prompt import Prompt
 from services.preprocessor.render import allowed_tools
 from services.preprocessor.routing.router import priority
-from services.templates.thinking import reasoning_limit
 
 _encode = msgspec.json.Encoder().encode
 
@@ -93,11 +93,13 @@ def ledger_context_of(prompt: Prompt, conversation: Conversation) -> LedgerConte
 def thought_budget(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> ThoughtBudget | None:
     """The limit of the turn's reasoning tokens: the client's, else the operator's for its level of effort. Without a
     grammar. None: there is none, or the turn has no thoughts."""
-    tokens = reasoning_limit(conversation, setup.card.effort_budgets)
-    free = conversation.prompt is None and enforced_format(conversation) is None and prompt.max_tokens > 0
-    if tokens is None or setup.thought_marks is None or not free:
+    thinking, tokens = conversation.thinking, conversation.thinking.budget_tokens
+    if tokens is None:
+        tokens = setup.card.effort_budgets.get(thinking.effort or "")
+    formed = conversation.prompt is not None or enforced_format(conversation) is not None or not prompt.max_tokens
+    if tokens is None or setup.thoughts is None or thinking.mode == "disabled" or formed:
         return None
-    return ThoughtBudget(tokens, setup.thought_marks, prompt.in_reasoning)
+    return replace(setup.thoughts, tokens=tokens, in_reasoning=prompt.in_reasoning)
 
 
 def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, rest: bool = False) -> str:

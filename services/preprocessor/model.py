@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from schemas.control import THINKING_BUDGET, ModelCard
 from schemas.conversation import EFFORTS, Sampling, ToolSpec
-from schemas.frames import ThoughtMarks
+from schemas.frames import ThoughtBudget
 from services.families import Family, family, reasoning_family
 from services.families.detection import Detection
-from services.preprocessor.thought_marks import thought_marks
+from services.preprocessor.thoughts import unlimited_thoughts
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.memo import Memo
 from services.templates.chat_template import ChatTemplate
@@ -58,8 +58,8 @@ class ModelSetup:
     cache_bytes: int
     """Bound of the cached tools, in bytes of their JSON."""
     card: ModelCard
-    thought_marks: ThoughtMarks | None
-    """For budgets of reasoning tokens; None: the family reads no reasoning."""
+    thoughts: ThoughtBudget | None
+    """The budget of reasoning tokens, without a limit; None: the family reads no reasoning."""
     _tools: Memo[PromptTools] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class ModelSetup:
         window = config.max_model_len or facts.window
         if window is None:
             raise ValueError(f"{config.model} states no context window; set max_model_len")
-        marks_of_thoughts = thought_marks(tokenizer, found, traits.separators[1])
+        thoughts = unlimited_thoughts(tokenizer, found, traits.separators[1])
         return cls(
             template=template,
             traits=traits,
@@ -100,8 +100,8 @@ class ModelSetup:
             template_kwargs=config.template_kwargs,
             strip_preamble=config.strip_anthropic_preamble,
             cache_bytes=config.prompt_cache_mb * MIB // OBJECT_FACTOR,
-            card=_card(config, traits, found, window, features=[THINKING_BUDGET] if marks_of_thoughts else []),
-            thought_marks=marks_of_thoughts,
+            card=_card(config, traits, found, window, features=[THINKING_BUDGET] if thoughts else []),
+            thoughts=thoughts,
         )
 
     def tools_of(self, tools: list[ToolSpec]) -> PromptTools:

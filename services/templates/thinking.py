@@ -29,17 +29,6 @@ DROP_HISTORY: dict[str, Any] = {
 """Solar's option is left out: its default drops reasoning."""
 
 
-def reasoning_limit(conversation: Conversation, effort_budgets: Mapping[str, int]) -> int | None:
-    """The limit of a turn's reasoning tokens: the client's, else the operator's for the client's level of effort; None:
-    there is none, or the client turns reasoning off."""
-    thinking = conversation.thinking
-    if thinking.mode == "disabled":
-        return None
-    if thinking.budget_tokens is not None:
-        return thinking.budget_tokens
-    return effort_budgets.get(thinking.effort or "")
-
-
 def without_old_reasoning(conversation: Conversation) -> Conversation:
     """Removes the reasoning before the last user message if the client asks for that: most templates have no variable
     for it, and some keep all reasoning."""

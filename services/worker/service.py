@@ -293,11 +293,10 @@ class Worker(Service):
         )
         try:
             decoding.handle = self._engine.open(request, turn)
-        except errors.TurnwireError as error:
-            decoding.fail(error)
         except Exception as failure:
             self._log.exception("worker.request_failed", turn=decoding.stream.turn)
-            decoding.fail(errors.EngineFailed(f"the turn could not be continued: {type(failure).__name__}"))
+            error = errors.EngineFailed(f"the turn could not be continued: {type(failure).__name__}")
+            decoding.fail(failure if isinstance(failure, errors.TurnwireError) else error)
 
     # -- a turn goes on, and ends ---------------------------------------------------------------------------------
 

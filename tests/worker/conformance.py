@@ -15,7 +15,7 @@ from msgspec import Raw
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ContextOverflow, EngineFailed, Invalid
 from schemas.events import FinishReason
-from schemas.frames import ThoughtBudget, ThoughtMarks, pack_ids
+from schemas.frames import ThoughtBudget, pack_ids
 from services.worker.admission import check
 from services.worker.decoding import Decoding
 from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest
@@ -148,7 +148,8 @@ class Conformance:
         """500 tokens of a thought, and a budget of 64."""
         free = await bench.ids(bench.request(max_tokens=500))
         closer, other = [token for token in range(8, bench.info.vocab_size or 400) if token not in free][:2]
-        marks = ThoughtMarks({">": pack_ids([closer])}, ["<"], [">"], [">"], pack_ids([other, closer]), b"")
+        end = pack_ids([other, closer])
+        budget = ThoughtBudget(64, {">": pack_ids([closer])}, ["<"], [">"], [">"], end, end, in_reasoning=True)
         request = bench.request(max_tokens=500)
         stream = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[])
         ended = asyncio.Event()
@@ -161,7 +162,7 @@ class Conformance:
             decoding.handle = bench.engine.open(made, turn)
 
         loop = asyncio.get_running_loop()
-        counter = ThoughtCounter(ThoughtBudget(64, marks, in_reasoning=True))
+        counter = ThoughtCounter(budget)
         turn = BudgetedTurn(decoding, counter, 500, lambda turn: loop.call_soon(go_on, turn))
         decoding.handle = bench.engine.open(request, turn)
         async with asyncio.timeout(WAIT_S):

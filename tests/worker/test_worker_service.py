@@ -16,7 +16,6 @@ from schemas.frames import (
     GenerateReply,
     GenerateRequest,
     ThoughtBudget,
-    ThoughtMarks,
     TokenEntry,
     TokenFrame,
     pack_ids,
@@ -155,13 +154,17 @@ async def test_window_that_the_cache_reduces_is_logged_with_both_figures(
     )
 
 
-MARKS = ThoughtMarks(
-    {"<": pack_ids([50]), ">": pack_ids([60])}, ["<"], [">"], [">"], pack_ids([61, 60]), pack_ids([60])
-)
+SPELLING = {"<": pack_ids([50]), ">": pack_ids([60])}
+
+
+def budget_of(tokens: int, grammar: str = "") -> ThoughtBudget:
+    """A budget of a turn that begins in a thought; 60 ends it."""
+    end = pack_ids([61, 60])
+    return ThoughtBudget(tokens, SPELLING, ["<"], [">"], [">"], end, end, in_reasoning=True, grammar=grammar)
 
 
 async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial) -> None:
-    budget = ThoughtBudget(3, MARKS, in_reasoning=True, grammar="rest")
+    budget = budget_of(3, "rest")
     sampling = Sampling(max_tokens=10, min_tokens=4, seed=1)
     await trial.generate("t", None, thoughts=budget, sampling=sampling, priority=2.0, cache_salt="s", stop_ids=[2, 9])
     first = trial.engine.open_turns["t.1"]
@@ -186,7 +189,7 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
 
 @pytest.mark.parametrize("error", [EngineDied("gone", code=ENGINE_DIED), EngineFailed("no room")])
 async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(trial: Trial, error: TurnwireError) -> None:
-    await trial.generate("t", None, thoughts=ThoughtBudget(1, MARKS, in_reasoning=True))
+    await trial.generate("t", None, thoughts=budget_of(1))
     trial.engine.refuses = error
     trial.engine.open_turns["t.1"].put(Delta([11, 12], cached=0))
     end = await trial.end_of("t")
@@ -197,7 +200,7 @@ async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(trial: 
 
 
 async def test_turn_cancelled_at_its_budget_is_not_continued(trial: Trial) -> None:
-    await trial.generate("t", None, thoughts=ThoughtBudget(1, MARKS, in_reasoning=True))
+    await trial.generate("t", None, thoughts=budget_of(1))
     trial.engine.open_turns["t.1"].put(Delta([11, 12], cached=0))
     cancel = Cancel("t", 1, "hangup")
     trial.shard.publish(subjects.cancel("m"), cancel)
@@ -208,7 +211,7 @@ async def test_turn_cancelled_at_its_budget_is_not_continued(trial: Trial) -> No
 
 
 async def test_resumed_turn_gets_the_rest_of_the_end_of_its_thought(trial: Trial) -> None:
-    budget = ThoughtBudget(3, MARKS, in_reasoning=True)
+    budget = budget_of(3)
     await trial.generate("t", None, thoughts=budget, resume=pack_ids([11, 12, 13, 61]))
     (request,) = trial.engine.requests
     assert list(request.token_ids) == [1, 2, 3, 11, 12, 13, 61, 60]

@@ -6,17 +6,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 
 from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, Delta, Finish, FinishReason
-from schemas.frames import ParseContext, ThoughtBudget, ThoughtMarks, TokenFinish, unpack_ids
+from schemas.frames import ParseContext, ThoughtBudget, TokenFinish, unpack_ids
 from services.families import Family, families, open_parser
 from services.families.grammar.channels import Channels
 from services.families.thoughts import thought_markers
 from services.parser.turn_parse import TurnParse
-from services.preprocessor.thought_marks import thought_marks
+from services.preprocessor.thoughts import unlimited_thoughts
 from services.runtime.storage.seal import Sealer
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.prompt_tokenizer import PromptTokenizer
@@ -78,8 +79,8 @@ def vocabulary_of(tokenizer: PromptTokenizer) -> Vocabulary:
 
 
 @cache
-def marks_of(tokenizer: PromptTokenizer, name: str) -> ThoughtMarks | None:
-    return thought_marks(tokenizer, families()[name])
+def thoughts_of(tokenizer: PromptTokenizer, name: str) -> ThoughtBudget | None:
+    return unlimited_thoughts(tokenizer, families()[name])
 
 
 class Turn:
@@ -170,9 +171,9 @@ def thought(family: Family, text: str, in_reasoning: bool) -> str:
 
 
 def budget_of(name: str, tokenizer: PromptTokenizer, tokens: int, in_reasoning: bool) -> ThoughtBudget:
-    marks = marks_of(tokenizer, name)
-    assert marks is not None
-    return ThoughtBudget(tokens, marks, in_reasoning)
+    thoughts = thoughts_of(tokenizer, name)
+    assert thoughts is not None
+    return msgspec.structs.replace(thoughts, tokens=tokens, in_reasoning=in_reasoning)
 
 
 @pytest.mark.parametrize("name", THINKING)
@@ -204,7 +205,7 @@ def test_budget_holds_and_an_answer_follows(name: str, single: bool, tokenizer_o
         blocks, end = read(name, tokenizer, turn.stream, in_reasoning)
         assert [kind for kind, _ in blocks] == ["reasoning", "text"], blocks
         assert blocks[1][1] == "All done."
-        ending = len(unpack_ids(budget.marks.end))
+        ending = len(unpack_ids(budget.end))
         if isinstance(family.grammar, Channels):
             # The parser counts the header of the next message, and the token with which that is certain.
             ending += len(tokenizer.encode(family.style.text.partition("{text}")[0])) + 1
@@ -332,6 +333,13 @@ def test_log_probabilities_stay_with_their_tokens_and_the_end_has_none(hermes: C
         chosen = turn.stream.logprobs
         assert chosen is not None
         assert [pairs[0][0] if pairs else None for pairs in chosen] == [*ids[:20], None, None, None, *answer]
+    for size in (1, 4, 50):  # tokens that wait for their meaning keep theirs, also at the turn's end
+        for ids in (tokenizer.encode("One two</think>So."), tokenizer.encode("One two three")):
+            turn = Turn(budget(2, True), ids[:4], logprobs=True, step=lambda size=size: size)  # type: ignore[misc]
+            chosen = turn.stream.logprobs
+            assert chosen is not None
+            assert len(chosen) == len(turn.stream.ids)
+            assert [pairs[0][0] for pairs in chosen if pairs] == [i for i in turn.stream.ids if i in ids[:4]]
 
 
 def test_budget_of_nothing_ends_the_thought_before_its_first_token(hermes: Case) -> None:

@@ -13,14 +13,17 @@ MAX_LIMIT = 1000
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 _BUDGET_FIELDS = {
-    "messages": ["thinking.budget_tokens"],
-    "chat": ["reasoning.max_tokens", "thinking.budget_tokens", "thinking_budget", "thinking_token_budget"],
-    "responses": ["reasoning.max_tokens"],
+    "messages": ["thinking.budget_tokens", "output_config.effort"],
+    "chat": [
+        "reasoning.max_tokens",
+        "thinking.budget_tokens",
+        "thinking_budget",
+        "thinking_token_budget",
+        "reasoning_effort",
+    ],
+    "responses": ["reasoning.max_tokens", "reasoning.effort"],
 }
-"""The fields that limit reasoning tokens."""
-_EFFORT_FIELDS = {"messages": "output_config.effort", "chat": "reasoning_effort", "responses": "reasoning.effort"}
-"""Those that do where the operator has a budget for the level."""
-
+"""The fields that limit reasoning tokens; the last one where the operator has budgets for levels of effort."""
 Named: TypeAlias = tuple[ModelCard, str]
 """A model under one of its names."""
 
@@ -133,10 +136,8 @@ def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
     search = {"supported": "web_search" in hosted}
     no, yes, thinks = {"supported": False}, {"supported": True}, {"supported": card.reasoning}
     budgets = THINKING_BUDGET in card.features
-    enforced = {
-        api: [*fields, *([_EFFORT_FIELDS[api]] if card.effort_budgets else [])] if budgets else []
-        for api, fields in _BUDGET_FIELDS.items()
-    }
+    shown = None if card.effort_budgets else -1
+    enforced = {api: fields[:shown] if budgets else [] for api, fields in _BUDGET_FIELDS.items()}
     return {
         "batch": no,
         "citations": no,

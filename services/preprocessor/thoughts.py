@@ -1,6 +1,8 @@
-"""Makes a model's `ThoughtMarks`, with which a worker enforces budgets of reasoning tokens. Pure and CPU-bound."""
+"""Makes a model's `ThoughtBudget`, with which a worker limits reasoning tokens. Pure and CPU-bound."""
 
-from schemas.frames import ThoughtMarks, pack_ids
+import sys
+
+from schemas.frames import ThoughtBudget, pack_ids
 from services.families import Family
 from services.families.thoughts import thought_markers
 from services.tokenization.detokenizer import Vocabulary
@@ -10,18 +12,19 @@ from services.tokenization.prompt_tokenizer import PromptTokenizer
 _WORD = "a"
 
 
-def thought_marks(tokenizer: PromptTokenizer, family: Family, written: str = "") -> ThoughtMarks | None:
-    """The marks of a family in a model's tokens; None if it reads no reasoning. `written`: the text that the chat
-    template writes after reasoning."""
+def unlimited_thoughts(tokenizer: PromptTokenizer, family: Family, written: str = "") -> ThoughtBudget | None:
+    """The budget of a family's models, without a limit; None if the family reads no reasoning. `written`: the text that
+    the chat template writes after reasoning."""
     markers = thought_markers(family, tokenizer.added, written)
     if markers is None:
         return None
     vocabulary = Vocabulary(tokenizer.backend)
     texts = [vocabulary.bytes_of(token).decode("latin-1") for token in range(tokenizer.vocab_size)]
-    openers, closers, edges = (list(map(_as_bytes, texts)) for texts in markers[:3])
+    openers, closers, edges = (list(map(_as_bytes, found)) for found in markers[:3])
     added = {_as_bytes(text): token for text, token in tokenizer.added.items()}
     tokens = marker_tokens([*openers, *closers, *edges], texts, added)
-    return ThoughtMarks(
+    return ThoughtBudget(
+        tokens=sys.maxsize,
         spelling={text: pack_ids(ids) for text, ids in tokens.items()},
         openers=openers,
         closers=closers,
