@@ -155,7 +155,7 @@ class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
     end: bytes
     """The tokens that end a thought (`pack_ids`)."""
     answer: bytes
-    """The same for a thought that opens when the budget is spent; in a format of messages they also open an answer."""
+    """As `end`, for a thought that opens when the budget is spent. In a format of messages they also open an answer."""
     in_reasoning: bool = False
     """The prompt ends inside an open thought."""
     grammar: str = ""

@@ -36,7 +36,7 @@ class EventBuilder:
         self.reasoning_tokens = 0
         """The turn's reasoning tokens so far; set by the caller."""
         self._reported = 0
-        """Those of the thoughts that have ended."""
+        """Reasoning tokens of the thoughts that have ended."""
 
     @property
     def searches(self) -> bool:

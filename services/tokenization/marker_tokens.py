@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 OTHER = "\0"
-"""Stands for text that is no part of a marker."""
+"""Stands for text outside markers."""
 _BLANKS = " \t\r\n"
 
 
