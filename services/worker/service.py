@@ -238,13 +238,14 @@ class Worker(Service):
         if request.turn in self._turns:
             # rare: another attempt at a turn reaches the worker that decodes it
             self._turns[request.turn].cancel()
+        resume = list(engine_request.token_ids[len(request.prompt) // 4 :])
         stream = TokenStream(
             turn=request.turn,
             attempt=request.attempt,
             parser=sys.intern(self._shards.choose(request.parser)),  # one object for all its streams: faster lookups
             frontend=request.frontend,
             context=request.context.copy(),  # a view would keep the whole message in memory
-            ids=list(engine_request.token_ids[len(request.prompt) // 4 :]),
+            ids=resume,
             held=held,
             prompt_tokens=len(request.prompt) // 4,
             opened_at=time.perf_counter(),
