@@ -138,6 +138,10 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """As in `TurnRequest`."""
 
 
+FENCE = "```"
+"""Begins and ends code, in which nothing opens a thought; a text of `ThoughtBudget.spelling`."""
+
+
 class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
     """A limit of a turn's reasoning tokens, which the worker enforces; and the markers of reasoning, in a form that
     needs no tokenizer: a text has a character for each byte (Latin-1), because tokens may split characters."""

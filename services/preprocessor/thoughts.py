@@ -2,7 +2,7 @@
 
 import sys
 
-from schemas.frames import ThoughtBudget, pack_ids
+from schemas.frames import FENCE, ThoughtBudget, pack_ids
 from services.families import Family
 from services.families.thoughts import thought_markers
 from services.tokenization.detokenizer import Vocabulary
@@ -22,7 +22,7 @@ def unlimited_thoughts(tokenizer: PromptTokenizer, family: Family, written: str 
     texts = [vocabulary.bytes_of(token).decode("latin-1") for token in range(tokenizer.vocab_size)]
     openers, closers, edges = (list(map(_as_bytes, found)) for found in markers[:3])
     added = {_as_bytes(text): token for text, token in tokenizer.added.items()}
-    tokens = marker_tokens([*openers, *closers, *edges], texts, added)
+    tokens = marker_tokens([*openers, *closers, *edges, FENCE], texts, added)
     return ThoughtBudget(
         tokens=sys.maxsize,
         spelling={text: pack_ids(ids) for text, ids in tokens.items()},

@@ -287,7 +287,7 @@ class Worker(Service):
             id=f"{first.id}.{len(output)}",  # the engine may still hold the stopped one under its id
             token_ids=unpack_array(pack_ids(prompt) + pack_ids(output)),
             sampling=_remaining(first.sampling, len(output) - first.resumed),
-            priority=first.priority + CONTINUED_PRIORITY,
+            priority=first.priority + (CONTINUED_PRIORITY if "priority" in self._info.features else 0.0),
             rest_grammar=grammar if first.grammar else "",
             resumed=len(output),
             block_keys=None,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 from schemas.events import FinishReason
-from schemas.frames import ThoughtBudget, unpack_ids
+from schemas.frames import FENCE, ThoughtBudget, unpack_ids
 from services.worker.decoding import Decoding
 from services.worker.engine import Delta
 
@@ -38,6 +38,8 @@ class ThoughtCounter:
         """In a thought: the texts of its last tokens, which may begin a closer."""
         self._text = ""
         """Else the text since the last edge."""
+        self._fenced = False
+        """That is in a fenced code block, where an opener is code."""
         self.excess = 0
         """How many tokens at the end are beyond the budget, unless they turn out to be a closer."""
         self.over = False
@@ -101,9 +103,11 @@ class ThoughtCounter:
     def _look_for_thought(self, text: str) -> None:
         openers, edges = self._budget.openers, self._budget.edges
         text = self._text + text
-        while found := _first(text, (*openers, *edges)):
+        while found := _first(text, (*openers, *edges, FENCE)):
             end, start, marker = found
-            if marker in openers and (not edges or _begins_line(text[:start])):
+            if marker == FENCE:
+                self._fenced = not self._fenced
+            if marker in openers and (not edges or (_begins_line(text[:start]) and not self._fenced)):
                 self._inside, self._text, self._tail = True, "", []
                 if text[end:]:
                     self._think(text[end:])

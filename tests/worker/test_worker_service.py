@@ -32,7 +32,7 @@ class HeldEngine:
 
     def __init__(self) -> None:
         self.turns = OpenTurns("held")
-        self.features = frozenset({"min_tokens", "seed"})
+        self.features = frozenset({"min_tokens", "seed", "priority"})
         self.open_turns: dict[str, OpenTurn] = {}
         self.requests: list[EngineRequest] = []
         self.refuses: TurnwireError | None = None

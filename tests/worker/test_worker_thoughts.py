@@ -277,7 +277,9 @@ def test_markers_that_a_thought_mentions_do_not_end_it(hermes: Case, mention: st
     assert end.usage.reasoning <= LIMIT + 3
 
 
-@pytest.mark.parametrize("mention", ["`<think>` opens", "the <think> tag", "(<think>)", "x <think>"])
+@pytest.mark.parametrize(
+    "mention", ["`<think>` opens", "the <think> tag", "(<think>)", "x <think>", "code:\n```\n<think>\n```\n"]
+)
 def test_opener_that_an_answer_mentions_is_no_thought(hermes: Case, mention: str) -> None:
     tokenizer, budget = hermes
     ids = tokenizer.encode(f"\n</think>\n\nHere {mention}: {LONG}")

@@ -181,11 +181,9 @@ def place_after(output: Sequence[int], script: Sequence[int], stops: Collection[
         if output[done] == script[at] or script[at] in stops:  # a stop id that `min_tokens` replaced by prose
             at, done = at + 1, done + 1
             continue
-        length, place = max(
-            ((_equal(output[done:], script[other:]), -other) for other in range(at, len(script))),
-            default=(0, 0),
-        )
-        at = at if not length else length - place
+        places = [place for place in range(at, len(script)) if script[place] == output[done]]
+        length, place = max(((_equal(output[done:], script[place:]), -place) for place in places), default=(0, -at))
+        at = length - place
         done += max(length, 1)
     return at + len(output) - done
 
