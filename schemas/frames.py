@@ -155,7 +155,7 @@ class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
     closers: list[str]
     """Texts that end a thought."""
     edges: list[str]
-    """Texts after which an opener counts, as at the start of the output or of a line; empty: it counts anywhere."""
+    """Texts after which a block begins; openers elsewhere may be mentions. Empty: they always count."""
     end: bytes
     """The tokens that end a thought (`pack_ids`)."""
     answer: bytes

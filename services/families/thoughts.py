@@ -28,7 +28,7 @@ class ThoughtMarkers(NamedTuple):
     closers: list[str]
     """Also the beginnings of calls, which end a thought, each with the first character of what must follow it."""
     edges: list[str]
-    """Texts after which a thought may open, as at a line's start; empty: it may open anywhere."""
+    """Texts after which a block begins; openers elsewhere may be mentions. Empty: they always count."""
     end: str
     """Ends a thought: the turn goes on as the model chooses."""
     answer: str

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 OTHER = "\0"
 """Stands for text outside markers."""
 _BLANKS = " \t\r\n"
+_ENDS_SIGN = re.compile(r"[^A-Za-z0-9]*[][(){}<>/=|*_`'\".!?:]\s*")
+"""Signs before which a marker may be mentioned, or after which a sentence begins."""
 
 
 def marker_tokens(markers: Iterable[str], texts: Sequence[str], added: Mapping[str, int]) -> dict[str, list[int]]:
@@ -13,7 +15,8 @@ def marker_tokens(markers: Iterable[str], texts: Sequence[str], added: Mapping[s
 
     `texts`: the text of each id. `added`: the tokenizer's added tokens, at which it splits a text first. A marker is
     found in the concatenation of these texts where the model wrote it. They are shortened: to the piece of a marker at
-    a token's start or end, a blank for blanks, and `OTHER` for the rest. An id without an entry is `OTHER`.
+    a token's start or end, a blank for blanks, and `OTHER` for the rest, with the last sign of a token of signs. An id
+    without an entry is `OTHER`.
     """
     split = re.compile(_any(added))
     found: dict[str, list[int]] = {}
@@ -44,4 +47,5 @@ def _any(texts: Iterable[str]) -> str:
 def _shortened(text: str) -> str:
     bare = text.rstrip(_BLANKS)
     blanks = text[len(bare) :]
-    return (OTHER if bare else "") + ("\n" if "\n" in blanks else " " if blanks and not bare else "")
+    sign = bare[-1:] if _ENDS_SIGN.fullmatch(text) else ""
+    return (OTHER if bare else "") + sign + ("\n" if "\n" in blanks else " " if blanks else "")

@@ -185,7 +185,7 @@ class Worker(Service):
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
             token_ids=unpack_array(prompt),
-            sampling=_remaining(request.sampling, len(resume)) if resume else request.sampling,
+            sampling=self._rest(request.sampling, len(resume), counter) if resume else request.sampling,
             stop_ids=request.stop_ids,
             priority=request.priority,
             cache_salt=request.cache_salt,
@@ -286,7 +286,7 @@ class Worker(Service):
             first,
             id=f"{first.id}.{len(output)}",  # the engine may still hold the stopped one under its id
             token_ids=unpack_array(pack_ids(prompt) + pack_ids(output)),
-            sampling=_remaining(first.sampling, len(output) - first.resumed),
+            sampling=self._rest(first.sampling, len(output) - first.resumed, turn.counter),
             priority=first.priority + (CONTINUED_PRIORITY if "priority" in self._info.features else 0.0),
             rest_grammar=grammar if first.grammar else "",
             resumed=len(output),
@@ -298,6 +298,13 @@ class Worker(Service):
             self._log.exception("worker.request_failed", turn=decoding.stream.turn)
             error = errors.EngineFailed(f"the turn could not be continued: {type(failure).__name__}")
             decoding.fail(failure if isinstance(failure, errors.TurnwireError) else error)
+
+    def _rest(self, sampling: Sampling, done: int, counter: ThoughtCounter | None) -> Sampling:
+        """The sampling of the rest of a turn, after `done` output tokens."""
+        sampling = _remaining(sampling, done)
+        if counter is not None and "logit_bias" in self._info.features:  # elsewhere each further thought is ended
+            sampling = msgspec.structs.replace(sampling, logit_bias={**sampling.logit_bias, **counter.bans})
+        return sampling
 
     # -- a turn goes on, and ends ---------------------------------------------------------------------------------
 

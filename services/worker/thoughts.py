@@ -13,6 +13,12 @@ from services.worker.decoding import Decoding
 from services.worker.engine import Delta
 
 _OTHER = "\0"
+_BLANKS = " \t\r\n"
+_BEFORE = "`'\"([{<>/=|*_"
+"""Signs that precede an opener that is mentioned."""
+_SENTENCE_ENDS = ".!?:"
+BANNED = -100.0
+"""Bias of a token that must not be chosen."""
 
 
 class ThoughtCounter:
@@ -44,6 +50,13 @@ class ThoughtCounter:
         """How many tokens at the end are beyond the budget, unless they turn out to be a closer."""
         self.over = False
         """It is certain that the budget is exceeded."""
+
+    @property
+    def bans(self) -> dict[int, float]:
+        """Biases with which no further thought opens, if the budget is spent, and where the opener is one token."""
+        spelling = self._budget.spelling
+        openers = [spelling[opener] for opener in self._budget.openers if opener in spelling]
+        return dict.fromkeys(unpack_ids(b"".join(openers)) if self.used >= self._limit else (), BANNED)
 
     def take(self, token: int) -> None:
         """Takes the next token of the output."""
@@ -107,7 +120,7 @@ class ThoughtCounter:
             end, start, marker = found
             if marker == FENCE:
                 self._fenced = not self._fenced
-            if marker in openers and (not edges or (_begins_line(text[:start]) and not self._fenced)):
+            if marker in openers and (not edges or (_opens_thought(text[:start]) and not self._fenced)):
                 self._inside, self._text, self._tail = True, "", []
                 if text[end:]:
                     self._think(text[end:])
@@ -122,10 +135,14 @@ def _first(text: str, markers: Iterable[str]) -> tuple[int, int, str] | None:
     return min(found, default=None)
 
 
-def _begins_line(before: str) -> bool:
-    """Whether a marker after this text, which follows an edge, is at the start of a line or of a block."""
-    bare = before.rstrip(" \t\r\n")
-    return not bare or "\n" in before[len(bare) :]
+def _opens_thought(before: str) -> bool:
+    """Whether an opener after this text, which follows an edge, is more than a mention, as parsers see it: it begins a
+    line or a sentence, or nothing sets it apart from the text before it."""
+    bare = before.rstrip(_BLANKS)
+    blanks = before[len(bare) :]
+    if not bare or "\n" in blanks:
+        return True
+    return bare[-1] in _SENTENCE_ENDS if blanks else bare[-1] not in _BEFORE
 
 
 class BudgetedTurn:
@@ -143,7 +160,7 @@ class BudgetedTurn:
         """
         self.decoding = decoding
         self.fail = decoding.fail
-        self._counter = counter
+        self.counter = counter
         self._max_tokens = max_tokens
         self._continue = continue_turn
         self._held = Delta()
@@ -152,7 +169,7 @@ class BudgetedTurn:
 
     def put(self, delta: Delta) -> None:
         """Adds an engine step's result to the stream, or ends the thought."""
-        counter, held = self._counter, len(self._held.ids)
+        counter, held = self.counter, len(self._held.ids)
         ids = self._held.ids + delta.ids
         logprobs = None
         if delta.logprobs is not None or self._held.logprobs:
@@ -177,7 +194,7 @@ class BudgetedTurn:
             decoding.handle = None
         self._held, self._continued = Delta(), True
         room = self._max_tokens - len(decoding.stream.ids) - len(ids)
-        end = self._counter.end_thought()[:room]
+        end = self.counter.end_thought()[:room]
         finish = FinishReason.LENGTH if len(end) == room else None
         scores = logprobs and [*logprobs[: len(ids)], *([] for _ in end)]  # nobody chose the end's tokens
         decoding.put(Delta(ids + end, scores, delta.cached, finish, waited_s=delta.waited_s))

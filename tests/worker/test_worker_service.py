@@ -32,7 +32,7 @@ class HeldEngine:
 
     def __init__(self) -> None:
         self.turns = OpenTurns("held")
-        self.features = frozenset({"min_tokens", "seed", "priority"})
+        self.features = frozenset({"min_tokens", "seed", "priority", "logit_bias"})
         self.open_turns: dict[str, OpenTurn] = {}
         self.requests: list[EngineRequest] = []
         self.refuses: TurnwireError | None = None
@@ -175,6 +175,7 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
     before, request = trial.engine.requests
     assert list(request.token_ids) == [1, 2, 3, 11, 12, 13, 61, 60]
     assert (request.resumed, request.sampling.max_tokens, request.sampling.min_tokens) == (5, 5, 0)
+    assert request.sampling.logit_bias == {50: -100.0}, "no other thought opens"
     assert (request.cache_salt, request.stop_ids, request.sampling.seed) == ("s", [2, 9], 1)
     assert request.id != before.id
     assert request.priority > before.priority, "it had a slot"
@@ -216,3 +217,9 @@ async def test_resumed_turn_gets_the_rest_of_the_end_of_its_thought(trial: Trial
     (request,) = trial.engine.requests
     assert list(request.token_ids) == [1, 2, 3, 11, 12, 13, 61, 60]
     assert (request.resumed, request.sampling.max_tokens) == (5, 5)
+
+
+async def test_resumed_turn_with_a_spent_budget_opens_no_thought(trial: Trial) -> None:
+    await trial.generate("t", None, thoughts=budget_of(3), resume=pack_ids([11, 12, 13, 61, 60, 21]))
+    await trial.generate("u", None, thoughts=budget_of(4), resume=pack_ids([11, 12, 13, 60, 21]))
+    assert [request.sampling.logit_bias for request in trial.engine.requests] == [{50: -100.0}, {}]

@@ -257,7 +257,7 @@ LONG = " and more of it" * 40
 def test_thoughts_of_a_turn_share_the_budget(hermes: Case) -> None:
     tokenizer, budget = hermes
     first, second = " one two three" * 10, " four five six" * 10
-    for between in (CALL + "\n", "Text.\n", "Text.\n\n  ", CALL + "\n" + CALL):
+    for between in (CALL + "\n", "Text.\n", "Text.\n\n  ", CALL + "\n" + CALL, "Text", "Text. ", "So!", f"12{CALL}"):
         written = f"{first}\n</think>\n\n{between}<think>\n{second}\n</think>\n\nSo."
         ids = tokenizer.encode(written)
         turn = Turn(budget(40, True), ids, [tokenizer.encode("Done.")])
@@ -278,7 +278,16 @@ def test_markers_that_a_thought_mentions_do_not_end_it(hermes: Case, mention: st
 
 
 @pytest.mark.parametrize(
-    "mention", ["`<think>` opens", "the <think> tag", "(<think>)", "x <think>", "code:\n```\n<think>\n```\n"]
+    "mention",
+    [
+        "`<think>` opens",
+        "the <think> tag",
+        "(<think>)",
+        "x <think>",
+        "'<think>'",
+        "a = <think>",
+        "code:\n```\n<think>\n```\n",
+    ],
 )
 def test_opener_that_an_answer_mentions_is_no_thought(hermes: Case, mention: str) -> None:
     tokenizer, budget = hermes
