@@ -35,7 +35,8 @@ class ThoughtCounter:
         self._reach = max(map(len, (*budget.openers, *budget.closers, *budget.edges)))
         self._limit = budget.tokens
         self._ends = [unpack_ids(budget.end), unpack_ids(budget.answer)]
-        self._inside = budget.in_reasoning
+        self.thinks = budget.in_reasoning
+        """Whether a thought is open."""
         self.used = 0
         """The tokens of the thoughts that have ended."""
         self._tokens = 0
@@ -61,7 +62,7 @@ class ThoughtCounter:
     def take(self, token: int) -> None:
         """Takes the next token of the output."""
         text = self._texts.get(token, _OTHER)
-        if self._inside:
+        if self.thinks:
             self._think(text)
         else:
             self._look_for_thought(text)
@@ -75,10 +76,10 @@ class ThoughtCounter:
     def resume(self, ids: Sequence[int]) -> list[int]:
         """Takes the output of an earlier attempt. Returns the ids that must follow because that had spent the budget,
         also where it had sent a part of them."""
-        spent = 0 if self._inside and not self._limit else None
+        spent = 0 if self.thinks and not self._limit else None
         for count, token in enumerate(ids, 1):
             self.take(token)
-            if spent is None and self._inside and self.used + self._tokens >= self._limit:
+            if spent is None and self.thinks and self.used + self._tokens >= self._limit:
                 spent = count - self.excess
         end, rest = self._ends[0], [] if spent is None else list(ids[spent:])
         if rest[: len(end)] == end:
@@ -109,7 +110,7 @@ class ThoughtCounter:
 
     def _leave(self, text: str) -> None:
         """Ends the thought; `text` has come since."""
-        self._inside = self.over = False
+        self.thinks = self.over = False
         self._tokens = self.excess = 0
         self._look_for_thought(text)
 
@@ -121,7 +122,7 @@ class ThoughtCounter:
             if marker == FENCE:
                 self._fenced = not self._fenced
             if marker in openers and (not edges or (_opens_thought(text[:start]) and not self._fenced)):
-                self._inside, self._text, self._tail = True, "", []
+                self.thinks, self._text, self._tail = True, "", []
                 if text[end:]:
                     self._think(text[end:])
                 return

@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw
 
 from schemas.conversation import ToolSpec
-from schemas.events import BlockStart, Delta, Finish, FinishReason
+from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason
 from schemas.frames import ParseContext, ThoughtBudget, TokenFinish, unpack_ids
 from services.families import Family, families, open_parser
 from services.families.grammar.channels import Channels
@@ -25,6 +25,7 @@ from services.worker.decoding import Decoding
 from services.worker.engine import Delta as EngineDelta
 from services.worker.outbox import Outbox, TokenStream
 from services.worker.thoughts import BudgetedTurn, ThoughtCounter
+from tests.families.parser_cases import opened, vectors
 
 LIMIT = 64
 TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]
@@ -59,18 +60,18 @@ Tokenizers = Callable[[str, bool], PromptTokenizer]
 
 @pytest.fixture(scope="module")
 def tokenizer_of(demo_dir: Path) -> Tokenizers:
-    """A tokenizer of a family: markers are single tokens, or ordinary text."""
+    """Two tokenizers for all families: markers are single tokens, or ordinary text."""
     from transformers import AutoTokenizer
 
-    def load(name: str, single: bool) -> PromptTokenizer:
+    @cache
+    def load(single: bool) -> PromptTokenizer:
         loaded = AutoTokenizer.from_pretrained(demo_dir)
-        family = families()[name]
         if single:
-            tags = [tag for tag in (*family.markers, *(family.think or ()), *family.stops) if " " not in tag]
-            loaded.add_tokens([tag for tag in tags if not family.think or tag.count("<") + tag.count("[") < 2])
+            tags = {tag for family in families().values() for tag in (*family.markers, *(family.think or ()))}
+            loaded.add_tokens(sorted(tag for tag in tags if " " not in tag and tag.count("<") + tag.count("[") < 2))
         return PromptTokenizer(loaded)
 
-    return cache(load)
+    return lambda name, single: load(single)
 
 
 @cache
@@ -368,3 +369,25 @@ def test_thought_that_opens_after_the_budget_is_spent_leads_to_an_answer(tokeniz
     blocks, end = read("gpt_oss", tokenizer, turn.stream, False)
     assert blocks[-1] == ["text", "Done."]
     assert end.usage.reasoning <= 20 + 20
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_worker_sees_thoughts_where_the_parser_does(single: bool, tokenizer_of: Tokenizers) -> None:
+    """In all vectors, but for the tokens of markers: none of an answer's tokens or a call's count."""
+    for case in vectors():
+        name = case["family"]
+        tokenizer = tokenizer_of(name, single)
+        if name not in THINKING:
+            continue
+        counter = ThoughtCounter(budget_of(name, tokenizer, 10**6, case["prompt_ends_in_reasoning"]))
+        parser, detokenizer = opened(case), vocabulary_of(tokenizer).open(frozenset())
+        wrong = missed = 0
+        kind = ""
+        for token in tokenizer.encode(case["raw"]):
+            counter.take(token)
+            for event in parser.feed(detokenizer.step(token)):
+                kind = event.kind if isinstance(event, BlockStart) else "" if isinstance(event, BlockStop) else kind
+            wrong += counter.thinks and kind in ("text", "tool_use")
+            missed += kind == "reasoning" and not counter.thinks
+        assert wrong <= 12, case
+        assert missed <= 40, case
