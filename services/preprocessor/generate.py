@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation
+from schemas.events import PromptComparison
 from schemas.frames import GenerateRequest, ParseContext, ThoughtBudget, TurnRequest
 from schemas.ledger import LedgerContext
 from services.families.verbatim import VERBATIM
@@ -27,9 +28,13 @@ def generate_request(
     packed: bytes,
     setup: ModelSetup,
     grammar: str,
+    *,
+    thoughts: ThoughtBudget | None = None,
+    comparison: PromptComparison | None = None,
 ) -> GenerateRequest:
-    """The request for any worker, without `thoughts`, and without `parser`, `timeout_s` and `cache_salt`, which are set
-    for each worker that is tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`."""
+    """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which are set for each worker that is
+    tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`; `thoughts`: that of
+    `thought_budget`; `comparison`: as in `Prepared`."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
@@ -54,6 +59,7 @@ def generate_request(
         window_limited=prompt.window_limited,
         tenant=conversation.client.tenant,
         ledger=ledger_context_of(prompt, conversation),
+        comparison=comparison,
         trace=request.trace,
     )
     return GenerateRequest(
@@ -70,6 +76,7 @@ def generate_request(
         priority=priority(conversation),
         guided=msgspec.Raw(_encode(output_format)),
         grammar=grammar,
+        thoughts=thoughts,
         trace=request.trace,
         reused=0 if prompt.found is None else prompt.found.reused,
         recall="" if prompt.found is None else prompt.found.outcome,
