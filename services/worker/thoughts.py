@@ -96,7 +96,7 @@ class ThoughtCounter:
         self._tail = [] if text == _OTHER else [*self._tail, text]
         tail = "".join(self._tail)
         if found := _first(tail, self._budget.closers):
-            self.used += self._tokens - self._tokens_from(found[1])
+            self.used += max(self._tokens - self._tokens_from(found[1]), 0)
             self._leave(tail[found[1] :])
             return
         partial = next((at for at in range(len(tail)) if tail[at:] in self._prefixes), len(tail))
@@ -124,6 +124,7 @@ class ThoughtCounter:
             if marker in openers and (not edges or (_opens_thought(text[:start]) and not self._fenced)):
                 self.thinks, self._text, self._tail = True, "", []
                 if text[end:]:
+                    self._tokens = -1  # the token with the opener's end is not the thought's
                     self._think(text[end:])
                 return
             text = text[end:] if marker in edges else _OTHER + text[end:]
