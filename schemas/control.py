@@ -1,10 +1,13 @@
 """Control messages between the services: heartbeats, credit, replay requests, cancellation."""
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
 Stage: TypeAlias = Literal["frontend", "preprocessor", "worker", "parser"]
+THINKING_BUDGET: Final = "thinking_budget"
+"""The feature of ending thoughts at a budget: of a worker with any engine, and of a preprocessor that can name the
+markers of its model's reasoning."""
 
 
 class ModelCard(Struct, frozen=True, omit_defaults=True):
@@ -22,12 +25,15 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     """Longest answer in tokens; 0: whatever the window leaves."""
     reasoning: bool = False
     efforts: list[str] = []
-    """Levels of reasoning effort that the template knows, least first."""
+    """Levels of reasoning effort that the template or `effort_budgets` know, least first."""
+    effort_budgets: dict[str, int] = {}
+    """The operator's budget of reasoning tokens for a level of effort."""
     switchable: bool = False
     """Reasoning can be turned off."""
     tools: bool = False
     features: list[str] = []
-    """Features of the engine: logprobs, guided, prefix_cache, kv_events, priority, salt, seed, …"""
+    """Features of the engine: logprobs, guided, prefix_cache, kv_events, priority, salt, seed, …
+    From a preprocessor: `THINKING_BUDGET`."""
     engine: str = ""
     block_tokens: int = 0
     """Tokens in a KV block of the engine; 0: no prefix cache, or unknown."""

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+"""Levels of reasoning effort of all APIs, least first. `none` means off and is not a level."""
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 Unseal: TypeAlias = Callable[[str], str | None]
 """Opens sealed reasoning; returns None where the blob is foreign or damaged."""
@@ -151,6 +153,8 @@ class Thinking(Struct, frozen=True, omit_defaults=True):
     history: Literal["default", "keep", "drop"] = "default"
     """Reasoning of earlier turns: by the model's own rule, all of it, or only that of the current tool loop
     (Responses' `reasoning.context`, Messages' `clear_thinking_20251015`)."""
+    count_tokens: bool = False
+    """The answer reports the tokens of each thought."""
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True):

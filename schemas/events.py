@@ -116,6 +116,8 @@ class BlockStop(Struct, frozen=True, omit_defaults=True, tag="block_stop", tag_f
     """Characters in the block: a receiver that has fewer missed some."""
     seal: str | None = None
     """For reasoning: an opaque, authenticated copy of the text; never empty on the way to a client."""
+    tokens: int = 0
+    """For reasoning, if the request asked for it: its tokens, with those of its end."""
 
 
 class Usage(Struct, frozen=True, omit_defaults=True):

@@ -126,6 +126,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     prompt_ids: bytes = b""
     """The prompt (`pack_ids`), for the turn's `Prepared`, if the request asked for ids; every output token is then
     reported too. Empty: no ids."""
+    count_thoughts: bool = False
+    """`BlockStop` of a thought has its tokens."""
     window_limited: bool = False
     """`max_tokens` is what the context window leaves, so reaching it means that the window is full."""
     tenant: str | None = None
@@ -136,6 +138,34 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """As in the turn's `Prepared`."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
+
+
+FENCE = "```"
+"""Begins and ends code, in which nothing opens a thought; a text of `ThoughtBudget.spelling`."""
+
+
+class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
+    """A limit of a turn's reasoning tokens, which the worker enforces; and the markers of reasoning, in a form that
+    needs no tokenizer: a text has a character for each byte (Latin-1), because tokens may split characters."""
+
+    tokens: int
+    """For all thoughts of the turn, without the markers around them."""
+    spelling: dict[str, bytes]
+    """The text that matters in a token → the tokens with this text (`pack_ids`). "\\0" stands for other text, and for a
+    token that is not here."""
+    openers: list[str]
+    closers: list[str]
+    """Texts that end a thought."""
+    edges: list[str]
+    """Texts after which a block begins; openers elsewhere may be mentions. Empty: they always count."""
+    end: bytes
+    """The tokens that end a thought (`pack_ids`)."""
+    answer: bytes
+    """As `end`, for a thought that opens when the budget is spent. In a format of messages they also open an answer."""
+    in_reasoning: bool = False
+    """The prompt ends inside an open thought."""
+    grammar: str = ""
+    """Grammar of the output after an ended thought; "": it is free."""
 
 
 class GenerateRequest(Struct, frozen=True, omit_defaults=True):
@@ -165,6 +195,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     grammar: str = ""
     """Grammar of the whole output, in llguidance's dialect of Lark. An engine without the feature `grammar` ignores it;
     the frontend then reports in a header that the request's promises are not enforced."""
+    thoughts: ThoughtBudget | None = None
+    """None: the turn's reasoning has no limit of its own."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
     reused: int = 0

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Final
 
+from schemas.control import THINKING_BUDGET
 from schemas.conversation import Conversation, ToolSpec
 from services.families import UnknownFamily, family
 from services.families.response_template import InvalidResponseTemplate
@@ -48,13 +49,17 @@ def _named(tool: ToolSpec) -> set[str]:
 
 def not_enforced(conversation: Conversation, features: Collection[str], family_name: str) -> list[str]:
     """The promises that an engine with these `features` does not keep. Promises that hold without the engine are left
-    out: the parser never returns a call of a tool that is not allowed, and the prompt names a single tool. No engine
-    ends a thought at its budget (`thinking_budget`); some templates name it to the model.
+    out: the parser never returns a call of a tool that is not allowed, and the prompt names a single tool.
 
     Raises LongWork for many tools on the event loop."""
     thinking = conversation.thinking
-    budget = conversation.prompt is None and thinking.mode != "disabled" and thinking.budget_tokens is not None
-    return sorted([*_lost_promises(conversation, features, family_name), *(["thinking_budget"] if budget else [])])
+    budget = (
+        conversation.prompt is None
+        and thinking.mode != "disabled"
+        and thinking.budget_tokens is not None
+        and THINKING_BUDGET not in features
+    )
+    return sorted([*_lost_promises(conversation, features, family_name), *([THINKING_BUDGET] if budget else [])])
 
 
 def _lost_promises(conversation: Conversation, features: Collection[str], family_name: str) -> Collection[str]:

@@ -33,6 +33,10 @@ class EventBuilder:
         """Characters of the open text block that were logged."""
         self._suffix = ""
         """The end of the text that replaces a barred call."""
+        self.reasoning_tokens = 0
+        """The turn's reasoning tokens so far; set by the caller."""
+        self._reported = 0
+        """Reasoning tokens of the thoughts that have ended."""
 
     @property
     def searches(self) -> bool:
@@ -118,7 +122,9 @@ class EventBuilder:
             event = BlockStop(event.block, event.complete, self._shown)
         elif kind == "reasoning":
             seal = self._sealer.seal(self._log.text(event.block), self._turn)
-            event = BlockStop(event.block, event.complete, event.length, seal)
+            tokens = self.reasoning_tokens - self._reported if self._context.count_thoughts else 0
+            self._reported = self.reasoning_tokens
+            event = BlockStop(event.block, event.complete, event.length, seal, tokens)
         self._log.append(event)
         if kind == "tool_use" and event.complete and self._context.calls == "single":
             self.cut = FinishReason.STOP

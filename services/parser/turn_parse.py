@@ -288,6 +288,7 @@ class TurnParse:
 
     def _take(self, events: list[BlockEvent]) -> None:
         builder = self._builder
+        builder.reasoning_tokens = self.reasoning_tokens
         for event in events:
             if isinstance(event, BlockStop):
                 self.block_ends.append(len(self.ids))

@@ -3,10 +3,11 @@
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from schemas.conversation import Conversation
 from schemas.events import PromptComparison
-from schemas.frames import GenerateRequest, ParseContext, TurnRequest
+from schemas.frames import GenerateRequest, ParseContext, ThoughtBudget, TurnRequest
 from schemas.ledger import LedgerContext
 from services.families.verbatim import VERBATIM
 from services.guides.calls import Unguidable
@@ -28,11 +29,12 @@ def generate_request(
     setup: ModelSetup,
     grammar: str,
     *,
+    thoughts: ThoughtBudget | None = None,
     comparison: PromptComparison | None = None,
 ) -> GenerateRequest:
     """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which are set for each worker that is
-    tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`; `comparison`: as in
-    `Prepared`."""
+    tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`; `thoughts`: that of
+    `thought_budget`; `comparison`: as in `Prepared`."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
@@ -53,6 +55,7 @@ def generate_request(
         allowed=allowed_tools(conversation),
         logprobs=sampling.logprobs,
         prompt_ids=packed if sampling.return_token_ids else b"",
+        count_thoughts=conversation.thinking.count_tokens,
         window_limited=prompt.window_limited,
         tenant=conversation.client.tenant,
         ledger=ledger_context_of(prompt, conversation),
@@ -73,6 +76,7 @@ def generate_request(
         priority=priority(conversation),
         guided=msgspec.Raw(_encode(output_format)),
         grammar=grammar,
+        thoughts=thoughts,
         trace=request.trace,
         reused=0 if prompt.found is None else prompt.found.reused,
         recall="" if prompt.found is None else prompt.found.outcome,
@@ -93,9 +97,21 @@ def ledger_context_of(prompt: Prompt, conversation: Conversation) -> LedgerConte
     return prompt.found.context
 
 
-def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> str:
+def thought_budget(conversation: Conversation, prompt: Prompt, setup: ModelSetup) -> ThoughtBudget | None:
+    """The limit of the turn's reasoning tokens: the client's, else the operator's for its level of effort. Without a
+    grammar. None: there is none, or the turn has no thoughts."""
+    thinking, tokens = conversation.thinking, conversation.thinking.budget_tokens
+    if tokens is None:
+        tokens = setup.card.effort_budgets.get(thinking.effort or "")
+    formed = conversation.prompt is not None or enforced_format(conversation) is not None or not prompt.max_tokens
+    if tokens is None or setup.thoughts is None or thinking.mode == "disabled" or formed:
+        return None
+    return replace(setup.thoughts, tokens=tokens, in_reasoning=prompt.in_reasoning)
+
+
+def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup, *, rest: bool = False) -> str:
     """The grammar that enforces the request's promises, in some milliseconds of CPU. "": nothing is promised, or no
-    grammar can describe the family's calls."""
+    grammar can describe the family's calls. `rest`: that of the part of the turn after a thought that was ended."""
     if not promises(conversation):
         return ""
     allowed = allowed_tools(conversation)
@@ -103,9 +119,9 @@ def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup) ->
         tools=[tool for tool in prompt.tools if not allowed or tool.name in allowed],
         format=conversation.format,
         parallel=conversation.tool_choice.parallel,
-        in_reasoning=prompt.in_reasoning,
-        forced=conversation.tool_choice.mode in ("any", "tool"),
-        prefix=prompt.prefix,
+        in_reasoning=prompt.in_reasoning and not rest,
+        forced=conversation.tool_choice.mode in ("any", "tool") and not rest,
+        prefix="" if rest else prompt.prefix,
     )
     try:
         return turn_grammar(form, setup.family, setup.tokenizer.added, prompt.stop_ids).text

@@ -7,18 +7,19 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from schemas.control import ModelCard
-from schemas.conversation import Sampling, ToolSpec
+from schemas.control import THINKING_BUDGET, ModelCard
+from schemas.conversation import EFFORTS, Sampling, ToolSpec
+from schemas.frames import ThoughtBudget
 from services.families import Family, family, reasoning_family
 from services.families.detection import Detection
 from services.families.response_template import template_name
+from services.preprocessor.thoughts import unlimited_thoughts
 from services.runtime.config import MIB, PreprocessorConfig
 from services.runtime.memo import Memo
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family, unread_calls
 from services.templates.probe import own_tags, probe
-from services.templates.thinking import EFFORTS
 from services.templates.tools import PromptTools
 from services.templates.traits import TemplateTraits
 from services.tokenization.encoder import Encoder
@@ -58,6 +59,8 @@ class ModelSetup:
     cache_bytes: int
     """Bound of the cached tools, in bytes of their JSON."""
     card: ModelCard
+    thoughts: ThoughtBudget | None
+    """The budget of reasoning tokens, without a limit; None: the family reads no reasoning."""
     _tools: Memo[PromptTools] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,6 +86,7 @@ class ModelSetup:
         window = config.max_model_len or facts.window
         if window is None:
             raise ValueError(f"{config.model} states no context window; set max_model_len")
+        thoughts = unlimited_thoughts(tokenizer, found, traits.separators[1])
         return cls(
             template=template,
             traits=traits,
@@ -97,7 +101,8 @@ class ModelSetup:
             template_kwargs=config.template_kwargs,
             strip_preamble=config.strip_anthropic_preamble,
             cache_bytes=config.prompt_cache_mb * MIB // OBJECT_FACTOR,
-            card=_card(config, traits, found, window),
+            card=_card(config, traits, found, window, features=[THINKING_BUDGET] if thoughts else []),
+            thoughts=thoughts,
         )
 
     def tools_of(self, tools: list[ToolSpec]) -> PromptTools:
@@ -161,8 +166,11 @@ def _stop_ids(tokenizer: PromptTokenizer, traits: TemplateTraits, found: Family)
     return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
 
-def _card(config: PreprocessorConfig, traits: TemplateTraits, found: Family, window: int) -> ModelCard:
+def _card(
+    config: PreprocessorConfig, traits: TemplateTraits, found: Family, window: int, features: list[str]
+) -> ModelCard:
     file = find_file(config.model, "config.json")
+    levels = {*config.effort_budgets, *(level for levels in traits.efforts.values() for level in levels)}
     return ModelCard(
         name=config.model_name,
         aliases=[*config.other_names, *config.aliases],
@@ -171,8 +179,10 @@ def _card(config: PreprocessorConfig, traits: TemplateTraits, found: Family, win
         family=found.name,
         max_output_tokens=config.max_output_tokens or 0,
         reasoning=traits.reasoning is not None,
-        efforts=[level for level in EFFORTS if any(level in levels for levels in traits.efforts.values())],
+        efforts=[level for level in EFFORTS if level in levels],
+        effort_budgets=config.effort_budgets,
         switchable=bool(traits.switches) or any("none" in levels for levels in traits.efforts.values()),
         tools=traits.tools,
+        features=features,
         weight=config.alias_weight,
     )

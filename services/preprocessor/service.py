@@ -33,7 +33,7 @@ from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, Turn
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
 from services.preprocessor.fingerprints import Fingerprints
-from services.preprocessor.generate import generate_request, ledger_context_of, turn_guide
+from services.preprocessor.generate import generate_request, ledger_context_of, thought_budget, turn_guide
 from services.preprocessor.ledger_reader import LedgerReader, open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prefill import PendingTurn, Prefills
@@ -207,15 +207,22 @@ class Preprocessor(Service):
         refusal: ErrorInfo | None = None
         packed = pack_ids(prompt.ids)
         grammar = ""
-        if self._placement.can_guide() and promises(request.conversation):
-            grammar = await self._preparation.run(partial(turn_guide, request.conversation, prompt, self._setup))
+        conversation = request.conversation
+        thoughts = thought_budget(conversation, prompt, self._setup)
+        if self._placement.can_guide() and promises(conversation):
+            guide = partial(turn_guide, conversation, prompt, self._setup)
+            grammar = await self._preparation.run(guide)
+            if thoughts is not None:
+                thoughts = replace(thoughts, grammar=await self._preparation.run(partial(guide, rest=True)))
         workers = self._placement.workers(request, packed)
-        comparison = self._fingerprints.compare(request.turn, request.conversation, prompt)
-        generate = generate_request(request, prompt, packed, self._setup, grammar, comparison=comparison)
+        comparison = self._fingerprints.compare(request.turn, conversation, prompt)
+        generate = generate_request(
+            request, prompt, packed, self._setup, grammar, thoughts=thoughts, comparison=comparison
+        )
         for worker in workers:
             timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
             shard = self._placement.shard()
-            salt = self._placement.salt(request.conversation)
+            salt = self._placement.salt(conversation)
             generate = replace(generate, parser=shard, timeout_s=timeout_s, cache_salt=salt)
             self._placement.router.assigned(worker, shard)
             self._expect(request, prompt, worker)
@@ -229,7 +236,7 @@ class Preprocessor(Service):
             else:
                 refusal = _decode_reply(data).error
                 if refusal is None:
-                    self._placement.taken(worker, packed, request.conversation)
+                    self._placement.taken(worker, packed, conversation)
                     if spans is not None:
                         spans.placed(worker, shard)
                     return

@@ -9,13 +9,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text, ToolSpec
+from schemas.conversation import EFFORTS, Call, Conversation, Message, Part, Reasoning, Result, Text, ToolSpec
 from schemas.errors import Invalid
 from services.families import Family
 from services.templates.assistant import FRAME_USER, AssistantPart, AssistantWriter, segments
 from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
 from services.templates.messages import adapt, render_messages
-from services.templates.thinking import EFFORT_VARIABLES, EFFORTS, KEEP_HISTORY, SWITCHES
+from services.templates.thinking import EFFORT_VARIABLES, KEEP_HISTORY, SWITCHES
 from services.templates.tools import tool_definition
 from services.templates.traits import TemplateTraits
 

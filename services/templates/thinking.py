@@ -9,13 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Message, Reasoning, Result
+from schemas.conversation import EFFORTS, Conversation, Message, Reasoning, Result
 from services.templates.traits import TemplateTraits
 
 SWITCHES = ("enable_thinking", "thinking")
 EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
-EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-"""Levels of all APIs, least first. `none` means off and is not a level."""
 _BUDGETS = ("thinking_budget", "reasoning_budget")
 KEEP_HISTORY: dict[str, Any] = {
     "preserve_thinking": True,  # Qwen3.6, LFM2.5, Kimi K2.6, Gemma 4

@@ -120,6 +120,9 @@ class EngineRequest(Struct, frozen=True):
     guided: OutputFormat | None = None
     grammar: str = ""
     """Grammar of the whole output, with the `resumed` part; "": none, or an engine without the feature."""
+    rest_grammar: str = ""
+    """Grammar of the output after the `resumed` ids, for a library that starts a grammar at the first token that
+    it decodes; "": not known."""
     resumed: int = 0
     """How many ids at the end of `token_ids` are output of an earlier attempt. An engine that decodes takes them as
     prompt; one that plays a script continues after them."""

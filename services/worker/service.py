@@ -14,7 +14,7 @@ import msgspec
 from prometheus_client import Histogram
 
 from schemas import errors, subjects
-from schemas.control import Cancel, Heartbeat, Load, ModelCard
+from schemas.control import THINKING_BUDGET, Cancel, Heartbeat, Load, ModelCard
 from schemas.conversation import OutputFormat, Sampling
 from schemas.events import Failed
 from schemas.frames import (
@@ -23,6 +23,7 @@ from schemas.frames import (
     GenerateReply,
     GenerateRequest,
     decode_generate,
+    pack_ids,
     unpack_array,
     unpack_ids,
 )
@@ -37,7 +38,7 @@ from services.runtime.streams.frames import FRAME_BYTES, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch
 from services.worker.admission import check
 from services.worker.decoding import Decoding, Prefill
-from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest
+from services.worker.engine import Engine, EngineDied, EngineInfo, EngineRequest, Sink
 from services.worker.engines.registry import open_engine
 from services.worker.kv.publisher import PromptBlocks, open_publisher
 from services.worker.metrics import WorkerMetrics
@@ -45,6 +46,7 @@ from services.worker.outbox import UNSENDABLE, Outbox, TokenStream
 from services.worker.pacing import Pacer
 from services.worker.shards import ParserShards
 from services.worker.stream_spans import StreamSpans
+from services.worker.thoughts import BudgetedTurn, ThoughtCounter
 
 LINGER_S = 15.0
 """How long a finished turn can still be sent to another shard, in addition to `recovery_s`: several times as long as
@@ -52,6 +54,8 @@ the detection of a death."""
 FRAME_GAP_S = 0.001
 """Time between two frames of ordinary steps to a shard: a fraction of a large model's step."""
 HEALTH_INTERVAL_S = 0.5
+CONTINUED_PRIORITY = 1.0
+"""Added to the priority of a turn that had a slot before its thought was ended: it goes before those that wait."""
 
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_form = msgspec.json.Decoder(OutputFormat | None).decode
@@ -108,7 +112,7 @@ class Worker(Service):
                 name=model,
                 max_model_len=info.max_model_len,
                 created=int(time.time()),
-                features=sorted(info.features),
+                features=sorted(info.features | {THINKING_BUDGET}),
                 engine=info.name,
                 block_tokens=info.block_tokens or 0,
                 raw_prompts=True,
@@ -171,12 +175,17 @@ class Worker(Service):
 
     def _take(self, request: GenerateRequest) -> None:
         self._admit(request)
-        prompt, resume = request.prompt + request.resume, unpack_ids(request.resume)
+        resume = unpack_ids(request.resume)
+        counter = None
+        if request.thoughts is not None:
+            counter = ThoughtCounter(request.thoughts)
+            resume += counter.resume(resume)[: max((request.sampling.max_tokens or 0) - len(resume), 0)]
+        prompt = request.prompt + pack_ids(resume)
         blocks = self._kv.blocks(prompt, request.cache_salt) if self._kv is not None else None
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
             token_ids=unpack_array(prompt),
-            sampling=_remaining(request.sampling, len(resume)) if resume else request.sampling,
+            sampling=self._rest(request.sampling, len(resume), counter) if resume else request.sampling,
             stop_ids=request.stop_ids,
             priority=request.priority,
             cache_salt=request.cache_salt,
@@ -188,7 +197,7 @@ class Worker(Service):
         check(engine_request, self._info)
         if request.parser:
             held = self._kv.held(prompt, request.cache_salt, blocks) if self._kv is not None else 0
-            self._open(request, engine_request, resume, blocks, held)
+            self._open(request, engine_request, blocks, held, counter)
         elif self._turns or self._engine.load().waiting:  # speculative prefills are for idle workers
             raise errors.Overloaded("this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S)
         else:
@@ -222,13 +231,14 @@ class Worker(Service):
         self,
         request: GenerateRequest,
         engine_request: EngineRequest,
-        resume: list[int],
         blocks: PromptBlocks | None,
         held: int,
+        counter: ThoughtCounter | None,
     ) -> None:
         if request.turn in self._turns:
             # rare: another attempt at a turn reaches the worker that decodes it
             self._turns[request.turn].cancel()
+        resume = list(engine_request.token_ids[len(request.prompt) // 4 :])
         stream = TokenStream(
             turn=request.turn,
             attempt=request.attempt,
@@ -244,9 +254,14 @@ class Worker(Service):
         decoding = Decoding(stream, schedule=self._outbox.schedule, on_step=self._stepped, on_end=on_end)
         scope = self._process.scope(request.trace)
         spans = StreamSpans(scope, len(engine_request.token_ids)) if scope is not None else None
+        sink: Sink = decoding
+        if counter is not None and request.thoughts is not None:
+            limit = request.sampling.max_tokens or 0
+            go_on = partial(self._continue, engine_request, request.thoughts.grammar)
+            sink = BudgetedTurn(decoding, counter, limit, lambda turn: self._loop.call_soon(go_on, turn))
         # Before the stream is scheduled: the frame with the parse context can then have the first token, too.
         try:
-            decoding.handle = self._engine.open(engine_request, decoding)
+            decoding.handle = self._engine.open(engine_request, sink)
         except EngineDied as death:
             raise errors.Unavailable("this worker is going away") from death
         if spans is not None:
@@ -258,6 +273,38 @@ class Worker(Service):
         self._outbox.open(stream)
         self._send(stream)  # the parse context: if this worker dies in prefill, the shard has the turn's frontend
         self._process.registry.expect("frontend", stream.frontend, self._loop.time())
+
+    def _continue(self, first: EngineRequest, grammar: str, turn: BudgetedTurn) -> None:
+        """Has the engine continue a turn after a thought that was ended, as after the death of a worker. `first`: the
+        request of this attempt; `grammar`: that of the rest."""
+        decoding = turn.decoding
+        if decoding.ended:
+            return
+        output = decoding.stream.ids
+        prompt = first.token_ids[: len(first.token_ids) - first.resumed]
+        request = msgspec.structs.replace(
+            first,
+            id=f"{first.id}.{len(output)}",  # the engine may still hold the stopped one under its id
+            token_ids=unpack_array(pack_ids(prompt) + pack_ids(output)),
+            sampling=self._rest(first.sampling, len(output) - first.resumed, turn.counter),
+            priority=first.priority + (CONTINUED_PRIORITY if "priority" in self._info.features else 0.0),
+            rest_grammar=grammar if first.grammar else "",
+            resumed=len(output),
+            block_keys=None,
+        )
+        try:
+            decoding.handle = self._engine.open(request, turn)
+        except Exception as failure:
+            self._log.exception("worker.request_failed", turn=decoding.stream.turn)
+            error = errors.EngineFailed(f"the turn could not be continued: {type(failure).__name__}")
+            decoding.fail(failure if isinstance(failure, errors.TurnwireError) else error)
+
+    def _rest(self, sampling: Sampling, done: int, counter: ThoughtCounter | None) -> Sampling:
+        """The sampling of the rest of a turn, after `done` output tokens."""
+        sampling = _remaining(sampling, done)
+        if counter is not None and "logit_bias" in self._info.features:  # elsewhere each further thought is ended
+            sampling = msgspec.structs.replace(sampling, logit_bias={**sampling.logit_bias, **counter.bans})
+        return sampling
 
     # -- a turn goes on, and ends ---------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from anthropic.types import ModelInfo
 from openai.types import Model
 
-from schemas.control import ModelCard
+from schemas.control import THINKING_BUDGET, ModelCard
 from schemas.errors import Invalid
 from services.frontend.apis.models.documents import entry, listing, names
 from services.runtime.config import FrontendConfig
@@ -220,3 +220,20 @@ async def test_key_lists_the_models_that_it_may_use(tmp_path: Path) -> None:
             "few": (["two"], ["two"]),
         }
         assert (await http.get("/codex/models.json")).status == 401
+
+
+def test_document_states_which_fields_limit_reasoning() -> None:
+    def budgets(**fields: Any) -> dict[str, Any]:
+        found: dict[str, Any] = entry(ModelCard("m", **fields), "m")["capabilities"]["thinking"]["budgets"]
+        return found
+
+    none: dict[str, list[str]] = {"messages": [], "chat": [], "responses": []}
+    assert budgets() == {"supported": False, "enforced": none, "effort": {}}
+    assert budgets(features=[THINKING_BUDGET])["enforced"]["messages"] == ["thinking.budget_tokens"]
+    operators = budgets(features=[THINKING_BUDGET], effort_budgets={"low": 64})
+    assert operators["effort"] == {"low": 64}
+    assert [fields[-1] for fields in operators["enforced"].values()] == [
+        "output_config.effort",
+        "reasoning_effort",
+        "reasoning.effort",
+    ]

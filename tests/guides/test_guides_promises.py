@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from schemas.control import THINKING_BUDGET
 from schemas.conversation import (
     Conversation,
     Grammar,
@@ -59,7 +60,9 @@ def test_promises_of_a_request_are_found(asked: Conversation, found: list[str], 
 @pytest.mark.parametrize("mode", ["default", "enabled", "adaptive", "disabled"])
 @pytest.mark.parametrize("budget", [None, 0, 1024])
 @pytest.mark.parametrize("features", [[], ["guided"], [GRAMMAR]])
-def test_budget_of_a_turn_that_thinks_is_not_enforced(mode: Any, budget: int | None, features: list[str]) -> None:
+def test_budget_of_a_turn_that_thinks_is_enforced_by_workers_with_the_feature(
+    mode: Any, budget: int | None, features: list[str]
+) -> None:
     thinking = Thinking(mode, budget)
     named = ["thinking_budget"] if budget is not None and mode != "disabled" else []
     assert not_enforced(conversation(thinking=thinking), features, "hermes") == named
@@ -67,6 +70,7 @@ def test_budget_of_a_turn_that_thinks_is_not_enforced(mode: Any, budget: int | N
     assert not_enforced(conversation(STRICT, thinking=thinking), features, "hermes") == [*strict, *named]
     assert not_enforced(conversation(prompt=RawPrompt(text="x"), thinking=thinking), features, "hermes") == []
     assert promises(conversation(STRICT, thinking=thinking)) == {"strict"}
+    assert not_enforced(conversation(thinking=thinking), [*features, THINKING_BUDGET], "hermes") == []
 
 
 def test_a_tool_is_named_with_its_namespace_or_without() -> None:

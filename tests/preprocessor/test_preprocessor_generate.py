@@ -1,12 +1,25 @@
-"""The grammar of a turn."""
+"""The grammar of a turn, and its budget of reasoning tokens."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Grammar, Message, Text, Thinking, ToolChoice, ToolSpec
-from services.preprocessor.generate import turn_guide
+from schemas.conversation import (
+    Conversation,
+    Grammar,
+    Message,
+    OutputFormat,
+    RawPrompt,
+    Sampling,
+    Text,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+)
+from schemas.frames import unpack_ids
+from services.preprocessor.generate import thought_budget, turn_guide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 
@@ -33,14 +46,14 @@ def call(name: str, key: str, value: str) -> str:
 
 
 class Guide:
-    def __init__(self, setup: ModelSetup, conversation: Conversation) -> None:
+    def __init__(self, setup: ModelSetup, conversation: Conversation, *, rest: bool = False) -> None:
         from llguidance.hf import from_tokenizer
         from transformers import PreTrainedTokenizerFast
 
         prompt = assemble(conversation, setup)
         make: Any = PreTrainedTokenizerFast
         self._library = from_tokenizer(make(tokenizer_object=setup.tokenizer.backend, eos_token="<|im_end|>"))
-        self._setup, self._text = setup, turn_guide(conversation, prompt, setup)
+        self._setup, self._text = setup, turn_guide(conversation, prompt, setup, rest=rest)
         self._stop = prompt.stop_ids
 
     def takes(self, text: str) -> bool:
@@ -87,3 +100,55 @@ def test_grammar_of_a_forced_call_has_only_allowed_tools(setup: ModelSetup) -> N
     assert not guide.takes(call("patch", "input", "a").removeprefix("<tool_call>\n<function="))
     assert not guide.takes(rest + rest)
     assert not guide.takes("count>\n")
+
+
+def test_end_of_a_thought_at_its_budget_fits_the_grammar(setup: ModelSetup) -> None:
+    """An engine that continues inside a grammar takes it; others get the grammar of the rest."""
+    assert setup.thoughts is not None
+    end = setup.tokenizer.decode(unpack_ids(setup.thoughts.end))
+    answer = OutputFormat("json_schema", OBJECT)
+    for conversation, good, bad in (
+        (asked(TOOLS), ["Done.", call("count", "n", "7")], [call("count", "n", "seven")]),
+        (asked(TOOLS, format=answer), ['{"n": 7}', call("count", "n", "7")], ["Done.", '{"n": "x"}']),
+    ):
+        whole, rest = Guide(setup, conversation), Guide(setup, conversation, rest=True)
+        for text in good:
+            assert whole.takes("Hm" + end + text), text
+            assert rest.takes(text), text
+        for text in bad:
+            assert not whole.takes("Hm" + end + text), text
+            assert not rest.takes(text), text
+
+
+def test_rest_of_a_forced_turn_is_not_forced(setup: ModelSetup) -> None:
+    """Its call came before any thought."""
+    guide = Guide(setup, asked(TOOLS, ToolChoice("any"), thinking=Thinking("disabled")), rest=True)
+    assert guide.takes("Done.")
+    assert guide.takes(call("count", "n", "7"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({}, None),
+        ({"thinking": Thinking("enabled", 64)}, 64),
+        ({"thinking": Thinking("adaptive", effort="low")}, 100),
+        ({"thinking": Thinking("enabled", 64, "low")}, 64),
+        ({"thinking": Thinking("enabled", effort="high")}, None),
+        ({"thinking": Thinking("disabled", 64, "low")}, None),
+        ({"thinking": Thinking("enabled", 64), "format": OutputFormat("json_object")}, None),
+        ({"thinking": Thinking("enabled", 64), "sampling": Sampling(max_tokens=0)}, None),
+        ({"thinking": Thinking("enabled", 64), "prompt": RawPrompt(text="x")}, None),
+    ],
+)
+def test_budget_is_the_clients_or_that_of_its_effort(
+    setup: ModelSetup, fields: dict[str, Any], tokens: int | None
+) -> None:
+    own = dataclasses.replace(setup, card=replace(setup.card, effort_budgets={"low": 100}))
+    conversation = asked([], **fields)
+    budget = thought_budget(conversation, assemble(conversation, own), own)
+    assert (budget and budget.tokens) == tokens
+    assert budget is None or budget.in_reasoning
+    assert setup.thoughts is not None
+    silent = dataclasses.replace(own, thoughts=None)
+    assert thought_budget(conversation, assemble(conversation, silent), silent) is None

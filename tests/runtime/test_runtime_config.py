@@ -106,6 +106,12 @@ def test_one_file_serves_every_stage(tmp_path: Path) -> None:
         (["--reasoning_parser", "qwen3"], "reasoning_parser", "qwen3"),
         (["--served-model-name", "acme/x"], "served_model_name", "acme/x"),
         (["--template-kwargs", '{"enable_thinking": false}'], "template_kwargs", {"enable_thinking": False}),
+        (
+            ["--effort-budgets", "low=1024, medium=4k,high=16384"],
+            "effort_budgets",
+            {"low": 1024, "medium": 4000, "high": 16384},
+        ),
+        (["--effort-budgets", '{"max": 9}'], "effort_budgets", {"max": 9}),
         (["--chat-template", ""], "chat_template", None),
         (["--window-bytes", "64K"], "bus", BusConfig(window_bytes=65_536)),
         (["--nats-url", "nats://a"], "bus", BusConfig(nats_url="nats://a")),
@@ -114,6 +120,25 @@ def test_one_file_serves_every_stage(tmp_path: Path) -> None:
 def test_flags_of_other_servers_are_accepted(argv: list[str], field: str, value: object) -> None:
     loaded = command_line(PreprocessorConfig, "--model", "m", *argv)
     assert getattr(loaded.config, field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("low=0", "effort_budgets: low must be 1 or more, not 0"),
+        ("low=-5", "effort_budgets: low must be 1 or more, not -5"),
+        ("none=5", "effort_budgets: none is not a level of effort; there are minimal, low, medium, high, xhigh, max"),
+        ("low=many", 'Invalid value for --effort-budgets: "many" is not a whole number'),
+        ("low", 'Invalid value for --effort-budgets: "low" is not a JSON object, or a .json, .yaml or .toml file'),
+        ('{"low": "9"}', "Invalid value for --effort-budgets: Expected `int`, got `str` - at `$[...]`"),
+    ],
+)
+def test_wrong_budgets_of_efforts_are_refused_in_one_line(
+    text: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command_line(PreprocessorConfig, "--model", "m", "--effort-budgets", text)
+    assert capsys.readouterr().err == f"turnwire: {problem}\n"
 
 
 @pytest.mark.parametrize(("suffix", "text"), [(".json", '{"a": [1]}'), (".yaml", "a: [1]"), (".toml", "a = [1]")])

@@ -18,6 +18,7 @@ from turnwire_tools.script.player import (
     parse_file,
     parse_inline,
     perform,
+    place_after,
 )
 
 PROSE = [100, 101, 102]
@@ -128,3 +129,19 @@ def test_resumed_script_continues_after_the_tokens_that_were_sent() -> None:
 
 def test_actions_after_the_limit_are_dropped() -> None:
     assert play(Playback([7, 8, 9], [(3, Action("fail"))]), max_tokens=2).actions == []
+
+
+def test_script_goes_on_after_its_own_end_of_a_thought_that_was_ended() -> None:
+    script = encode("think and think</t>answer [call] <t>again and again</t>last")
+    for output, rest in (
+        ("think", " and think</t>answer [call] <t>again and again</t>last"),
+        ("think</t>", "answer [call] <t>again and again</t>last"),
+        ("think</t>ans", "wer [call] <t>again and again</t>last"),
+        ("think</t>answer [call] <t>again</t>", "last"),
+        ("thinkNOWHERE", " and think</t>answer [call] <t>again and again</t>last"),
+        ("think and think</t>answer [call] <t>again and again</t>last", ""),
+    ):
+        place = place_after(encode(output), script, ())
+        assert "".join(map(chr, script[place:])) == rest, output
+    assert place_after(encode("abX"), [*encode("ab"), EOS, 65, 66], [EOS]) == 3, "prose in place of an early end"
+    assert place_after(encode("abcdef"), encode("abc"), ()) == 6

@@ -8,13 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import Raw
 
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ContextOverflow, EngineFailed, Invalid
 from schemas.events import FinishReason
+from schemas.frames import ThoughtBudget, pack_ids
 from services.worker.admission import check
+from services.worker.decoding import Decoding
 from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest
+from services.worker.outbox import Outbox, TokenStream
+from services.worker.thoughts import BudgetedTurn, ThoughtCounter
 from tests.conftest import eventually
 from tests.worker.listening import Listener, listen
 
@@ -122,6 +128,50 @@ class Conformance:
         assert found is not None
         # The last output token has not been through the model when the turn ends.
         assert (whole - 1) // bench.info.block_tokens * bench.info.block_tokens <= found <= whole
+
+    async def test_stopped_turn_goes_on_from_its_tokens_and_computes_few_again(self, bench: Bench) -> None:
+        """As a thought is ended at its budget: the turn is stopped, and continued with tokens that it did not choose."""
+        request, taken = bench.request(max_tokens=400), list[int]()
+        stream = listen(bench.engine, request)
+        async for delta in stream:
+            taken += delta.ids
+            if len(taken) >= 100:
+                break
+        await stream.aclose()
+        whole = [*bench.endless, *taken, *bench.endless[:3]]
+        deltas = await bench.run(bench.request(whole, max_tokens=8))
+        assert len(output(deltas)) == 8
+        if bench.info.block_tokens is not None:
+            assert len(whole) - (cached(deltas) or 0) <= 64
+
+    async def test_thought_ends_at_its_budget_and_the_turn_goes_on(self, bench: Bench) -> None:
+        """500 tokens of a thought, and a budget of 64."""
+        free = await bench.ids(bench.request(max_tokens=500))
+        closer, other = [token for token in range(8, bench.info.vocab_size or 400) if token not in free][:2]
+        end = pack_ids([other, closer])
+        budget = ThoughtBudget(64, {">": pack_ids([closer])}, ["<"], [">"], [">"], end, end, in_reasoning=True)
+        request = bench.request(max_tokens=500)
+        stream = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=[])
+        ended = asyncio.Event()
+        outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
+        decoding = Decoding(stream, outbox.schedule, lambda _: None, lambda _: ended.set())
+
+        def go_on(turn: BudgetedTurn) -> None:
+            made = bench.request([*request.token_ids, *stream.ids], max_tokens=500 - len(stream.ids))
+            made = msgspec.structs.replace(made, resumed=len(stream.ids))
+            decoding.handle = bench.engine.open(made, turn)
+
+        loop = asyncio.get_running_loop()
+        counter = ThoughtCounter(budget)
+        turn = BudgetedTurn(decoding, counter, 500, lambda turn: loop.call_soon(go_on, turn))
+        decoding.handle = bench.engine.open(request, turn)
+        async with asyncio.timeout(WAIT_S):
+            await ended.wait()
+        assert stream.ids[:66] == [*free[:64], other, closer]
+        assert len(stream.ids) == 500
+        assert stream.finish is not None
+        assert stream.finish.reason is FinishReason.LENGTH
+        await bench.idle()
 
     async def test_cached_is_reported_once_for_every_turn(self, bench: Bench) -> None:
         deltas = await bench.run(bench.request([*bench.endless[:40]]))

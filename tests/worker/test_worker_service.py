@@ -1,19 +1,27 @@
-"""The worker on the bus: deadlines."""
+"""The worker on the bus: deadlines, and turns that continue after an ended thought."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
 import structlog
 
 from schemas import subjects
-from schemas.control import Load
+from schemas.control import Cancel, Load
 from schemas.conversation import Sampling
-from schemas.errors import ErrorKind
+from schemas.errors import ENGINE_DIED, EngineFailed, ErrorKind, TurnwireError
 from schemas.events import FinishReason
-from schemas.frames import GenerateReply, GenerateRequest, TokenEntry, TokenFrame, pack_ids
+from schemas.frames import (
+    GenerateReply,
+    GenerateRequest,
+    ThoughtBudget,
+    TokenEntry,
+    TokenFrame,
+    pack_ids,
+)
 from services.runtime.process import Process
-from services.worker.engine import Delta, EngineInfo, EngineRequest, Handle, Sink
+from services.worker.engine import Delta, EngineDied, EngineInfo, EngineRequest, Handle, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns
 from services.worker.service import Worker
 from tests.conftest import MakeProcess, eventually
@@ -24,15 +32,21 @@ class HeldEngine:
 
     def __init__(self) -> None:
         self.turns = OpenTurns("held")
+        self.features = frozenset({"min_tokens", "seed", "priority", "logit_bias"})
         self.open_turns: dict[str, OpenTurn] = {}
+        self.requests: list[EngineRequest] = []
+        self.refuses: TurnwireError | None = None
 
     async def start(self) -> EngineInfo:
-        return EngineInfo("held", "1", 1000, 1, None, None, [2], frozenset())
+        return EngineInfo("held", "1", 1000, 1, None, None, [2], self.features)
 
     def open(self, request: EngineRequest, sink: Sink) -> Handle:
         def released() -> None:
             self.open_turns.pop(request.id, None)
 
+        self.requests.append(request)
+        if self.refuses is not None:
+            raise self.refuses
         turn = self.turns.open(request.id, sink, released)
         self.open_turns[request.id] = turn
         return turn
@@ -56,7 +70,8 @@ class Trial:
         self.engine = engine
         self.entries: list[TokenEntry] = []
 
-    async def generate(self, turn: str, timeout_s: float | None) -> GenerateReply:
+    async def generate(self, turn: str, timeout_s: float | None, **more: Any) -> GenerateReply:
+        fields: dict[str, Any] = {"sampling": Sampling(max_tokens=10), "stop_ids": [2], **more}
         request = GenerateRequest(
             turn=turn,
             attempt=1,
@@ -64,10 +79,9 @@ class Trial:
             prompt=pack_ids([1, 2, 3]),
             parser=self.shard.id,
             frontend="f",
-            sampling=Sampling(max_tokens=10),
-            stop_ids=[2],
             context=msgspec.Raw(b"{}"),
             timeout_s=timeout_s,
+            **fields,
         )
         subject = subjects.generate("m", self.worker.id)
         reply = await self.shard.bus.request(subject, msgspec.json.encode(request), 60.0)
@@ -138,3 +152,74 @@ async def test_window_that_the_cache_reduces_is_logged_with_both_figures(
     assert [(line["log_level"], line["max_model_len"], line["full_len"]) for line in lines] == (
         [("warning", 1000, 8192)] if warned else []
     )
+
+
+SPELLING = {"<": pack_ids([50]), ">": pack_ids([60])}
+
+
+def budget_of(tokens: int, grammar: str = "") -> ThoughtBudget:
+    """A budget of a turn that begins in a thought; 60 ends it."""
+    end = pack_ids([61, 60])
+    return ThoughtBudget(tokens, SPELLING, ["<"], [">"], [">"], end, end, in_reasoning=True, grammar=grammar)
+
+
+async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial) -> None:
+    budget = budget_of(3, "rest")
+    sampling = Sampling(max_tokens=10, min_tokens=4, seed=1)
+    await trial.generate("t", None, thoughts=budget, sampling=sampling, priority=2.0, cache_salt="s", stop_ids=[2, 9])
+    first = trial.engine.open_turns["t.1"]
+    first.put(Delta([11], cached=0))
+    first.put(Delta([12, 13, 14]))
+    assert first.ended, "the engine is stopped at once"
+    await eventually(lambda: len(trial.engine.requests) == 2)
+    before, request = trial.engine.requests
+    assert list(request.token_ids) == [1, 2, 3, 11, 12, 13, 61, 60]
+    assert (request.resumed, request.sampling.max_tokens, request.sampling.min_tokens) == (5, 5, 0)
+    assert request.sampling.logit_bias == {50: -100.0}, "no other thought opens"
+    assert (request.cache_salt, request.stop_ids, request.sampling.seed) == ("s", [2, 9], 1)
+    assert request.id != before.id
+    assert request.priority > before.priority, "it had a slot"
+    assert request.rest_grammar == "", "this engine has no grammars"
+    trial.engine.open_turns[request.id].put(Delta([21], cached=8))
+    trial.engine.open_turns[request.id].put(Delta([22], finish=FinishReason.STOP, stop_id=2))
+    await trial.end_of("t")
+    entries = [entry for entry in trial.entries if entry.turn == "t"]
+    assert [token for entry in entries for token in entry.ids] == [11, 12, 13, 61, 60, 21, 22]
+    assert {entry.cached for entry in entries} <= {None, 0}, "the cached part of the prompt, not of the turn so far"
+
+
+@pytest.mark.parametrize("error", [EngineDied("gone", code=ENGINE_DIED), EngineFailed("no room")])
+async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(trial: Trial, error: TurnwireError) -> None:
+    await trial.generate("t", None, thoughts=budget_of(1))
+    trial.engine.refuses = error
+    trial.engine.open_turns["t.1"].put(Delta([11, 12], cached=0))
+    end = await trial.end_of("t")
+    assert end.finish is not None
+    assert end.finish.error is not None
+    assert end.finish.error.message == error.info.message
+    assert (end.finish.error.code == ENGINE_DIED) == isinstance(error, EngineDied)
+
+
+async def test_turn_cancelled_at_its_budget_is_not_continued(trial: Trial) -> None:
+    await trial.generate("t", None, thoughts=budget_of(1))
+    trial.engine.open_turns["t.1"].put(Delta([11, 12], cached=0))
+    cancel = Cancel("t", 1, "hangup")
+    trial.shard.publish(subjects.cancel("m"), cancel)
+    await trial.end_of("t")
+    await trial.generate("u", None)
+    assert not any(request.id.startswith("t.") for request in trial.engine.requests[2:])
+    assert set(trial.engine.open_turns) <= {"u.1"}
+
+
+async def test_resumed_turn_gets_the_rest_of_the_end_of_its_thought(trial: Trial) -> None:
+    budget = budget_of(3)
+    await trial.generate("t", None, thoughts=budget, resume=pack_ids([11, 12, 13, 61]))
+    (request,) = trial.engine.requests
+    assert list(request.token_ids) == [1, 2, 3, 11, 12, 13, 61, 60]
+    assert (request.resumed, request.sampling.max_tokens) == (5, 5)
+
+
+async def test_resumed_turn_with_a_spent_budget_opens_no_thought(trial: Trial) -> None:
+    await trial.generate("t", None, thoughts=budget_of(3), resume=pack_ids([11, 12, 13, 61, 60, 21]))
+    await trial.generate("u", None, thoughts=budget_of(4), resume=pack_ids([11, 12, 13, 60, 21]))
+    assert [request.sampling.logit_bias for request in trial.engine.requests] == [{50: -100.0}, {}]

@@ -92,7 +92,9 @@ class OutputSource:
 
     def _perform(self, script: player.Playback, request: EngineRequest) -> player.Playback:
         sampling, stops = request.sampling, request.stop_ids
-        return player.perform(script, sampling, stops, self._eos_ids, self._prose, resumed=request.resumed)
+        output = request.token_ids[len(request.token_ids) - request.resumed :]
+        resumed = player.place_after(output, script.ids, stops)
+        return player.perform(script, sampling, stops, self._eos_ids, self._prose, resumed=resumed)
 
     def _directive(self, tail: Sequence[int]) -> player.PlayDirective | None:
         text = "".join(map(self._piece, tail)) if self._by_pieces else self._decode(tail)

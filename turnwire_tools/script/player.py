@@ -11,8 +11,8 @@ A request in test mode writes the same with directives: `[[fill 64]]`, `[[pause 
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from itertools import chain, cycle, repeat
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain, cycle, repeat, takewhile
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -171,6 +171,26 @@ def perform(
         else:
             return Playback(ids, _remaining_actions(script, resumed, len(ids)), FinishReason.STOP, token)
     return Playback(ids, _remaining_actions(script, resumed, len(ids)), FinishReason.LENGTH)
+
+
+def place_after(output: Sequence[int], script: Sequence[int], stops: Collection[int]) -> int:
+    """Where the script goes on after an output. Tokens in it that the script does not have there end a thought at its
+    budget: the script goes on after its own end of the thought, as a model does."""
+    at = done = 0
+    while done < len(output) and at < len(script):
+        if output[done] == script[at] or script[at] in stops:  # a stop id that `min_tokens` replaced by prose
+            at, done = at + 1, done + 1
+            continue
+        places = [place for place in range(at, len(script)) if script[place] == output[done]]
+        length, place = max(((_equal(output[done:], script[place:]), -place) for place in places), default=(0, -at))
+        at = length - place
+        done += max(length, 1)
+    return at + len(output) - done
+
+
+def _equal(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of equal items at the beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _remaining_actions(script: Playback, resumed: int, length: int) -> list[tuple[int, Action]]:

@@ -115,6 +115,15 @@ class Shape:
         return len(text) - position < len(self.head) and self.head.startswith(text[position:])
 
     @property
+    def beginnings(self) -> tuple[str, ...]:
+        """Literal texts with which the shape begins: its head, with the first character of what must follow that, after
+        blanks. They tell a marker from a mention of it. Just the head where anything may follow."""
+        literal = self._pieces[2] if self._pieces[1:2] == ["ws"] else ""
+        follow = self.then if len(self._pieces) == 1 else (literal,)
+        first = dict.fromkeys(text[0] for text in follow if text)
+        return tuple(self.head + blank + char for char in first for blank in ("", "\n", " ")) or (self.head,)
+
+    @property
     def pattern(self) -> str:
         """The shape as a regular expression, without what must follow."""
         return _pattern(self._pieces)

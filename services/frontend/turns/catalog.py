@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from schemas.control import FrontendNotice, Heartbeat, ModelCard, Stage
+from schemas.control import THINKING_BUDGET, FrontendNotice, Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
 from services.frontend.turns.shared_names import SharedNames
@@ -117,11 +117,14 @@ def _group_by_name(heartbeats: Iterator[Heartbeat]) -> dict[str, list[ModelCard]
 def _merge(cards: list[ModelCard], workers: list[ModelCard]) -> ModelCard:
     """Merges the preprocessors' descriptions of a model with its workers' abilities."""
     card = cards[0]
+    features = set.intersection(*(set(own.features) for own in workers))
+    if not all(THINKING_BUDGET in own.features for own in cards):
+        features.discard(THINKING_BUDGET)
     lengths = [length for length in (card.max_model_len, max(own.max_model_len for own in workers)) if length]
     return replace(
         card,
         max_model_len=min(lengths, default=0),
-        features=sorted(set.intersection(*(set(own.features) for own in workers))),
+        features=sorted(features),
         engine=workers[0].engine,
         weight=sum(own.weight for own in cards) / len(cards),
     )

@@ -232,6 +232,9 @@ def _convert(hint: Any, tokens: Sequence[Token]) -> Any:
         return words[text.lower()] if text.lower() in words else cyclopts.convert(hint, tokens)
     if get_origin(hint) is list:
         return [item.strip() for token in tokens for item in token.value.split(",") if item.strip()]
+    if get_origin(hint) is dict and "=" in text and get_args(hint)[1] is int:
+        pairs = (item.partition("=") for item in text.split(",") if item.strip())
+        return msgspec.convert({name.strip(): _whole_number(number) for name, _, number in pairs}, hint)
     if get_origin(hint) is dict:
         is_json = text.lstrip().startswith("{")
         return msgspec.convert(msgspec.json.decode(text) if is_json else _read_table(text), hint)

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from schemas.conversation import EFFORTS
+
 MIB = 1024 * 1024
 
 Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
@@ -21,6 +23,7 @@ Positive: TypeAlias = Annotated[float, Parameter(validator=Number(gt=0))]
 FROM_FILE = Parameter(accepts_keys=False, n_tokens=1)
 """Parameter of a dict with a text that is a JSON object or a file's name, not one of its items."""
 Table: TypeAlias = Annotated[dict[str, Any], FROM_FILE]
+Budgets: TypeAlias = Annotated[dict[str, int], FROM_FILE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,12 +349,23 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Routing: cost of a worker without free slots, in prompt tokens."""
     template_kwargs: Annotated[Table, also("--default-chat-template-kwargs")] = field(default_factory=dict)
     """Variables of the chat template for every request: a JSON object, or a JSON, YAML or TOML file."""
+    effort_budgets: Budgets = field(default_factory=dict)
+    """Most reasoning tokens of a turn by level of effort, as in `low=1024,medium=4096,high=16384` (docs/thinking.md);
+    default: none."""
     seal_key_file: str | None = None
     """File with the key that seals reasoning, the same for the parser; default: a key derived from the model's name."""
     enable_ledger: bool = True
     """Use the original tokens of a session's earlier turns in its prompts (docs/ledger.md)."""
     ledger_mb: Count = 64
     """Memory in MiB for the tokens of earlier turns, and the same again for whole prompts."""
+
+    def __post_init__(self) -> None:
+        """Rejects budgets of no level, and those that leave nothing."""
+        for level, tokens in self.effort_budgets.items():
+            if level not in EFFORTS:
+                raise ValueError(f"effort_budgets: {level} is not a level of effort; there are {', '.join(EFFORTS)}")
+            if tokens < 1:
+                raise ValueError(f"effort_budgets: {level} must be 1 or more, not {tokens}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -216,12 +216,13 @@ def prompt_ids(request: EngineRequest, max_model_len: int) -> list[int]:
 def guided_arguments(request: EngineRequest) -> dict[str, Any] | None:
     """Returns the one keyword argument for the library's parameters of guided decoding; None: decoding is free.
 
-    The libraries start a grammar at the first token that they decode, so that it cannot guide the rest of an
-    interrupted turn.
+    The libraries start a grammar at the first token that they decode, so that the grammar of a turn cannot guide the
+    rest of an interrupted one.
     """
     form = request.guided
     if form is None:
-        return {"grammar": request.grammar} if request.grammar and not request.resumed else None
+        grammar = request.rest_grammar if request.resumed else request.grammar
+        return {"grammar": grammar} if grammar else None
     if form.kind == "json_schema" and form.schema is not None:
         return {"json": form.schema}
     return {"json_object": True}

@@ -128,7 +128,8 @@ def test_string_equals_a_text_block() -> None:
         ({}, Thinking()),
         ({"thinking": {"type": "disabled"}}, Thinking("disabled")),
         ({"thinking": {"type": "adaptive"}}, Thinking("adaptive")),
-        ({"thinking": {"type": "between_tools"}}, Thinking("adaptive")),
+        ({"thinking": {"type": "between_tools"}}, Thinking("disabled")),
+        ({"thinking": {"type": "adaptive", "budget_tokens": 2048}}, Thinking("adaptive", 2048)),
         ({"thinking": {"type": "adaptive", "display": "omitted"}}, Thinking("adaptive", display="omitted")),
         ({"thinking": {"type": "adaptive", "display": "updates"}}, Thinking("adaptive")),
         ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, Thinking("enabled", 2048)),
@@ -142,6 +143,18 @@ def test_string_equals_a_text_block() -> None:
 )
 def test_thinking_settings_are_converted(fields: dict[str, Any], expected: Thinking) -> None:
     assert conversation(**fields).thinking == expected
+
+
+@pytest.mark.parametrize("kind", ["enabled", "adaptive"])
+def test_budget_below_the_native_least_is_refused(kind: str) -> None:
+    with pytest.raises(Invalid, match=f"thinking.{kind}.budget_tokens: Input should be greater than or equal to 1024"):
+        conversation(thinking={"type": kind, "budget_tokens": 64})
+
+
+def test_beta_counts_the_tokens_of_thoughts() -> None:
+    asked = parse(body(), {"anthropic-beta": "a-2025-01-01,thinking-token-count-2026-05-13"})
+    assert asked.conversation.thinking.count_tokens
+    assert not parse(body(), {"anthropic-beta": "interleaved-thinking-2025-05-14"}).conversation.thinking.count_tokens
 
 
 def test_latest_system_message_sets_the_effort() -> None:

@@ -279,3 +279,33 @@ def write_transcripts() -> None:
 
 if __name__ == "__main__":
     write_transcripts()
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=4), st.integers(1, 5))
+def test_counted_thoughts_add_up_to_their_tokens(thoughts: list[int], batch: int) -> None:
+    """One delta or more is omitted for each report; a stream without the beta has none."""
+    events: list[TurnEvent] = []
+    for number, tokens in enumerate(thoughts):
+        events.append(BlockStart(number, "reasoning"))
+        events += [Delta(number, at, "x") for at in range(tokens)]
+        events.append(BlockStop(number, length=tokens, seal="s", tokens=tokens + 2))
+    events.append(Finish(FinishReason.STOP, len(thoughts), Usage(656, 600, 1)))
+    batches = [events[at : at + batch] for at in range(0, len(events), batch)]
+
+    def deltas(**options: Any) -> list[list[dict[str, Any]]]:
+        renderer = MessagesStream(Reply("0a", "req_0a", "m", 1700000000), **options)
+        stream = (renderer.start([PREPARED]) + b"".join(renderer.events(part) for part in batches)).decode()
+        found: list[list[dict[str, Any]]] = [[] for _ in thoughts]
+        for name, data in frames(stream):
+            if name == "content_block_delta" and data["delta"]["type"] == "thinking_delta":
+                found[data["index"]].append(data["delta"])
+        return found
+
+    counted = deltas(omit_thinking=True, count_thinking=True)
+    assert [sum(delta["estimated_tokens"] for delta in block) for block in counted] == [n + 2 for n in thoughts]
+    assert all(delta["estimated_tokens"] > 0 and delta["thinking"] == "" for block in counted for delta in block)
+    shown = deltas(count_thinking=True)
+    assert all(delta["estimated_tokens"] is None for block in shown for delta in block)
+    assert ["".join(delta["thinking"] for delta in block) for block in shown] == ["x" * n for n in thoughts]
+    assert deltas(omit_thinking=True) == [[] for _ in thoughts]
+    assert all("estimated_tokens" not in delta for block in deltas() for delta in block)

@@ -99,6 +99,9 @@ def test_logprobs_need_their_include() -> None:
     [
         ({"effort": None, "summary": "auto"}, Thinking()),
         ({"effort": "none"}, Thinking("disabled", effort="none")),
+        ({"max_tokens": 64}, Thinking("enabled", 64)),
+        ({"max_tokens": 64, "effort": "low"}, Thinking("enabled", 64, "low")),
+        ({"max_tokens": 0}, Thinking("disabled", 0)),
         ({"effort": "minimal"}, Thinking("enabled", effort="minimal")),
         ({"effort": "max", "context": "all_turns"}, Thinking("enabled", effort="max", history="keep")),
         ({"context": "current_turn", "mode": "pro"}, Thinking(history="drop")),

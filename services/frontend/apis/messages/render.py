@@ -47,6 +47,8 @@ from services.frontend.apis.shared.answer import TokenReport, TurnRenderer
 from services.frontend.apis.shared.decode import is_json
 from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
+COUNT_EVERY = 16
+"""Tokens of an omitted thought after which the client gets their number."""
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 _encode = msgspec.json.Encoder().encode
@@ -58,6 +60,7 @@ _FIELDS = {
     "hosted": (b"input_json_delta", b"partial_json"),
 }
 _END = b"}}\n\n"
+_COUNTED_END = b',"estimated_tokens":null' + _END
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\],]', re.DOTALL)
 _DEPTHS = {"{": 1, "[": 1, "}": -1, "]": -1}
 _REASONS: dict[FinishReason, wire.StopReason] = {
@@ -105,16 +108,20 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         reply: Reply,
         *,
         omit_thinking: bool = False,
+        count_thinking: bool = False,
         applied_edits: list[dict[str, Any]] | None = None,
         compaction: Compaction | None = None,
         compare: str | None = None,
     ) -> None:
-        """`applied_edits`: None where the request has no `context_management`. `compaction`: the compaction at the
-        beginning of the answer. `compare`: as in `Client`."""
+        """`count_thinking`: the beta `thinking-token-count`. `applied_edits`: None where the request has no
+        `context_management`. `compaction`: the compaction at the beginning of the answer. `compare`: as in `Client`."""
         self._compare = compare
         self._reply = reply
         self._compaction = compaction
         self._omit_thinking = omit_thinking
+        self._counts = count_thinking
+        self._counted = self._uncounted = 0
+        """Tokens of the open thought that were reported, and at least those that were not."""
         self._applied_edits = applied_edits
         self._block: BlockStart | None = None
         self._open = False
@@ -172,6 +179,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         self._open = self._started = False
         self.plain = None
         self._text.clear()
+        self._counted = self._uncounted = 0
         self._call = None
         if event.kind in ("tool_use", "hosted"):
             self._announce(event, _tool_use(event, self._reply), out)
@@ -192,7 +200,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         if kind == "text":
             return wire.ContentBlockDelta(self._index, wire.TextDelta(text))
         if kind == "reasoning":
-            return wire.ContentBlockDelta(self._index, wire.ThinkingDelta(text))
+            return wire.ContentBlockDelta(self._index, wire.ThinkingDelta(text, None if self._counts else UNSET))
         return wire.ContentBlockDelta(self._index, wire.InputJsonDelta(text))
 
     def _delta(self, text: str, tokens: list[TokenLogprob], out: list[Event]) -> None:
@@ -203,11 +211,15 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             thinking = block.kind == "reasoning"
             self._announce(block, wire.ThinkingContent("", "") if thinking else wire.TextContent(""), out)
         if block.kind == "reasoning" and self._omit_thinking:
+            self._uncounted += 1  # a delta has a token or more
+            if self._uncounted == COUNT_EVERY:
+                self._count(COUNT_EVERY, out)
             return
         is_repeated = block.kind == "reasoning" and self._reply.dispatch_reasoning
         if is_repeated:
             self._text.append(text)
-        self.plain = None if is_repeated else (self._head, _END)
+        counted = block.kind == "reasoning" and self._counts
+        self.plain = None if is_repeated else (self._head, _COUNTED_END if counted else _END)
         self._started = True
         out.append(self._piece(text))
 
@@ -218,6 +230,8 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             self._block = None
             return
         if block.kind == "reasoning":
+            if self._omit_thinking:
+                self._count(event.tokens - self._counted, out)
             out.append(wire.ContentBlockDelta(self._index, wire.SignatureDelta(event.seal or UNSEALED)))
         if block.kind == "tool_use" and not event.complete and not self._started:
             # Clients read empty arguments as {} and run the call; they never run the beginning of an object.
@@ -230,6 +244,12 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             self._send_whole(block, "".join(self._text), event.seal, out)
         elif self._call is not None and event.complete and self._reply.dispatch:
             self._send_whole(block, self._call.arguments or "{}", None, out)
+
+    def _count(self, tokens: int, out: list[Event]) -> None:
+        """Reports further tokens of the open thought, if the client asked for it."""
+        if self._counts and tokens > 0:
+            self._counted, self._uncounted = self._counted + tokens, 0
+            out.append(wire.ContentBlockDelta(self._index, wire.ThinkingDelta("", tokens)))
 
     def _dispatch(self, event: Dispatch) -> None:
         self._call = event

@@ -30,6 +30,7 @@ THREADS = "thread_unsupported_request"
 
 _MIN_BUDGET = 1024
 _INTERLEAVED = "interleaved-thinking-"
+_TOKEN_COUNT = "thinking-token-count-"
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
 _AGENT_HEADER = "x-claude-code-agent-id"
 
@@ -67,6 +68,7 @@ class MessagesAsk(Struct, frozen=True):
         return make(
             reply,
             omit_thinking=self.conversation.thinking.display == "omitted",
+            count_thinking=self.conversation.thinking.count_tokens,
             applied_edits=None if self.edits is None else self.edits.applied,
             compaction=self.compaction,
             compare=self.conversation.client.compare,
@@ -104,7 +106,11 @@ def parse(
         system=[*_system(request.system), *declared.missing],
         tools=reader.tools.specs,
         tool_choice=tools.choice(request, reader.tools.offered),
-        thinking=replace(_thinking(request, reader.effort), history="default" if kept is None else "keep"),
+        thinking=replace(
+            _thinking(request, reader.effort),
+            history="default" if kept is None else "keep",
+            count_tokens=_TOKEN_COUNT in headers.get("anthropic-beta", ""),
+        ),
         sampling=sampling_of(
             request,
             max_tokens=request.max_tokens,
@@ -221,19 +227,17 @@ def _thinking(request: wire.Body, latest_effort: str | None) -> Thinking:
     if thinking is None:
         # Claude Code sends effort without `thinking` when thinking is off, and in its side jobs.
         return Thinking("disabled" if effort else "default", effort=effort)
-    if thinking.type == "disabled":
+    if thinking.type in ("disabled", "between_tools"):  # what is written between calls is text
         return Thinking("disabled", effort=effort)
     display: Literal["full", "omitted"] = "omitted" if thinking.display == "omitted" else "full"
-    if thinking.type != "enabled":
-        return Thinking("adaptive", effort=effort, display=display)
-    if thinking.budget_tokens is None:
-        raise Invalid("thinking.enabled.budget_tokens: Field required", param="thinking.budget_tokens")
-    if thinking.budget_tokens < _MIN_BUDGET:
-        raise Invalid(
-            f"thinking.enabled.budget_tokens: Input should be greater than or equal to {_MIN_BUDGET}",
-            param="thinking.budget_tokens",
-        )
-    return Thinking("enabled", thinking.budget_tokens, effort, display)
+    place = f"thinking.{thinking.type}.budget_tokens"
+    if thinking.type == "enabled" and thinking.budget_tokens is None:
+        raise Invalid(f"{place}: Field required", param="thinking.budget_tokens")
+    if thinking.budget_tokens is not None and thinking.budget_tokens < _MIN_BUDGET:
+        message = f"{place}: Input should be greater than or equal to {_MIN_BUDGET}"
+        raise Invalid(message, param="thinking.budget_tokens")
+    mode: Literal["enabled", "adaptive"] = "enabled" if thinking.type == "enabled" else "adaptive"
+    return Thinking(mode, thinking.budget_tokens, effort, display)
 
 
 def _format(request: wire.Body) -> OutputFormat | None:

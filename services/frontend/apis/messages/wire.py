@@ -566,9 +566,11 @@ class TextDelta(Struct, tag="text_delta"):
 
 
 class ThinkingDelta(Struct, tag="thinking_delta"):
-    """A piece of a thought."""
+    """A piece of a thought. With the beta `thinking-token-count`: also a piece of the number of its tokens, where the
+    text is omitted, else null."""
 
     thinking: str
+    estimated_tokens: int | UnsetType | None = UNSET
 
 
 class InputJsonDelta(Struct, tag="input_json_delta"):

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from schemas.control import ModelCard
+from schemas.control import THINKING_BUDGET, ModelCard
 from schemas.errors import Invalid
 from services.frontend.apis.models import codex_profile
 from services.frontend.apis.models.codex_profile import Profile
@@ -12,6 +12,18 @@ from services.frontend.apis.models.codex_profile import Profile
 MAX_LIMIT = 1000
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
+_BUDGET_FIELDS = {
+    "messages": ["thinking.budget_tokens", "output_config.effort"],
+    "chat": [
+        "reasoning.max_tokens",
+        "thinking.budget_tokens",
+        "thinking_budget",
+        "thinking_token_budget",
+        "reasoning_effort",
+    ],
+    "responses": ["reasoning.max_tokens", "reasoning.effort"],
+}
+"""The fields that limit reasoning tokens; the last one where the operator has budgets for levels of effort."""
 Named: TypeAlias = tuple[ModelCard, str]
 """A model under one of its names."""
 
@@ -123,6 +135,9 @@ def _permission(card: ModelCard, name: str) -> dict[str, Any]:
 def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
     search = {"supported": "web_search" in hosted}
     no, yes, thinks = {"supported": False}, {"supported": True}, {"supported": card.reasoning}
+    budgets = THINKING_BUDGET in card.features
+    shown = None if card.effort_budgets else -1
+    enforced = {api: fields[:shown] if budgets else [] for api, fields in _BUDGET_FIELDS.items()}
     return {
         "batch": no,
         "citations": no,
@@ -139,9 +154,10 @@ def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
             **thinks,
             "types": {
                 "adaptive": thinks,
-                "between_tools": thinks,
+                "between_tools": {"supported": card.switchable} if card.reasoning else yes,
                 "disabled": {"supported": card.switchable} if card.reasoning else yes,
                 "enabled": thinks,
             },
+            "budgets": {"supported": budgets, "enforced": enforced, "effort": card.effort_budgets},
         },
     }

@@ -85,9 +85,10 @@ SummaryStyle: TypeAlias = Literal["auto", "concise", "detailed", "none"]
 
 
 class Reasoning(Struct):
-    """`generate_summary` is the deprecated name of `summary`."""
+    """`generate_summary` is the deprecated name of `summary`; `max_tokens` is OpenRouter's."""
 
     effort: Effort | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
     summary: SummaryStyle | None = None
     generate_summary: SummaryStyle | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None

@@ -71,7 +71,8 @@ def _settings(request: ResponsesRequest, items: ItemReader) -> tuple[wire.Reason
     reasoning, text = request.reasoning, request.text
     if is_set(items.reasoning):
         update = convert(wire.Reasoning, items.reasoning, "input.reasoning")
-        reasoning = replace(reasoning, effort=update.effort or reasoning.effort)
+        limit = reasoning.max_tokens if update.max_tokens is None else update.max_tokens
+        reasoning = replace(reasoning, effort=update.effort or reasoning.effort, max_tokens=limit)
     if is_set(items.text):
         changed = convert(wire.TextConfig, items.text, "input.text")
         text = wire.TextConfig(changed.format or text.format, changed.verbosity or text.verbosity)
@@ -80,10 +81,11 @@ def _settings(request: ResponsesRequest, items: ItemReader) -> tuple[wire.Reason
 
 def _thinking(reasoning: wire.Reasoning) -> Thinking:
     history = _HISTORY.get(reasoning.context, "default")
-    if reasoning.effort is None:
+    effort, budget = reasoning.effort, reasoning.max_tokens
+    if effort is None and budget is None:
         return Thinking(history=history)
-    mode: Any = "disabled" if reasoning.effort == "none" else "enabled"
-    return Thinking(mode, effort=reasoning.effort, history=history)
+    mode: Any = "disabled" if effort == "none" or budget == 0 else "enabled"
+    return Thinking(mode, budget, effort, history=history)
 
 
 def _sampling(request: ResponsesRequest) -> Sampling:

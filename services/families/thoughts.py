@@ -1,0 +1,87 @@
+"""Finds the markers that begin and end a family's reasoning, and the text that ends an open thought.
+
+A worker limits reasoning with them, by ids. It sees less than a parser, so they err on one side: a thought may pass for
+ended that is not, but never the other way round.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from services.families.family import Family
+from services.families.grammar.channels import Channels
+from services.families.grammar.markup import Markup
+from services.families.grammar.shapes import Shape
+
+_LEAST_MARKER: Final = 4
+"""Characters. Shorter markers, such as a bare `{` or `[`, are found in any text."""
+_LITERAL: Final = re.compile(r"\{\w+\}|\n|(?<=>)(?=<)")
+"""Splits a written call into pieces, most of which are a marker."""
+_OPTIONAL: Final = re.compile(r"\{(?:ws|suffix|junk)\}")
+_HOLE: Final = re.compile(r"\{\w+\}")
+
+
+class ThoughtMarkers(NamedTuple):
+    """Literal texts. Holes of the grammar are left out, or filled with the tokenizer's own spelling."""
+
+    openers: list[str]
+    closers: list[str]
+    """Also the beginnings of calls, which end a thought, each with the first character of what must follow it."""
+    edges: list[str]
+    """Texts after which a block begins; openers elsewhere may be mentions. Empty: they always count."""
+    end: str
+    """Ends a thought: the turn goes on as the model chooses."""
+    answer: str
+    """Ends a thought and, in a format of messages, begins an answer."""
+
+
+def thought_markers(family: Family, added: Iterable[str] = (), written: str = "") -> ThoughtMarkers | None:
+    """The markers of a family; None if it reads no reasoning.
+
+    `added`: the tokenizer's added tokens. `written`: the text that the chat template writes after reasoning, which
+    replaces the family's own where it ends a thought.
+    """
+    grammar, style, think = family.grammar, family.style, family.think
+    if think is None or (isinstance(grammar, Markup) and not grammar.think):
+        return None
+    if isinstance(grammar, Channels):
+        heads = [shape.head for shape in (*grammar.starts, *grammar.again, *grammar.interrupts)]
+        end = think[1] + style.joint
+        closers = list(dict.fromkeys((think[1], *grammar.ends, *heads)))
+        opener = think[0].removeprefix(style.joint)
+        return ThoughtMarkers([opener], closers, [], end, end + style.text.partition("{text}")[0])
+    texts = [*added, *_LITERAL.split(style.call)]
+    if not isinstance(grammar, Markup):
+        grammar = Markup(think=(think,))
+    shapes = [call.shape for call in grammar.calls if not call.shape.line_start]
+    calls = [text for shape in shapes if len(shape.head.strip()) >= _LEAST_MARKER for text in shape.beginnings]
+    frames = [marker for pair in grammar.frames for marker in pair]
+    closers = _spelled([think[1], *(closer for _, closer in grammar.think)], texts)
+    end = _end_of_thought(family, written, closers)
+    return ThoughtMarkers(
+        openers=_spelled([think[0], *(opener for opener, _ in grammar.think)], texts),
+        closers=_spelled([*closers, *calls, *(frames if grammar.framed else ())], texts),
+        edges=_spelled([*closers, *(grammar.tails or ("}", "]")), *frames], texts),
+        end=end,
+        answer=end,
+    )
+
+
+def _end_of_thought(family: Family, written: str, closers: Iterable[str]) -> str:
+    """What ends a thought, with the white space around it: as a template has written it, else in the family's style."""
+    for closer in closers:
+        if found := re.match(rf"(?s).*?{re.escape(closer)}\s*", written):
+            return found[0]
+    end = family.style.reasoning.partition("{text}")[2]
+    return end if end.strip() != end or family.think is None else f"\n{family.think[1]}\n\n"
+
+
+def _spelled(markers: Iterable[str], texts: Iterable[str]) -> list[str]:
+    """Markers without holes: optional holes are left out, and all are filled where one of `texts` is the marker."""
+    found: list[str] = []
+    for marker in markers:
+        if _HOLE.search(marker):
+            found += filter(re.compile(Shape(marker).pattern).fullmatch, texts)
+        if not _HOLE.search(plain := _OPTIONAL.sub("", marker)):
+            found.append(plain)
+    return list(dict.fromkeys(found))

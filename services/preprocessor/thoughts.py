@@ -1,0 +1,45 @@
+"""Makes a model's `ThoughtBudget`, with which a worker limits reasoning tokens. Pure and CPU-bound."""
+
+import sys
+
+from schemas.frames import FENCE, ThoughtBudget, pack_ids
+from services.families import Family
+from services.families.thoughts import thought_markers
+from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.marker_tokens import marker_tokens
+from services.tokenization.prompt_tokenizer import PromptTokenizer
+
+_WORD = "a"
+
+
+def unlimited_thoughts(tokenizer: PromptTokenizer, family: Family, written: str = "") -> ThoughtBudget | None:
+    """The budget of a family's models, without a limit; None if the family reads no reasoning. `written`: the text that
+    the chat template writes after reasoning."""
+    markers = thought_markers(family, tokenizer.added, written)
+    if markers is None:
+        return None
+    vocabulary = Vocabulary(tokenizer.backend)
+    texts = [vocabulary.bytes_of(token).decode("latin-1") for token in range(tokenizer.vocab_size)]
+    openers, closers, edges = (list(map(_as_bytes, found)) for found in markers[:3])
+    added = {_as_bytes(text): token for text, token in tokenizer.added.items()}
+    tokens = marker_tokens([*openers, *closers, *edges, FENCE], texts, added)
+    return ThoughtBudget(
+        tokens=sys.maxsize,
+        spelling={text: pack_ids(ids) for text, ids in tokens.items()},
+        openers=openers,
+        closers=closers,
+        edges=edges,
+        end=pack_ids(_ids_after_text(tokenizer, markers.end)),
+        answer=pack_ids(_ids_after_text(tokenizer, markers.answer)),
+    )
+
+
+def _ids_after_text(tokenizer: PromptTokenizer, text: str) -> list[int]:
+    """The ids of a text that follows another: some tokenizers begin a text with a blank."""
+    before, both = tokenizer.encode(_WORD), tokenizer.encode(_WORD + text)
+    return both[len(before) :] if both[: len(before)] == before else tokenizer.encode(text)
+
+
+def _as_bytes(text: str) -> str:
+    """A text with a character for each of its bytes: tokens may split characters."""
+    return text.encode().decode("latin-1")

@@ -1,0 +1,58 @@
+"""Turns with thoughts that ended at a budget are in the next prompt as their tokens, wherever the template keeps them."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from bench.ledger import sessions
+from bench.ledger.__main__ import Chance
+from bench.ledger.clients import CLIENTS
+from bench.ledger.models import build
+from bench.ledger.published import of_trl
+from bench.ledger.walk import Walk
+from services.preprocessor.prompt import Prompt
+from services.worker.thoughts import ThoughtCounter
+
+LIMIT = 12
+FEW = ("qwen3_6", "gptoss", "nemotron_3_nano", "gemma4", "muse_glimmer")
+
+TEMPLATES = [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in of_trl()]
+
+
+@pytest.mark.parametrize("name", TEMPLATES or [pytest.param("", marks=pytest.mark.skip("trl is not installed"))])
+def test_ended_thoughts_are_in_the_next_prompt(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        setup = build(of_trl()[name].read_text(), tmp_path / "model")
+    except ValueError:
+        pytest.skip("no family reads its calls")
+    budget = setup.thoughts
+    if budget is None:
+        pytest.skip("its family reads no reasoning")
+    write, ended = sessions.Model.write, 0
+
+    def limited(model: sessions.Model, prompt: Prompt) -> list[int]:
+        nonlocal ended
+        model.think = lambda: " ".join(model.say() for _ in range(6))
+        ids = write(model, prompt)
+        counter = ThoughtCounter(replace(budget, tokens=LIMIT, in_reasoning=prompt.in_reasoning))
+        free = ThoughtCounter(replace(budget, in_reasoning=prompt.in_reasoning))
+        kept: list[int] | None = None
+        for count, token in enumerate(ids, 1):
+            free.take(token)
+            if kept is None:
+                counter.take(token)
+                if counter.over:
+                    kept = ids[: count - counter.excess] + counter.end_thought()
+            elif not free.thinks:  # after its own end of the thought the model goes on as it did
+                rest = setup.tokenizer.decode(ids[count:]).removeprefix(setup.family.style.joint)
+                ended += 1
+                return kept + setup.tokenizer.encode(rest.lstrip("\n"))
+        return ids
+
+    monkeypatch.setattr(sessions.Model, "write", limited)
+    for seed, client in enumerate(list(CLIENTS.values())[::4]):
+        for step in Walk(setup, Chance(seed), [client], turns=6):
+            known = step.before[-1].ids
+            assert not step.kept or list(step.prompt.ids[: len(known)]) == known
+    assert ended or name not in FEW  # some templates close the thought in the prompt

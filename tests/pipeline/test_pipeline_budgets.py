@@ -1,0 +1,217 @@
+"""Budgets of reasoning tokens through real processes and all APIs, on the script engine and on a random model."""
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import NatsServer
+from tests.model_fixtures import build_random_model
+from tests.pipeline.client import Client, body, call, say
+from tests.pipeline.stack import MODEL, Stack
+from turnwire_tools.clients.answer import APIS, Api
+
+LIMIT = 64
+END = 2
+"""The tokens before the answer that the parser counts as reasoning: a line break and the closing tag."""
+BUDGETS = {"effort_budgets": f"low={LIMIT}"}
+THOUGHT = "Look. [[fill 500]]\n</think>\n\n"
+
+pytestmark = pytest.mark.slow  # stacks of their own
+
+
+@pytest.fixture(scope="module")
+def scripted(
+    make_nats: Callable[[], NatsServer], demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    running = Stack(make_nats(), demo_model, tmp_path_factory.mktemp("budgets"))
+    try:
+        yield running.start_all(preprocessor=BUDGETS)
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+async def client(scripted: Stack) -> AsyncIterator[Client]:
+    connected = Client(scripted.url)
+    yield connected
+    await connected.http.close()
+
+
+def request(api: Api, text: str, *, model: str = MODEL, **more: Any) -> tuple[str, dict[str, Any]]:
+    """Path and body of a request with a budget of `LIMIT`."""
+    if api == "messages":
+        thinking = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
+        turns = [{"role": "user", "content": text}]
+        return "/v1/messages", {"model": model, "max_tokens": 4000, "messages": turns, **thinking, **more}
+    if api == "responses":
+        return "/v1/responses", {"model": model, "input": text, "reasoning": {"effort": "low"}, **more}
+    turns = [{"role": "user", "content": text}]
+    return "/v1/chat/completions", {"model": model, "messages": turns, "reasoning_effort": "low", **more}
+
+
+def contents(api: Api, document: dict[str, Any]) -> tuple[str, str, int]:
+    """Reasoning, text, and reasoning tokens of an answer."""
+    if api == "messages":
+        blocks = {block["type"]: block for block in document["content"]}
+        counted = document["usage"]["output_tokens_details"]["thinking_tokens"]
+        return blocks["thinking"]["thinking"], blocks["text"]["text"], counted
+    if api == "responses":
+        items = {item["type"]: item["content"][0]["text"] for item in document["output"]}
+        return items["reasoning"], items["message"], document["usage"]["output_tokens_details"]["reasoning_tokens"]
+    (choice,) = document["choices"]
+    counted = document["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    return choice["message"]["reasoning_content"], choice["message"]["content"], counted
+
+
+async def streamed(client: Client, path: str, ask: dict[str, Any]) -> str:
+    """The text deltas of a streamed answer, reasoning first."""
+    if path == "/v1/chat/completions":
+        ask = {**ask, "stream_options": {"include_usage": True}}
+    async with client.http.post(f"{client.url}{path}", json={**ask, "stream": True}) as response:
+        assert response.status == 200, await response.text()
+        lines = (await response.text()).splitlines()
+    pieces = []
+    for line in lines:
+        if line.startswith("data: {"):
+            data = json.loads(line.removeprefix("data: "))
+            delta = data.get("delta") if isinstance(data.get("delta"), str) else None
+            inner = data["delta"] if isinstance(data.get("delta"), dict) else {}
+            for choice in data.get("choices") or []:
+                inner = choice["delta"]
+            texts = (inner.get(name) for name in ("thinking", "text", "reasoning_content", "content"))
+            pieces += [delta or "", *(text for text in texts if text)]
+    return "".join(pieces)
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_budget_holds_on_every_api_streamed_or_not(client: Client, api: Api) -> None:
+    path, ask = request(api, say(THOUGHT + "So it is."))
+    status, document = await client.post(path, ask)
+    assert status == 200, document
+    thought, text, tokens = contents(api, document)
+    assert thought.startswith("Look. ")
+    assert (text, tokens) == ("So it is.", LIMIT + END)
+    assert await streamed(client, path, ask) == thought + text
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_thought_within_the_budget_is_as_without_one(client: Client, api: Api) -> None:
+    path, ask = request(api, say("Look. [[fill 50]]\n</think>\n\nSo it is."))
+    plain = {name: value for name, value in ask.items() if name not in ("reasoning_effort", "output_config")}
+    if api == "responses":
+        plain["reasoning"] = {"effort": "medium"}
+    (_, limited), (_, free) = await client.post(path, ask), await client.post(path, plain)
+    assert contents(api, limited) == contents(api, free)
+
+
+async def test_next_prompt_begins_with_the_prompt_and_all_tokens_of_the_turn(client: Client) -> None:
+    """With calls, whose results come back: the template keeps the thought."""
+    more = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}, "return_token_ids": True}
+    outputs = say(THOUGHT + call("ls"), THOUGHT + call("pwd"), "Short.\n</think>\n\nDone.")
+    messages: list[dict[str, Any]] = [{"role": "user", "content": outputs}]
+    known: list[int] = []
+    for turn in range(3):
+        _, document = await client.post("/v1/messages", body("", messages=messages, stream=False, **more))
+        prompt, ids = document["prompt_token_ids"], document["token_ids"]
+        assert prompt[: len(known)] == known, turn
+        known = prompt + ids[:-1]
+        content = document["content"]
+        messages.append({"role": "assistant", "content": content})
+        results = [
+            {"type": "tool_result", "tool_use_id": block["id"], "content": "ok"}
+            for block in content
+            if block["type"] == "tool_use"
+        ]
+        messages.append({"role": "user", "content": results})
+    assert content[-1]["text"] == "Done."
+
+
+async def test_log_probabilities_are_those_of_the_tokens(client: Client) -> None:
+    path, ask = request("chat", say(THOUGHT + "So it is."), logprobs=True, top_logprobs=2)
+    _, document = await client.post(path, ask)
+    (choice,) = document["choices"]
+    assert "".join(entry["token"] for entry in choice["logprobs"]["content"]) == choice["message"]["content"]
+    assert all(len(entry["top_logprobs"]) == 2 for entry in choice["logprobs"]["content"])
+    _, document = await client.post(path, {**ask, "return_token_ids": True})
+    (choice,) = document["choices"]
+    assert len(choice["token_ids"]) == document["usage"]["completion_tokens"]
+
+
+async def test_every_choice_has_its_own_budget(client: Client) -> None:
+    path, ask = request("chat", say(THOUGHT + "So it is."), n=3)
+    _, document = await client.post(path, ask)
+    assert [choice["message"]["content"] for choice in document["choices"]] == ["So it is."] * 3
+    assert len({choice["message"]["reasoning_content"] for choice in document["choices"]}) == 1
+
+
+async def test_stop_string_after_an_ended_thought_ends_the_turn(client: Client) -> None:
+    path, ask = request("chat", say(THOUGHT + "One. Two. Three."), stop=["Two"])
+    _, document = await client.post(path, ask)
+    assert contents("chat", document)[1:] == ("One. ", LIMIT + END)
+    assert document["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_max_tokens_within_the_end_of_the_thought_cuts_it(client: Client) -> None:
+    for limit in (LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 2, LIMIT + 3, LIMIT + 4):
+        path, ask = request("chat", say(THOUGHT + "So it is."), max_tokens=limit)
+        _, document = await client.post(path, ask)
+        assert document["usage"]["completion_tokens"] == limit
+        assert document["choices"][0]["finish_reason"] == "length"
+
+
+async def test_enforced_budget_is_not_named_as_missing(client: Client) -> None:
+    path, ask = request("chat", say("Look.\n</think>\n\nSo it is."), thinking_budget=LIMIT)
+    async with client.http.post(f"{client.url}{path}", json=ask) as response:
+        assert "x-turnwire-not-enforced" not in response.headers
+    _, models = await client.get("/v1/models")
+    budgets = models["data"][0]["capabilities"]["thinking"]["budgets"]
+    assert (budgets["supported"], budgets["effort"]) == (True, {"low": LIMIT})
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 1.0, 2.2])
+async def test_turn_with_a_budget_continues_when_its_worker_is_killed(
+    scripted: Stack, client: Client, delay_s: float
+) -> None:
+    """Killed early in the thought, late in it, and in the answer."""
+    slow = say("[[delay 20]]" + THOUGHT + "So it is, and this is the whole answer. [[fill 40]]")
+    path, ask = request("chat", slow)
+    _, before = await client.post(path, ask)
+    running = asyncio.create_task(streamed(client, path, ask))
+    await asyncio.sleep(delay_s)
+    (worker,) = scripted.of("worker")
+    worker.kill()
+    worker.start()
+    thought, text, _ = contents("chat", before)
+    assert await running == thought + text
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+async def test_random_model_is_stopped_and_continued(
+    make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """It writes noise, never the end of a thought: it would think to the end of its tokens."""
+    model = build_random_model(tmp_path_factory.mktemp("tiny") / "model")
+    running = Stack(make_nats(), model, tmp_path_factory.mktemp("random"))
+    name = {"served_model_name": "tiny"}
+    worker = {**name, "engine": "transformers", "kv_tokens": 8192, "slots": 4, "max_model_len": 4096}
+    try:
+        running.start_all(parser=name, preprocessor={**name, **BUDGETS}, worker=worker)
+        client = Client(running.url)
+        for api in APIS:
+            limit = {"responses": "max_output_tokens"}.get(api, "max_tokens")
+            path, ask = request(api, "Say something.", model="tiny", temperature=0, **{limit: 160})
+            status, document = await client.post(path, ask)
+            assert status == 200, document
+            thought, text, tokens = contents(api, document)
+            assert thought
+            assert text
+            assert tokens == LIMIT + END
+            assert await streamed(client, path, ask) == thought + text
+        await client.http.close()
+    finally:
+        running.stop()

@@ -1,0 +1,393 @@
+"""Budgets of reasoning tokens: what the worker's stream becomes, read by the real parser, for every family."""
+
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from schemas.conversation import ToolSpec
+from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason
+from schemas.frames import ParseContext, ThoughtBudget, TokenFinish, unpack_ids
+from services.families import Family, families, open_parser
+from services.families.grammar.channels import Channels
+from services.families.thoughts import thought_markers
+from services.parser.turn_parse import TurnParse
+from services.preprocessor.thoughts import unlimited_thoughts
+from services.runtime.storage.seal import Sealer
+from services.tokenization.detokenizer import Vocabulary
+from services.tokenization.prompt_tokenizer import PromptTokenizer
+from services.worker.decoding import Decoding
+from services.worker.engine import Delta as EngineDelta
+from services.worker.outbox import Outbox, TokenStream
+from services.worker.thoughts import BudgetedTurn, ThoughtCounter
+from tests.families.parser_cases import opened, vectors
+
+LIMIT = 64
+TOOLS = [ToolSpec("run", schema={"properties": {"cmd": {"type": "string"}}})]
+WORDS = [
+    "look",
+    "first",
+    "then",
+    "weigh",
+    "each",
+    "case",
+    "(a",
+    "<",
+    "b),",
+    "x",
+    "=",
+    "{y};",
+    "`code`",
+    "12",
+    "[z]",
+    "and",
+    "so",
+    "on.",
+    "No!",
+    "Why?\n",
+    "\n\n",
+    "é",
+    "船",
+]
+THINKING = [name for name, family in families().items() if thought_markers(family) is not None]
+Tokenizers = Callable[[str, bool], PromptTokenizer]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_of(demo_dir: Path) -> Tokenizers:
+    """Two tokenizers for all families: markers are single tokens, or ordinary text."""
+    from transformers import AutoTokenizer
+
+    @cache
+    def load(single: bool) -> PromptTokenizer:
+        loaded = AutoTokenizer.from_pretrained(demo_dir)
+        if single:
+            tags = {tag for family in families().values() for tag in (*family.markers, *(family.think or ()))}
+            loaded.add_tokens(sorted(tag for tag in tags if " " not in tag and tag.count("<") + tag.count("[") < 2))
+        return PromptTokenizer(loaded)
+
+    return lambda name, single: load(single)
+
+
+@cache
+def vocabulary_of(tokenizer: PromptTokenizer) -> Vocabulary:
+    return Vocabulary(tokenizer.backend)
+
+
+@cache
+def thoughts_of(tokenizer: PromptTokenizer, name: str) -> ThoughtBudget | None:
+    return unlimited_thoughts(tokenizer, families()[name])
+
+
+class Turn:
+    """A turn with a budget whose engine plays `ids`, and after each ended thought the next of `more`."""
+
+    def __init__(
+        self,
+        budget: ThoughtBudget,
+        ids: Sequence[int],
+        more: Sequence[Sequence[int]] = (),
+        *,
+        step: Callable[[], int] = lambda: 1,
+        max_tokens: int = 10_000,
+        resume: Sequence[int] = (),
+        logprobs: bool = False,
+    ) -> None:
+        counter = ThoughtCounter(budget)
+        resumed = [*resume, *counter.resume(resume)][:max_tokens]
+        self.stream = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=resumed)
+        outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
+        self.decoding = Decoding(self.stream, schedule=outbox.schedule, on_step=lambda _: None, on_end=lambda _: None)
+        self.closed = self.continued = 0
+        self.computed = 0
+        self.sink = BudgetedTurn(self.decoding, counter, max_tokens, self._go_on)
+        more = list(more)
+        segment: Sequence[int] | None = ids
+        while segment is not None and not self.decoding.ended:
+            self.open, self.decoding.handle = True, self
+            left = max_tokens - len(self.stream.ids)
+            self._play(list(segment), left, step, logprobs)
+            segment = more.pop(0) if not self.open and more else None
+
+    def _play(self, ids: list[int], left: int, step: Callable[[], int], logprobs: bool) -> None:
+        cached: int | None = 7 + self.continued
+        at = 0
+        while self.open:
+            size = min(step(), left - at, len(ids) - at)
+            part = ids[at : at + size]
+            at += size
+            self.computed += size
+            finish = FinishReason.LENGTH if at == left else FinishReason.STOP if at == len(ids) else None
+            scores = [[(token, -0.5)] for token in part] if logprobs else None
+            self.sink.put(EngineDelta(part, scores, cached, finish, stop_id=2 if finish is FinishReason.STOP else None))
+            cached = None
+            if finish is not None and not self.decoding.ended and self.open:
+                raise AssertionError("an end was lost")
+            if finish is not None:
+                return
+
+    def _go_on(self, turn: BudgetedTurn) -> None:
+        assert turn is self.sink
+        assert not self.open, "the engine was stopped first"
+        self.continued += 1
+
+    def close(self) -> None:
+        self.open = False
+        self.closed += 1
+
+
+def read(name: str, tokenizer: PromptTokenizer, stream: TokenStream, in_reasoning: bool) -> tuple[list[Any], Finish]:
+    """The blocks and the end of a stream, by the parser stage."""
+    context = ParseContext("m", name, "f", 10, tools=TOOLS, in_reasoning=in_reasoning)
+    parse = TurnParse("t", 1, context, "w")
+    parse.start(vocabulary_of(tokenizer), Sealer.load(None, "m"))
+    for token in stream.ids:
+        parse.feed([token])
+    parse.finish(stream.finish or TokenFinish(FinishReason.STOP, 2))
+    blocks: list[list[str]] = []
+    end = None
+    for logged in parse.read(10**9)[0]:
+        event = getattr(logged, "event", logged)
+        if isinstance(event, BlockStart):
+            blocks.append([event.kind, ""])
+        elif isinstance(event, Delta):
+            blocks[-1][1] += event.text
+        elif isinstance(event, Finish):
+            end = event
+    assert end is not None
+    return blocks, end
+
+
+def thought(family: Family, text: str, in_reasoning: bool) -> str:
+    written = family.style.write_reasoning(text)
+    if not in_reasoning:
+        return written
+    opener = family.style.reasoning.partition("{text}")[0]
+    return written.removeprefix(opener)
+
+
+def budget_of(name: str, tokenizer: PromptTokenizer, tokens: int, in_reasoning: bool) -> ThoughtBudget:
+    thoughts = thoughts_of(tokenizer, name)
+    assert thoughts is not None
+    return msgspec.structs.replace(thoughts, tokens=tokens, in_reasoning=in_reasoning)
+
+
+@pytest.mark.parametrize("name", THINKING)
+def test_family_reads_its_end_of_a_thought_as_the_end(name: str) -> None:
+    family = families()[name]
+    markers = thought_markers(family)
+    assert markers is not None
+    for end, answer in ((markers.end, family.style.write_text("So.")), (markers.answer, "So.")):
+        if markers.end == markers.answer or answer != "So.":
+            answer = family.style.write_text("So.")
+        parser = open_parser(name, in_reasoning=True)
+        events = [*parser.feed("Look" + end + answer), *parser.finish(FinishReason.STOP)]
+        kinds = [event.kind for event in events if isinstance(event, BlockStart)]
+        texts = [event.text for event in events if isinstance(event, Delta)]
+        assert (kinds, "".join(texts)) == (["reasoning", "text"], "LookSo.")
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("name", THINKING)
+def test_budget_holds_and_an_answer_follows(name: str, single: bool, tokenizer_of: Tokenizers) -> None:
+    tokenizer, family = tokenizer_of(name, single), families()[name]
+    chance = random.Random(f"{name}{single}")
+    for in_reasoning in (True, False):
+        budget = budget_of(name, tokenizer, LIMIT, in_reasoning)
+        text = " ".join(chance.choice(WORDS) for _ in range(500))
+        ids = tokenizer.encode(thought(family, text, in_reasoning) + family.style.write_text("Never."))
+        answer = tokenizer.encode(family.style.write_text("All done."))
+        turn = Turn(budget, ids, [answer], step=lambda: chance.choice((1, 1, 1, 2, 5, 40)))
+        blocks, end = read(name, tokenizer, turn.stream, in_reasoning)
+        assert [kind for kind, _ in blocks] == ["reasoning", "text"], blocks
+        assert blocks[1][1] == "All done."
+        ending = len(unpack_ids(budget.end))
+        if isinstance(family.grammar, Channels):
+            # The parser counts the header of the next message, and the token with which that is certain.
+            ending += len(tokenizer.encode(family.style.text.partition("{text}")[0])) + 1
+        assert LIMIT <= end.usage.reasoning <= LIMIT + ending
+        assert turn.stream.ids[:LIMIT] == ids[:LIMIT]
+        assert turn.stream.cached == 7, "the prompt's, not that of the turn so far"
+        assert (turn.closed, turn.continued) == (1, 1)
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("name", THINKING)
+def test_thought_within_its_budget_is_untouched(name: str, single: bool, tokenizer_of: Tokenizers) -> None:
+    """Also one of exactly the budget; whatever follows it, calls and more thoughts included."""
+    tokenizer, family = tokenizer_of(name, single), families()[name]
+    chance = random.Random(f"{name}{single}")
+    for trial in range(12):
+        in_reasoning = bool(trial % 2)
+        text = " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, 40))) + "."
+        parts = [family.style.write_text("Text about <p> and {x}. " * 20)]
+        if family.style.call:
+            parts.insert(0, family.style.write_call("run", {"cmd": "ls </b> " * 30}))
+        rest = family.style.joint.join(parts)
+        written = thought(family, text, in_reasoning) + family.style.joint + rest
+        ids = tokenizer.encode(written)
+        counter = ThoughtCounter(budget_of(name, tokenizer, 1000, in_reasoning))
+        for token in ids:
+            counter.take(token)
+        for tokens in (counter.used, counter.used + 1, 1000):
+            turn = Turn(budget_of(name, tokenizer, tokens, in_reasoning), ids, step=lambda: chance.choice((1, 3, 9)))
+            assert turn.stream.ids == ids
+            assert turn.continued == 0
+        before = Turn(budget_of(name, tokenizer, counter.used - 1, in_reasoning), ids)
+        assert before.continued == 1
+
+
+Case = tuple[PromptTokenizer, Callable[[int, bool], ThoughtBudget]]
+
+
+@pytest.fixture
+def hermes(tokenizer_of: Tokenizers) -> Case:
+    tokenizer = tokenizer_of("hermes", True)
+    return tokenizer, lambda tokens, in_reasoning: budget_of("hermes", tokenizer, tokens, in_reasoning)
+
+
+CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
+LONG = " and more of it" * 40
+
+
+def test_thoughts_of_a_turn_share_the_budget(hermes: Case) -> None:
+    tokenizer, budget = hermes
+    first, second = " one two three" * 10, " four five six" * 10
+    for between in (CALL + "\n", "Text.\n", "Text.\n\n  ", CALL + "\n" + CALL, "Text", "Text. ", "So!", f"12{CALL}"):
+        written = f"{first}\n</think>\n\n{between}<think>\n{second}\n</think>\n\nSo."
+        ids = tokenizer.encode(written)
+        turn = Turn(budget(40, True), ids, [tokenizer.encode("Done.")])
+        kept = len(tokenizer.encode(first + "\n"))
+        assert tokenizer.decode(turn.stream.ids).endswith("\n</think>\n\nDone."), between
+        _, end = read("hermes", tokenizer, turn.stream, True)
+        assert 40 <= end.usage.reasoning <= 40 + 5, between
+        assert turn.stream.ids[:kept] == ids[:kept]
+
+
+@pytest.mark.parametrize("mention", ["the <tool_call> tag", "<tool_call>s", "a <think> tag", "</tool_call> ends it"])
+def test_markers_that_a_thought_mentions_do_not_end_it(hermes: Case, mention: str) -> None:
+    tokenizer, budget = hermes
+    turn = Turn(budget(LIMIT, True), tokenizer.encode(f"Of {mention}.{LONG}"), [tokenizer.encode("Done.")])
+    blocks, end = read("hermes", tokenizer, turn.stream, True)
+    assert [kind for kind, _ in blocks] == ["reasoning", "text"]
+    assert end.usage.reasoning <= LIMIT + 3
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "`<think>` opens",
+        "the <think> tag",
+        "(<think>)",
+        "x <think>",
+        "'<think>'",
+        "a = <think>",
+        "code:\n```\n<think>\n```\n",
+    ],
+)
+def test_opener_that_an_answer_mentions_is_no_thought(hermes: Case, mention: str) -> None:
+    tokenizer, budget = hermes
+    ids = tokenizer.encode(f"\n</think>\n\nHere {mention}: {LONG}")
+    assert Turn(budget(8, True), ids).stream.ids == ids
+
+
+def test_call_in_an_open_thought_is_not_interrupted(hermes: Case) -> None:
+    tokenizer, budget = hermes
+    call = CALL.replace("ls", "ls -l " * 50)
+    for blank in ("", "\n", " "):
+        ids = tokenizer.encode("Look." + call.replace("<tool_call>\n", "<tool_call>" + blank))
+        for tokens in range(3, 8):
+            turn = Turn(budget(tokens, True), ids)
+            assert turn.stream.ids == ids
+
+
+def test_max_tokens_keeps_its_meaning(hermes: Case) -> None:
+    """At every limit around the end of the thought, also where that does not fit."""
+    tokenizer, budget = hermes
+    end = tokenizer.encode("\n</think>\n\n")
+    ids, answer = tokenizer.encode("Look" + LONG), tokenizer.encode("Done, and so on and on and on.")
+    whole = ids[:20] + end + answer
+    for limit in range(15, 32):
+        turn = Turn(budget(20, True), ids, [answer], max_tokens=limit, step=lambda: 3)
+        assert turn.stream.ids == whole[:limit]
+        assert turn.stream.finish is not None
+        assert turn.stream.finish.reason is (FinishReason.LENGTH if limit <= len(whole) else FinishReason.STOP)
+
+
+def test_turn_that_lost_its_worker_anywhere_continues_as_if_it_had_not(hermes: Case) -> None:
+    tokenizer, budget = hermes
+    ids, answer = tokenizer.encode("Look" + LONG), tokenizer.encode("Done.")
+    end = tokenizer.encode("\n</think>\n\n")
+    whole = ids[:20] + end + answer
+    for at in range(len(whole) + 1):
+        rest = ids[at:] if at <= 20 else answer[max(at - 20 - len(end), 0) :]
+        turn = Turn(budget(20, True), rest, [answer], resume=whole[:at])
+        assert turn.stream.ids == whole, at
+
+
+def test_output_of_a_worker_without_budgets_is_ended_where_it_is(hermes: Case) -> None:
+    tokenizer, budget = hermes
+    ids, end = tokenizer.encode("Look" + LONG), tokenizer.encode("\n</think>\n\n")
+    turn = Turn(budget(20, True), tokenizer.encode("Done."), resume=ids[:30])
+    assert turn.stream.ids == ids[:30] + end + tokenizer.encode("Done.")
+
+
+def test_log_probabilities_stay_with_their_tokens_and_the_end_has_none(hermes: Case) -> None:
+    tokenizer, budget = hermes
+    ids, answer = tokenizer.encode("Look" + LONG), tokenizer.encode("Done.")
+    for size in (1, 4, 50):
+        turn = Turn(budget(20, True), ids, [answer], logprobs=True, step=lambda size=size: size)  # type: ignore[misc]
+        chosen = turn.stream.logprobs
+        assert chosen is not None
+        assert [pairs[0][0] if pairs else None for pairs in chosen] == [*ids[:20], None, None, None, *answer]
+    for size in (1, 4, 50):  # tokens that wait for their meaning keep theirs, also at the turn's end
+        for ids in (tokenizer.encode("One two</think>So."), tokenizer.encode("One two three")):
+            turn = Turn(budget(2, True), ids[:4], logprobs=True, step=lambda size=size: size)  # type: ignore[misc]
+            chosen = turn.stream.logprobs
+            assert chosen is not None
+            assert len(chosen) == len(turn.stream.ids)
+            assert [pairs[0][0] for pairs in chosen if pairs] == [i for i in turn.stream.ids if i in ids[:4]]
+
+
+def test_budget_of_nothing_ends_the_thought_before_its_first_token(hermes: Case) -> None:
+    tokenizer, budget = hermes
+    turn = Turn(budget(0, True), tokenizer.encode("Look" + LONG), [tokenizer.encode("Done.")])
+    assert tokenizer.decode(turn.stream.ids) == "\n</think>\n\nDone."
+
+
+def test_thought_that_opens_after_the_budget_is_spent_leads_to_an_answer(tokenizer_of: Tokenizers) -> None:
+    tokenizer = tokenizer_of("gpt_oss", True)
+    again = "<|channel|>analysis<|message|>More" + LONG
+    ids = tokenizer.encode("<|channel|>analysis<|message|>Look" + LONG)
+    more = [tokenizer.encode(again), tokenizer.encode("Done.")]
+    turn = Turn(budget_of("gpt_oss", tokenizer, 20, False), ids, more)
+    blocks, end = read("gpt_oss", tokenizer, turn.stream, False)
+    assert blocks[-1] == ["text", "Done."]
+    assert end.usage.reasoning <= 20 + 20
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_worker_sees_thoughts_where_the_parser_does(single: bool, tokenizer_of: Tokenizers) -> None:
+    """In all vectors, but for the tokens of markers: none of an answer's tokens or a call's count."""
+    for case in vectors():
+        name = case["family"]
+        tokenizer = tokenizer_of(name, single)
+        if name not in THINKING:
+            continue
+        counter = ThoughtCounter(budget_of(name, tokenizer, 10**6, case["prompt_ends_in_reasoning"]))
+        parser, detokenizer = opened(case), vocabulary_of(tokenizer).open(frozenset())
+        wrong = missed = 0
+        kind = ""
+        for token in tokenizer.encode(case["raw"]):
+            counter.take(token)
+            for event in parser.feed(detokenizer.step(token)):
+                kind = event.kind if isinstance(event, BlockStart) else "" if isinstance(event, BlockStop) else kind
+            wrong += counter.thinks and kind in ("text", "tool_use")
+            missed += kind == "reasoning" and not counter.thinks
+        assert wrong <= 12, case
+        assert missed <= 40, case
