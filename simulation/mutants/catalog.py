@@ -12,7 +12,7 @@ TURN_LOG = "services/runtime/streams/turn_log.py"
 WORKER = "services/worker/service.py"
 OUTBOX = "services/worker/outbox.py"
 SHARDS = "services/worker/shards.py"
-DECODING = "services/worker/decoding.py"
+ENGINE = "services/worker/engine.py"
 PARSER = "services/parser/service.py"
 SHARD = "services/parser/shard.py"
 TURN_PARSE = "services/parser/turn_parse.py"
@@ -188,9 +188,9 @@ WORKER_MUTANTS = [
     ),
     Mutant(
         "fails the turns of an engine that died, for good",
-        DECODING,
-        "info = msgspec.structs.replace(info, code=ENGINE_DIED)",
-        "pass",
+        ENGINE,
+        "        super().__init__(message, code=ENGINE_DIED)\n",
+        "        super().__init__(message)\n",
     ),
     Mutant(
         "leaves the streams of a dead parser where they are",
