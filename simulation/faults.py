@@ -108,8 +108,8 @@ class Applied:
 
 
 def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:
-    """Draws the faults of a load with this number of turns. Those at times are within `span_s`; they may overlap, or each has
-    ended before the next."""
+    """Draws the faults of a load with this number of turns. Those at times are within `span_s`; they may overlap, or
+    each has ended before the next."""
     late, together = random.random() < 0.5, random.random() < 0.5
     faults: list[Fault] = []
     at, left = 0.0, 0
