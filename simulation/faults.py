@@ -59,6 +59,8 @@ ENDING: frozenset[Kind] = frozenset(("kill", "lose machine", "terminate"))
 """Kinds that end a process, with its connections."""
 DEAD_AFTER_S = 3.0
 """Processes that are suspended or cut off for less are not taken for dead."""
+DURATIONS_S = (0.0, 0.5, 2.0, 4.0, 4.0, 6.0, 6.0, 10.0, 10.0, 20.0, 20.0, 40.0, 90.0)
+"""Most are long enough that a process counts as dead, and short enough that its turns wait for it."""
 LOOK_S = 0.1
 """Time between two looks at how many turns are left."""
 
@@ -119,7 +121,7 @@ def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:
         )
         kind = random.choice(kinds)
         stage = random.choice(STAGES) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
-        seconds = random.choice((0.0, 0.5, 2.0, 4.0, 6.0, 10.0, 20.0, 40.0, 90.0)) * (0.5 + random.random())
+        seconds = random.choice(DURATIONS_S) * (0.5 + random.random())
         if late:
             at, left = random.random() * 2.0, max(1, round(turns * random.random() ** 2))
         elif together:
