@@ -115,7 +115,7 @@ def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:
     late, together = random.random() < 0.5, random.random() < 0.5
     faults: list[Fault] = []
     at, left = 0.0, 0
-    for _ in range(random.randint(1, 6 if late or together else 3)):
+    for _ in range(random.randint(2, 6) if late or together else random.randint(1, 3)):
         kinds = random.choice(
             (PROCESS_KINDS, PROCESS_KINDS, PROCESS_KINDS, ENGINE_KINDS, BUS_KINDS, BUS_KINDS, STORE_KINDS)
         )

@@ -44,7 +44,7 @@ class Scale:
     """Faults begin within this time."""
 
 
-MANY, FEW = Scale(24, 20.0, 40.0), Scale(3, 3.0, 12.0)
+MANY, FEW = Scale(24, 20.0, 40.0), Scale(5, 4.0, 12.0)
 """One workload in three has few sessions: many cover up what is lost, because later messages show it."""
 TURNS_LIMIT_S = 3600.0
 SETTLE_S = 40.0

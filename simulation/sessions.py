@@ -22,6 +22,7 @@ TOOLS = [
     ),
 ]
 PACES = ("", "", "[[burst 1]]", "[[burst 16]]", "[[pause 300]]", "[[pause 4000]]", "[[delay 60]]", "[[delay 400]]")
+PACES_BETWEEN_CALLS = ("", "", "[[pause 1500]]", "[[pause 4000]]")
 _ODD = ("é船🌊", "a < b && c", '{"k": [1, 2]}', "two\nlines", "<think>", "</tool_call>", "`code`", "end.")
 
 
@@ -160,7 +161,7 @@ class Workload:
                     command, number = next(words), random.randint(0, 9)
                     script += _call("run", {"cmd": command, "count": number})
                     story.append(("call", f"run {_json({'cmd': command, 'count': number})}"))
-                script += random.choice(PACES)
+                script += random.choice(PACES_BETWEEN_CALLS)
                 results.append(f"{name} result {at} {next(words)}")
         return Answer(script, story, results)
 
