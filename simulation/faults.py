@@ -50,8 +50,10 @@ BUS_KINDS: Sequence[Kind] = (
     *("freeze bus", "cut bus", "kill bus", "kill bus"),
     *("lose messages", "lose messages", "lose messages", "lose messages"),
 )
-SUBJECTS = ("tok", "evt", "credit", "replay", "cancel", "beat", "turn", "gen", "resp")
-"""The third words of subjects. Half of the faults that lose messages lose those of one kind only."""
+REPLIES = "reply"
+SUBJECTS = ("tok", "evt", "credit", "replay", "cancel", "beat", "turn", "gen", "resp", REPLIES)
+"""The third words of subjects, and the replies to requests. Half of the faults that lose messages lose those of one
+kind only."""
 STORE_KINDS: Sequence[Kind] = ("empty bucket", "remove bucket", "no leader", "full disk")
 DEADLY: frozenset[Kind] = frozenset(("kill", "lose machine", "freeze", "cut", "terminate", "engine dies"))
 """Kinds after which others may take a process for dead."""
@@ -61,6 +63,8 @@ DEAD_AFTER_S = 3.0
 """Processes that are suspended or cut off for less are not taken for dead."""
 DURATIONS_S = (0.0, 0.5, 2.0, 4.0, 4.0, 6.0, 6.0, 10.0, 10.0, 20.0, 20.0, 40.0, 90.0)
 """Most are long enough that a process counts as dead, and short enough that its turns wait for it."""
+RESTART_S = 0.5
+"""Time after which a process that ended is started again."""
 LOOK_S = 0.1
 """Time between two looks at how many turns are left."""
 
@@ -221,16 +225,15 @@ class Injector:
 
     def _start_again(self, applied: Applied, port: int) -> None:
         """Starts a successor after the fault's time; the fault is over when it is ready."""
-        world = self._world
+        self._later(max(applied.fault.seconds, RESTART_S), self._start, applied, port)
 
-        def start() -> None:
-            successor = world.start(applied.stage, port=port)
-            self._when_ready(applied, successor)
-
-        self._later(max(applied.fault.seconds, 0.5), start)
+    def _start(self, applied: Applied, port: int = 0) -> None:
+        self._when_ready(applied, self._world.start(applied.stage, port=port))
 
     def _when_ready(self, applied: Applied, running: Running) -> None:
-        if self._world.is_ready(running) or running.machine.name not in self._world.running:
+        if running.failure is not None:  # it found no bus
+            self._later(RESTART_S, self._start, applied, running.port)
+        elif self._world.is_ready(running) or running.machine.name not in self._world.running:
             applied.ended = self._world.loop.now
         else:
             self._later(0.1, self._when_ready, applied, running)
@@ -249,7 +252,7 @@ class Injector:
                 world.terminate(name)
                 self._restart_when_gone(applied, running)
             case "start":
-                self._when_ready(applied, world.start(fault.stage))
+                self._start(applied)
             case "start other protocol":
                 other = world.start_other(fault.stage).machine.name
 
@@ -343,7 +346,8 @@ class Injector:
                     cluster.lose_writes(self._random.random() * 5.0)
                 self._heal(applied, lambda: [world.start_server(name) for name in names])
             case "lose messages":
-                loss = f"{subjects.PREFIX}.{fault.subject}." if fault.subject else "tw.", fault.amount
+                beginning = {"": "tw.", REPLIES: "_INBOX"}.get(fault.subject, f"{subjects.PREFIX}.{fault.subject}.")
+                loss = beginning, fault.amount
                 cluster.losses.append(loss)
                 self._heal(applied, partial(cluster.losses.remove, loss))
             case "empty bucket":
