@@ -45,6 +45,8 @@ PROCESS_KINDS: Sequence[Kind] = (
     *("start", "start other protocol"),
     *("slow network", "slow loop", "clock"),
 )
+TARGETS = (*STAGES, "worker", "parser")
+"""The stages of processes that are hit: those with the tokens of turns more often."""
 ENGINE_KINDS: Sequence[Kind] = ("engine fails", "engine dies", "engine hangs")
 BUS_KINDS: Sequence[Kind] = (
     *("freeze bus", "cut bus", "kill bus", "kill bus"),
@@ -119,12 +121,21 @@ def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:
     late, together = random.random() < 0.5, random.random() < 0.5
     faults: list[Fault] = []
     at, left = 0.0, 0
-    for _ in range(random.randint(2, 6) if late or together else random.randint(1, 3)):
+    for _ in range(random.randint(3, 6) if late or together else random.randint(1, 3)):
         kinds = random.choice(
-            (PROCESS_KINDS, PROCESS_KINDS, PROCESS_KINDS, ENGINE_KINDS, BUS_KINDS, BUS_KINDS, STORE_KINDS)
+            (
+                PROCESS_KINDS,
+                PROCESS_KINDS,
+                PROCESS_KINDS,
+                PROCESS_KINDS,
+                ENGINE_KINDS,
+                BUS_KINDS,
+                BUS_KINDS,
+                STORE_KINDS,
+            )
         )
         kind = random.choice(kinds)
-        stage = random.choice(STAGES) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
+        stage = random.choice(TARGETS) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
         seconds = random.choice(DURATIONS_S) * (0.5 + random.random())
         if late:
             at, left = random.random() * 2.0, max(1, round(turns * random.random() ** 2))

@@ -137,7 +137,7 @@ class Scenario:
         workload = seed % WORKLOADS
         self.scale = FEW if workload % 3 == 0 else MANY
         self.workload = Workload(workload, self.scale.sessions)
-        self.counts = {stage: random.choice((1, 2, 2, 3)) for stage in STAGES}
+        self.counts = {stage: random.choice((1, 1, 2, 2, 3)) for stage in STAGES}
         self.recovery_s = random.choice((20.0, 20.0, 90.0))
         self.servers = random.choice((1, 1, 1, 3))
         self.window_bytes = random.choice((MIB, MIB, 16_384, 4096))
