@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from schemas.errors import Unavailable
 from simulation.faults import Fault, Injector, Kind, draw
 from simulation.loop import Machine
 from simulation.world import Running, World
@@ -20,24 +21,42 @@ class FakeWorld(World):
 
     def __init__(self) -> None:
         super().__init__(0, Path())
-        machine = Machine(PROCESS)
-        task: asyncio.Task[None] = self.loop.create_task(asyncio.sleep(1e9), context=machine.context)
-        self.running[PROCESS] = Running(machine, "worker", task)
+        self.starts = 0
+        self.failing_starts = 0
+        """How many processes end at their start."""
+        self.running[PROCESS] = self._made(PROCESS)
         self.start_server("nats1")
+
+    def _made(self, name: str) -> Running:
+        machine = Machine(name)
+        task: asyncio.Task[None] = self.loop.create_task(asyncio.sleep(1e9), context=machine.context)
+        return Running(machine, "worker", task)
+
+    def start(self, stage: str, *, port: int = 0, **settings: Any) -> Running:
+        self.starts += 1
+        running = self._made(f"{stage}-{self.starts}")
+        if self.starts <= self.failing_starts:
+            running.failure = Unavailable("no bus")
+        else:
+            self.running[running.machine.name] = running
+        return running
+
+    def is_ready(self, running: Running) -> bool:
+        return running.machine.name in self.running
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[FakeWorld]:
     made = FakeWorld()
     yield made
     made.close()
 
 
-def _leaders(world: World) -> bool:
+def _leaders(world: FakeWorld) -> bool:
     return world.cluster.everyone.leader is None
 
 
-STATES: dict[Kind, Callable[[World], Any]] = {
+STATES: dict[Kind, Callable[[FakeWorld], Any]] = {
     "cut": lambda world: bool(world.network.cut),
     "slow network": lambda world: bool(world.network.slow),
     "slow loop": lambda world: world.running[PROCESS].machine.stall is not None,
@@ -53,7 +72,7 @@ STATES: dict[Kind, Callable[[World], Any]] = {
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", STATES)
-def test_overlapping_faults_end_with_the_last_one(world: World, kind: Kind, seed: int) -> None:
+def test_overlapping_faults_end_with_the_last_one(world: FakeWorld, kind: Kind, seed: int) -> None:
     random = Random(seed)
     stage = "worker" if kind in ("cut", "slow network", "slow loop", "freeze") else ""
     faults = [
@@ -78,7 +97,7 @@ def test_overlapping_faults_end_with_the_last_one(world: World, kind: Kind, seed
     assert all(one.ended <= ends + 0.1 for one in injector.applied)
 
 
-def test_fault_waits_until_few_turns_are_left(world: World) -> None:
+def test_fault_waits_until_few_turns_are_left(world: FakeWorld) -> None:
     left = 10
     injector = Injector(world, [Fault(0.5, "clock", "worker", 0, 1.0, 5.0, left=3)], Random(0), lambda: left)
     world.run(lambda: False, 30.0)
@@ -88,6 +107,13 @@ def test_fault_waits_until_few_turns_are_left(world: World) -> None:
     began = world.loop.now
     world.run(lambda: bool(injector.applied), 5.0)
     assert 0.5 <= injector.applied[0].began - began < 0.8
+
+
+def test_process_that_ends_at_its_start_is_started_again(world: FakeWorld) -> None:
+    world.failing_starts = 2
+    injector = Injector(world, [Fault(1.0, "kill", "worker", 0, 1.0)], Random(0), lambda: 0)
+    assert world.run(lambda: injector.over, 20.0)
+    assert world.starts == 3
 
 
 @pytest.mark.parametrize("seed", range(50))
