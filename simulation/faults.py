@@ -53,7 +53,7 @@ BUS_KINDS: Sequence[Kind] = (
     *("lose messages", "lose messages", "lose messages", "lose messages"),
 )
 REPLIES = "reply"
-SUBJECTS = ("tok", "evt", "credit", "replay", "cancel", "beat", "turn", "gen", "resp", REPLIES)
+SUBJECTS = ("tok", "tok", "evt", "evt", "credit", "replay", "cancel", "beat", "turn", "gen", "resp", REPLIES)
 """The third words of subjects, and the replies to requests. Half of the faults that lose messages lose those of one
 kind only."""
 STORE_KINDS: Sequence[Kind] = ("empty bucket", "remove bucket", "no leader", "full disk")

@@ -57,7 +57,7 @@ GRACE_S = 8.0
 """How long a fault has effects after it ended: others notice, successors are chosen."""
 STALE_S = 60.0
 """Time after which a NATS server disconnects a client that does not answer. A frontend's turns end then."""
-LATE_S = 40.0
+LATE_S = 25.0
 """How much longer than without faults an answer may take, without the time of faults: readers are slow by chance."""
 
 

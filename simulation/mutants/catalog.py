@@ -100,10 +100,10 @@ CURSOR_MUTANTS = [
         "event.tokens > self.tokens",
     ),
     Mutant(
-        "dispatches a call of the current block again",
+        "does not send the start of a block again",
         TURN_LOG,
-        "if event.block < current or (event.block == current and (self.stopped or not self._dispatch_due)):",
-        "if event.block < current:",
+        "            self.stopped = self.length == 0\n",
+        "            self.stopped = False\n",
     ),
     Mutant(
         "does not send the end of a turn again",
@@ -258,8 +258,8 @@ PARSER_MUTANTS = [
     Mutant(
         "requests a replay from one token too far",
         SHARD,
-        "return StreamPosition(entry.turn, entry.attempt, have)",
-        "return StreamPosition(entry.turn, entry.attempt, have + 1)",
+        "StreamPosition(parse.turn, parse.attempt, len(parse.ids))",
+        "StreamPosition(parse.turn, parse.attempt, len(parse.ids) + 1)",
     ),
     Mutant(
         "parses tokens again that it has",
