@@ -115,15 +115,19 @@ class Replay(Struct, frozen=True, omit_defaults=True):
 
 
 class FrontendNotice(Struct, frozen=True, omit_defaults=True):
-    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`), or one of the models
-    that share a name was chosen for a session (`place`)."""
+    """Fan-out among frontends: a stored response was deleted (`forget`) or cancelled (`cancel`); one of the models that
+    share a name was chosen for a session, or made a prompt with which later ones may be compared (`place`)."""
 
     action: Literal["forget", "cancel", "place"]
     id: str
-    """Id of the response, or a hash of the session."""
+    """Id of the response, or a hash of the session or of the turn."""
     name: str = ""
     model: str = ""
-    """`place`: the model that serves the session under `name`."""
+    """`place`: the model that serves the session under `name`, or made the prompt."""
+    preprocessor: str = ""
+    """The process that made the prompt, and can compare others with it."""
+    prompt_tokens: int = 0
+    """Tokens of the prompt; 0: the notice is of a session."""
 
 
 class Cancel(Struct, frozen=True, omit_defaults=True):

@@ -198,6 +198,9 @@ class Client(Struct, frozen=True, omit_defaults=True):
     """Name of the API key; None if the server has no keys."""
     alias: str | None = None
     """The model's name in the request, if other models may have it, too."""
+    compare: str | None = None
+    """Id of the earlier turn with which the prompt is compared. "": none, but later prompts may be compared with this
+    one; None: no comparison at all."""
 
 
 class Hints(Struct, frozen=True, omit_defaults=True):

@@ -137,6 +137,18 @@ class Usage(Struct, frozen=True, omit_defaults=True):
         )
 
 
+class PromptComparison(Struct, frozen=True, omit_defaults=True):
+    """How a prompt departs from an earlier one (`Client.compare`)."""
+
+    earlier: int = 0
+    """Tokens of the earlier prompt; 0: it is unknown."""
+    missed: int = 0
+    """Tokens of the earlier prompt after the first difference; 0: this prompt begins with it."""
+    changed: list[str] = []
+    """Parts of the request that differ, if tokens are missed: `model`, or names of `ledger.difference.PARTS`. Empty:
+    the request is not the cause, for example where the chat template drops earlier reasoning."""
+
+
 class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_field="type"):
     """The prompt is ready and a worker has it: the turn will stream. The first event of every attempt, and of every
     shard that takes one over."""
@@ -150,6 +162,8 @@ class Prepared(Struct, frozen=True, omit_defaults=True, tag="prepared", tag_fiel
     """The prompt (`frames.pack_ids`), if the request asked for ids."""
     cached: int = 0
     """Prompt tokens that the worker expects in its KV cache. `Finish.usage` has the exact number."""
+    comparison: PromptComparison | None = None
+    """None: the request compares with no earlier prompt, or the comparison is not possible."""
 
 
 class Finish(Struct, frozen=True, omit_defaults=True, tag="finish", tag_field="type"):

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct, field
 
 from schemas.conversation import Conversation, Sampling, ToolSpec
 from schemas.errors import ErrorInfo
-from schemas.events import FinishReason, TurnEvent
+from schemas.events import FinishReason, PromptComparison, TurnEvent
 from schemas.ledger import LedgerContext
 
 ABSENT = Raw(b"null")
@@ -132,6 +132,8 @@ class ParseContext(Struct, frozen=True, omit_defaults=True):
     """Name of the API key, to which seals are bound."""
     ledger: LedgerContext | None = None
     """Context for the turn's ledger entry; None: no entry."""
+    comparison: PromptComparison | None = None
+    """As in the turn's `Prepared`."""
     trace: dict[str, str] = {}
     """As in `TurnRequest`."""
 

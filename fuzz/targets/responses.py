@@ -91,7 +91,7 @@ def one(data: bytes) -> None:
     counting = bool(data[:1] and data[0] & 1)
     references = {"known": msgspec.Raw(_encoder.encode(_ITEMS[0]))}
     try:
-        request = decode(data[1:], counting=counting).with_references(references)
+        request = decode(data[1:]).with_references(references)
         ask = Responses().understand(request, {"user-agent": "fuzz"}, sealer=_Sealer(), counting=counting)
     except (Invalid, NotFound) as error:
         _encoder.encode(openai_error(error.info))

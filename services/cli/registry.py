@@ -18,27 +18,12 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
     "connect": ("services.cli.connect.command:COMMAND", "set up an agent client for a running server"),
     "catalog": ("services.cli.connect.catalog:COMMAND", "write the model catalogue for Codex"),
     "tap": ("turnwire_tools.tap.command:COMMAND", "watch the bus: a turn, a subject or everything, decoded"),
-    "inspect": (
-        "turnwire_tools.inspector.command:COMMAND",
-        "show turns and sessions in a web page, live or recorded",
-    ),
-    "trajectories": (
-        "turnwire_tools.trajectories.command:COMMAND",
-        "write sessions as training samples of token ids",
-    ),
-    "behaviour": (
-        "turnwire_tools.behaviour:COMMAND",
-        "run the same tasks on two servers, and test for a difference",
-    ),
-    "replay": (
-        "turnwire_tools.replay.command:COMMAND",
-        "play recorded or written turns as a client of the HTTP APIs",
-    ),
+    "inspect": ("turnwire_tools.inspector.command:COMMAND", "show turns and sessions in a web page, live or recorded"),
+    "trajectories": ("turnwire_tools.trajectories.command:COMMAND", "write sessions as training samples of token ids"),
+    "behaviour": ("turnwire_tools.behaviour:COMMAND", "run the same tasks on two servers, and test for a difference"),
+    "replay": ("turnwire_tools.replay.command:COMMAND", "play recorded or written turns as a client of the HTTP APIs"),
     "doctor": ("services.cli.doctor.command:COMMAND", "check this machine, the bus and the model"),
-    "check": (
-        "services.cli.up.check:COMMAND",
-        "check the settings and the model, before the services start",
-    ),
+    "check": ("services.cli.up.check:COMMAND", "check the settings and the model, before the services start"),
     "config": ("services.cli.commands.show_config:COMMAND", "show every setting, its value and its origin"),
     "health": ("services.cli.commands.health:COMMAND", "check whether a process is live or ready"),
     "parse": ("turnwire_tools.parse:COMMAND", "turn model output on stdin into events"),

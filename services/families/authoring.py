@@ -14,6 +14,7 @@ from services.families.readers.json_calls import Form, JsonCalls
 from services.families.readers.nested import Nested, NestedStyle
 from services.families.readers.parameters import BareCall, Parameters
 from services.families.readers.pythonic import Pythonic, python_style
+from services.families.readers.text_call import TextCall
 from services.families.writing import Style, Tags
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Shape",
     "Style",
     "Tags",
+    "TextCall",
     "Tool",
     "attribute_style",
     "attribute_tags",

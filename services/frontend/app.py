@@ -95,11 +95,5 @@ def make_runner(app: web.Application, config: FrontendConfig, **options: Any) ->
     aiohttp decompresses nothing, because `bodies.read_body` does, within the limit. `options` are `AppRunner`'s.
     """
     return HttpRunner(
-        app,
-        config=config,
-        shape=union_reply,
-        auto_decompress=False,
-        access_log=None,
-        logger=ServerLog(),
-        **options,
+        app, config=config, shape=union_reply, auto_decompress=False, access_log=None, logger=ServerLog(), **options
     )

@@ -68,7 +68,12 @@ async def run(config: FrontendConfig) -> None:
 
     def on_notice(delivery: Delivery) -> None:
         notice = _notice.decode(delivery.data)
-        (pipeline.catalog.apply if notice.action == "place" else responses.apply_notice)(notice)
+        if notice.action != "place":
+            responses.apply_notice(notice)
+        elif notice.prompt_tokens:
+            pipeline.gateway.prompts.apply(notice)
+        else:
+            pipeline.catalog.apply(notice)
 
     await process.subscribe(subjects.frontends(), on_notice)
     if tls is not None:

@@ -2,7 +2,7 @@
 
 Each prompt of an agent should begin with the one before it and that one's answer. Where it does not, the engine
 computes everything after the first difference again. Conversations show what a client changed; where the earlier one is
-not kept, the rendered texts show what varies in them.
+not kept, digests of its parts show which of them it changed, or the rendered texts what varies in them.
 """
 
 import re
@@ -13,8 +13,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from xxhash import xxh3_128_digest
 
-from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text
+from schemas.conversation import Call, Conversation, Media, Message, Part, Reasoning, Result, Text, ToolSpec
 from services.ledger.chain import text_and_calls
 from services.ledger.keys import squeeze
 from services.tokenization.segments import TokenIds, common_prefix
@@ -30,6 +31,16 @@ WORD = 60
 """Characters of a word that are shown where only texts are compared."""
 SETTINGS = ("thinking", "template_kwargs", "format", "verbosity")
 """Fields of a request that templates may read."""
+PARTS: Mapping[str, ChangeKind] = {
+    "system": "system",
+    "tools": "tools",
+    **dict.fromkeys(SETTINGS, "settings"),
+    "messages": "message",
+    "history": "history",
+    "deferred": "tools",
+}
+"""Parts of a request that are compared by digests, in the order of changes. `messages`: one was edited; `history`: it
+is shorter than before; `deferred`: tools that are not in the tool list."""
 _DATE = re.compile(
     r"\d{4}-\d\d?-\d\d?|\d\d?:\d\d|\d\d?/\d\d?/\d{2,4}"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b"
@@ -64,6 +75,10 @@ class ComparedPrompt(Struct, frozen=True, kw_only=True):
     """Characters of `text` before the first answer."""
     tools: Sequence[str] = ()
     """Names of the tools in `text`."""
+    digests: Mapping[str, bytes] = {}
+    """Digests of the request's parts (`digests_of`)."""
+    states: Sequence[bytes] = ()
+    """Digests of the history before each turn of the model, this one included (`Link.state`)."""
 
 
 class Difference(Struct, frozen=True):
@@ -88,7 +103,18 @@ def difference(
         again = len(expected) - at
     if before.conversation is not None and now.conversation is not None:
         return Difference(at, again, _conversation_changes(before.conversation, answer, now.conversation))
+    if before.digests and now.digests:
+        return Difference(at, again, _digest_changes(before, now))
     return Difference(at, again, [] if now.text.startswith(before.text) else _text_changes(before, now))
+
+
+def digests_of(conversation: Conversation, tools: Sequence[ToolSpec]) -> dict[str, bytes]:
+    """Returns digests of the request's parts without its messages. `tools`: as the model sees them."""
+    values: dict[str, object] = {name: getattr(conversation, name) for name in SETTINGS}
+    values["system"] = "\n".join(part.text for part in conversation.system)
+    for name, deferred in (("tools", False), ("deferred", True)):
+        values[name] = [(tool.name, tool.description, tool.schema) for tool in tools if tool.deferred is deferred]
+    return {name: xxh3_128_digest(msgspec.json.encode(value)) for name, value in values.items()}
 
 
 def system_changes(before: Conversation, now: Conversation) -> list[Change]:
@@ -107,6 +133,13 @@ def answers_in(messages: Sequence[Message]) -> list[list[Part]]:
     """Returns the answers of the model in a history: the parts of each run of its messages."""
     runs = groupby(messages, key=lambda message: message.role == "assistant")
     return [[part for message in run for part in message.parts] for is_answer, run in runs if is_answer]
+
+
+def _digest_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]:
+    changed = {name for name, digest in before.digests.items() if digest != now.digests.get(name)}
+    if before.states[-1] not in now.states:
+        changed.add("history" if len(now.states) < len(before.states) else "messages")
+    return [Change(kind, name) for name, kind in PARTS.items() if name in changed]
 
 
 def _text_changes(before: ComparedPrompt, now: ComparedPrompt) -> list[Change]:

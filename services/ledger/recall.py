@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Literal, TypeAlias
 
@@ -70,6 +70,10 @@ class RecalledPrompt(Struct, frozen=True):
     """Tokens that were not encoded: those of an earlier prompt and the original ones of its turn."""
     context: LedgerContext | None
     """The context of the turn that follows; None where its entry could not be found again."""
+    states: Sequence[bytes] = ()
+    """The chain hash before each of the model's turns, the one that follows included."""
+    text: str = ""
+    """The rendered text."""
 
 
 class _Base(Struct, frozen=True):
@@ -207,11 +211,13 @@ class Recall:
         ledger = self._ledger
         base, outcome = self._base(text)
         context = self._context(text, ledger.reader.head_end(text, prefix), base, continues=continues)
+        answered = self._chain.links[: self._answered_turns]
+        states = [] if context is None else [*(link.state for link in answered), context.state]
         if base is None:
-            return RecalledPrompt(ledger.model.encoder.encode(text), outcome, 0, context)
+            return RecalledPrompt(ledger.model.encoder.encode(text), outcome, 0, context, states, text)
         prompt, turn = self._prompt(base.stored, text), base.stored.ids(base.tokens)
         rest = ledger.fragment(base.joint + text[base.end :])
-        return RecalledPrompt(prompt + (turn + rest), outcome, len(prompt) + len(turn), context)
+        return RecalledPrompt(prompt + (turn + rest), outcome, len(prompt) + len(turn), context, states, text)
 
     def keep(self, prompt: RecalledPrompt) -> None:
         """Keeps the prompt's ids, for the turn that follows."""
@@ -350,7 +356,7 @@ class Recall:
         context = LedgerContext(
             state,
             head_chars,
-            _hash(text, head_chars),
+            head_hash(text, head_chars),
             self._ledger.model.encoder.plain(text[head_chars:]),
             started,
             previous=b"" if last is None else last.mac,
@@ -364,7 +370,7 @@ class Recall:
 
     def _has_head(self, context: LedgerContext, text: str) -> bool:
         """Whether the text begins with the prompt head that the turn followed."""
-        return 0 <= context.head_chars <= len(text) and _hash(text, context.head_chars) == context.head_hash
+        return 0 <= context.head_chars <= len(text) and head_hash(text, context.head_chars) == context.head_hash
 
     def _parent(self, context: LedgerContext) -> StoredEntry | None:
         return self._ledger.entries.get(context.parent) if context.parent else None
@@ -376,7 +382,7 @@ def _is_turn(entry: LedgerEntry, turn: OriginalTurn) -> bool:
     return bool(turn.parts) and entry.key == turn_key(entry.context.state, entry.context.started + squeeze(text), calls)
 
 
-def _hash(text: str, end: int) -> bytes:
+def head_hash(text: str, end: int) -> bytes:
     """The hash of `text[:end]`."""
     return hashlib.blake2b(text[:end].encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 

@@ -185,7 +185,8 @@ class Parser(Service):
         registry.expect("worker", parse.worker, now)
         context, own = parse.context, self._process.id
         cached = min(parse.held if parse.cached is None else parse.cached, context.prompt_tokens)
-        return Prepared(context.prompt_tokens, context.max_tokens, parse.worker, own, context.prompt_ids, cached)
+        ids, comparison = context.prompt_ids, context.comparison
+        return Prepared(context.prompt_tokens, context.max_tokens, parse.worker, own, ids, cached, comparison)
 
     def _credited(self, frontend: str, seq: int) -> None:
         ends = self._ends.get(frontend)

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from schemas.conversation import Conversation
+from schemas.events import PromptComparison
 from schemas.frames import GenerateRequest, ParseContext, TurnRequest
 from schemas.ledger import LedgerContext
 from services.families.verbatim import VERBATIM
@@ -26,9 +27,12 @@ def generate_request(
     packed: bytes,
     setup: ModelSetup,
     grammar: str,
+    *,
+    comparison: PromptComparison | None = None,
 ) -> GenerateRequest:
     """The request for any worker, without `parser`, `timeout_s` and `cache_salt`, which are set for each worker that is
-    tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`."""
+    tried. `packed`: the prompt's ids (`pack_ids`); `grammar`: the result of `turn_guide`; `comparison`: as in
+    `Prepared`."""
     conversation = request.conversation
     choice, sampling = conversation.tool_choice, conversation.sampling
     output_format = enforced_format(conversation)
@@ -52,6 +56,7 @@ def generate_request(
         window_limited=prompt.window_limited,
         tenant=conversation.client.tenant,
         ledger=ledger_context_of(prompt, conversation),
+        comparison=comparison,
         trace=request.trace,
     )
     return GenerateRequest(

@@ -57,7 +57,7 @@ class PromptChangeReporter:
         """Compares a prompt with the last one of its session: 20 us for 52,000 tokens without a difference."""
         if conversation.prompt is not None or prompt.found is None or prompt.found.context is None:
             return
-        session, end = session_key(conversation), prompt.found.context.head_chars
+        session, end = session_key(conversation), len(prompt.text) - len(prompt.found.context.opening)
         now = SeenPrompt(
             text=prompt.text[:end],
             head=head_of(conversation, prompt.text, end),

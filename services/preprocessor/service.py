@@ -32,6 +32,7 @@ from schemas.events import Failed
 from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
+from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.generate import generate_request, ledger_context_of, turn_guide
 from services.preprocessor.ledger_reader import LedgerReader, open_ledger
 from services.preprocessor.model import ModelSetup
@@ -80,6 +81,8 @@ class Preprocessor(Service):
         self._preparation = Preparation(process, setup, sealer, config.threads, ledger, render_timeout_s=timeout_s)
         self._ledger = ledger
         self._prompt_changes = PromptChangeReporter(process.log, process.metrics, config.prompt_cache_mb * MIB)
+        now, room = asyncio.get_running_loop().time, config.prompt_cache_mb * MIB
+        self._fingerprints = Fingerprints(room, now, strip=setup.strip_preamble)
         self._process = process
         self._setup = setup
         self._model = setup.card.name
@@ -207,7 +210,8 @@ class Preprocessor(Service):
         if self._placement.can_guide() and promises(request.conversation):
             grammar = await self._preparation.run(partial(turn_guide, request.conversation, prompt, self._setup))
         workers = self._placement.workers(request, packed)
-        generate = generate_request(request, prompt, packed, self._setup, grammar)
+        comparison = self._fingerprints.compare(request.turn, request.conversation, prompt)
+        generate = generate_request(request, prompt, packed, self._setup, grammar, comparison=comparison)
         for worker in workers:
             timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
             shard = self._placement.shard()

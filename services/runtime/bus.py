@@ -305,7 +305,7 @@ class Bus(Requester):
 
     async def _find_server(self, servers: dict[str, SplitResult]) -> NatsClient:
         """Tries addresses until a server accepts this client. The first connection raises if a server refuses it."""
-        refusal = ""
+        refusal, waiting = "", self._reconnecting is not None
         while True:
             for address, url in random.sample(list(servers.items()), len(servers)):
                 try:
@@ -319,6 +319,9 @@ class Bus(Requester):
                     if reason(error) != refusal:  # not with every attempt
                         refusal = reason(error)
                         self._log.warning("bus.refused", reason=refusal)
+            if not waiting:
+                waiting = True
+                self._log.info("bus.waiting", url=self._url, limit_s=self._config.connect_timeout_s)
             await asyncio.sleep(random.uniform(*WAIT_S))
 
     async def _attempt(self, address: str, url: SplitResult) -> NatsClient:

@@ -44,9 +44,7 @@ class NatsClient(Client):
     """The error for which the server closes this connection."""
 
     def __init__(
-        self,
-        url: SplitResult = NOWHERE,
-        on_refused: Callable[[Exception], None] = lambda _error: None,
+        self, url: SplitResult = NOWHERE, on_refused: Callable[[Exception], None] = lambda _error: None
     ) -> None:
         """`on_refused`: called with an error of permissions, after which the connection stays open."""
         super().__init__()

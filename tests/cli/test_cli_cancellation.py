@@ -1,6 +1,7 @@
 """Every wait of a command ends when the command is interrupted, whatever it waits for at that moment."""
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 async def silent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     """The URL of a bus that accepts connections and never answers. No limit of time ends an attempt to connect."""
     monkeypatch.setattr(nats_client, "ATTEMPT_S", 600)
+    monkeypatch.setattr(os, "nice", lambda _by: 0)  # `inspect` would slow down all tests that follow in this process
     writers: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _reader, writer: writers.append(writer), "127.0.0.1", 0)
     yield "nats://{}:{}".format(*server.sockets[0].getsockname())

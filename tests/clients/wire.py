@@ -1,6 +1,6 @@
 """A recording proxy between a client and Turnwire, for HTTP and for the WebSocket of Responses.
 
-It changes nothing, unless a test gives it faults.
+It changes nothing, unless a test gives it faults or fields to add.
 """
 
 import asyncio
@@ -67,6 +67,8 @@ class Recorder:
         """WebSockets that were opened."""
         self.faults: list[Fault] = []
         """One for each of the next turns with tools."""
+        self.add_fields: Callable[[str, Any], dict[str, Any]] = lambda path, body: {}
+        """Returns fields that are added to the body of a request before it is passed on."""
         self._changed = asyncio.Event()
 
     @property
@@ -104,6 +106,9 @@ class Recorder:
             return await self._socket(request, headers)
         data = await request.read()
         body = json.loads(data) if data else None
+        if body is not None and (fields := self.add_fields(request.path, body)):
+            body |= fields
+            data = json.dumps(body).encode()
         exchange = self._add(Exchange(request.method, request.path, request.headers, body))
         has_tools = request.path in TURNS and body is not None and body.get("tools")
         fault = self.faults.pop(0) if self.faults and has_tools else Fault()

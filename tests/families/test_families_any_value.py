@@ -12,6 +12,7 @@ import pytest
 from schemas.conversation import Call, ToolSpec
 from schemas.errors import Invalid
 from services.families import Family, families, open_parser
+from services.families.grammar.channels import Channels
 from services.families.grammar.markup import Markup
 from services.families.readers.parameters import Parameters
 from services.families.writing import Tags
@@ -138,9 +139,10 @@ def is_ambiguous(family: Family, raw: str, blocks: list[Block], written: list[tu
     if squeezed(style.joint.join(parts)).replace(quote, '"') == squeezed(raw).replace(quote, '"'):
         return True
     end = around(family, "command")[1].strip() if family in TAGGED else QUOTES.get(family.name, "]<]minimax[>[</")
-    closer = re.escape(words(ends(family).strip() or "</function>")[0])
-    starts = "|".join(map(re.escape, openings(family)))
-    seam = re.compile(rf"{re.escape(end)}[^<]*?(?:{closer}|{starts})")
+    others = family.grammar.ends if isinstance(family.grammar, Channels) else ()
+    closers = (word for word in (*words(ends(family) or "</function>"), *others) if word.strip())
+    starts = "|".join(map(re.escape, (*closers, *openings(family))))
+    seam = re.compile(rf"{re.escape(end)}[^<]*?(?:{starts})")
     return any(seam.search("\n".join(map(str, arguments.values()))) for _, arguments in written)
 
 

@@ -12,7 +12,7 @@ from tests.families.test_families_catalog import CALLING, PING, RUN, THINKING, i
 
 TAGGED = [family for family in families().values() if isinstance(family.grammar, Markup)]
 HEADED = [family for family in families().values() if isinstance(family.grammar, Channels)]
-UNMARKED = ("llama3_json", "pythonic", "xlam", "gigachat3", "granite_20b_fc", "minicpm5", "functionary")
+UNMARKED = ("llama3_json", "pythonic", "xlam", "gigachat3", "granite_20b_fc", "minicpm5", "functionary", "rwkv", "cwm")
 """Nothing opens and closes a section of theirs."""
 
 

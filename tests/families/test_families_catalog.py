@@ -95,7 +95,7 @@ def own_closer(family: Family) -> str:
     front, _, back = family.style.call.partition("{arguments}")
     if "[{" in front or front.endswith("(") or back in ("}", "") or family.name == "minimax_m1":
         return back[:1]
-    found = re.match(r"[^<]*?(<\|close\|>call<\|sep\|>|]<]minimax\[>\[</invoke>|<[^>]*>)", back)
+    found = re.match(r"[^<]*?(<\|close\|>call<\|sep\|>|]<]minimax\[>\[</invoke>|<[^>]*>|```\Z)", back)
     assert found
     return found[0]
 
@@ -131,7 +131,7 @@ def test_mentioned_marker_is_text(family: Family) -> None:
         f'The string {marker(family)[:-3]}zq only starts like a marker, and so does "{marker(family)[:4]}".',
         f"The answer is x {marker(family)[: len(marker(family)) // 2]}",
     ):
-        assert read(family, raw) == [text(raw)]
+        assert read(family, raw) == [text(raw.rstrip())]
         assert read(family, family.style.write_text(raw))[0][1].startswith(raw[:-20])
 
 

@@ -27,6 +27,13 @@ GLM47 = "<tool_call>{{ n }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_val
         ("deepseek_v4", "", ("｜DSML｜", "<think>", "</think>"), "deepseek_v4"),
         ("", None, ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
         ("", "{{ '<think>' + r + '</think>' }}", (), "deepseek_r1"),
+        ("", "<|tool_call:start|>{{ n }}\n<|tool_arg:start|>{{ k }}<|tool_arg:value|>{{ v }}", (), "solar_open2"),
+        ("", "<tool_call>function\\n{{ n }}\\n{{ a }}</tool_call>", (), "step_audio_2"),
+        ("rwkv7", "**Tool Call:**\n```json\n{{ call | tojson }}\n```", (), "rwkv"),
+        ("cwm", "<tool: {{ n }}>\n{{ a }}\n</tool>", (), "cwm"),
+        ("hyperclovax_vlm", GLM45, (), "hyperclovax_seed_think"),
+        ("", "<|tool_call_start|>[{{ calls }}]<|tool_call_end|>", (), "lfm2"),
+        ("exaone4", HERMES, (), "hermes"),
     ],
 )
 def test_family_is_detected_from_model_files(

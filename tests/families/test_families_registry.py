@@ -24,6 +24,13 @@ ALIASES = {
     "nanbeige": "qwen3_coder",
     "Kimi-K3": "kimi_k3",
     "GLM47": "glm47",
+    "kolibri1": "qwen3_coder",
+    "berrylm": "qwen3_coder",
+    "iquest_coder": "qwen3_coder",
+    "exaone4": "hermes",
+    "nemotron_json": "nemotron_deci",
+    "openpangu_v2": "lfm2",
+    "spark3": "spark25",
 }
 
 

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.families import families
+from services.families.grammar.channels import Channels
 from services.families.grammar.shapes import END, MORE, MarkerCut, MarkerMatch, Markers, Shape
 
 
@@ -69,8 +71,7 @@ SHAPES = [
 ]
 
 
-@given(st.sampled_from(SHAPES), st.text(alphabet="<>ab=/c k\"'t ruefals:-|{}json\n", max_size=30))
-def test_result_of_a_shape_is_final(shape: Shape, text: str) -> None:
+def is_final(shape: Shape, text: str) -> None:
     """None stays None and a match stays the same match, whatever comes after."""
     settled = None
     for n in range(len(text) + 1):
@@ -80,6 +81,25 @@ def test_result_of_a_shape_is_final(shape: Shape, text: str) -> None:
             assert seen == settled[0]
         elif answer is not MORE:
             settled = (seen,)
+
+
+@given(st.sampled_from(SHAPES), st.text(alphabet="<>ab=/c k\"'t ruefals:-|{}json\n", max_size=30))
+def test_result_of_a_shape_is_final(shape: Shape, text: str) -> None:
+    is_final(shape, text)
+
+
+CHANNELS = [family.grammar for family in families().values() if isinstance(family.grammar, Channels)]
+HEADERS = {
+    repr(shape): shape for grammar in CHANNELS for shape in (*grammar.starts, *grammar.again, *grammar.interrupts)
+}
+
+
+@pytest.mark.parametrize("shape", HEADERS.values(), ids=HEADERS)
+def test_result_for_a_header_of_about_the_longest_text_is_final(shape: Shape) -> None:
+    for size in range(52, 66):
+        for following in filter(None, shape.then):
+            is_final(shape, f"{shape.head}{'x' * size}{following}")
+            is_final(shape, f"{shape.head}{'x' * (size - 4)}<|x {following}")
 
 
 def test_cut_distinguishes_a_marker_from_a_possible_one() -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from schemas.events import FinishReason
 from services.families import families
 from tests.conftest import examples
-from tests.families.parser_cases import CHUNKINGS, failures, fold, opened, problems, run, vectors, words
+from tests.families.parser_cases import CHUNKINGS, VECTORS, failures, fold, opened, problems, run, vectors, words
 
-FAMILIES = list(families())
+FAMILIES = sorted({*families(), *(file.stem for file in VECTORS.glob("*.jsonl"))})
+"""All families, and names of parsers of other servers that have vectors."""
 
 
 @pytest.mark.parametrize("chunking", CHUNKINGS)

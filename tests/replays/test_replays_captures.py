@@ -43,9 +43,7 @@ WRITTEN = find_requests(HERE / "requests", "*-POST-{}*.json")
 CAPTURED = find_requests(CAPTURES, "*/*/*-POST-{}*.json")
 PARSERS: Mapping[Api, Callable[[bytes, bool], Conversation]] = {
     "messages": lambda body, counting: parse_messages(body, {}, counting=counting).conversation,
-    "responses": lambda body, counting: (
-        Responses().understand(decode(body, counting=True), {}, counting=True).conversation
-    ),
+    "responses": lambda body, counting: Responses().understand(decode(body), {}, counting=True).conversation,
     "chat": lambda body, counting: parse_chat(body, {}, Settings(), counting=True).conversation,
 }
 REQUESTS: Mapping[Api, Callable[[Conversation], bytes]] = {

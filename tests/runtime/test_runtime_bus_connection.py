@@ -9,6 +9,7 @@ import pytest
 from schemas.errors import TimedOut, Unavailable
 from services.runtime import bus as bus_module
 from services.runtime import nats_client
+from services.runtime.bus import WAIT_S
 from tests.conftest import NatsServer, eventually, free_port
 from tests.runtime.bus_clients import LONG_S, Client, accept, answer_pings, connected, info, pretender, refused, serving
 
@@ -22,6 +23,18 @@ async def test_a_missing_server_is_waited_for_and_then_named() -> None:
     url = f"nats://127.0.0.1:{free_port()}"
     with pytest.raises(Unavailable, match=url):
         await Client(url, connect_timeout_s=0.3).bus.connect()
+
+
+async def test_a_client_reports_at_once_and_only_once_that_it_waits_for_a_server() -> None:
+    url = f"nats://127.0.0.1:{free_port()}"
+    client = Client(url.replace("//", "//user:secret@"), connect_timeout_s=LONG_S)
+    connecting = asyncio.create_task(client.bus.connect())
+    await eventually(lambda: bool(client.log.entries))
+    await asyncio.sleep(3 * WAIT_S[1])
+    assert not connecting.done()
+    connecting.cancel()
+    waits = [(entry["event"], entry["url"], entry["limit_s"]) for entry in client.log.entries]
+    assert waits == [("bus.waiting", url.replace("//", "//***@"), LONG_S)]
 
 
 async def test_a_deadline_holds_when_it_comes_together_with_a_refusal() -> None:

@@ -40,7 +40,7 @@ async def test_only_processes_of_the_own_protocol_are_registered_and_each_other_
 ) -> None:
     monkeypatch.setattr(other_protocols, "RateLimit", lambda: RateLimit(0))
     log, capture = captured()
-    process = Process("frontend", ServiceConfig(bus=BusConfig(nats_url=nats.url)), log)
+    process = Process("frontend", ServiceConfig(bus=BusConfig(nats_url=nats.url, dead_after_s=600.0)), log)
     await process.connect()
     seen: list[tuple[Stage, str]] = []
     process.registry.on_heartbeat(lambda heartbeat: seen.append((heartbeat.stage, heartbeat.id)))

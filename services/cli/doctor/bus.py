@@ -15,7 +15,7 @@ from services.runtime.config import STAGES, BusConfig
 from services.runtime.config.loader import mask_passwords, mask_servers
 
 NEEDED_PAYLOAD = 8_000_000
-"""A token id takes 5.3 bytes as base64: nats-server's default of 1 MiB is enough for 196,000 of them."""
+"""A token id of a prompt takes 4 bytes: nats-server's default of 1 MiB is enough for 262,000 of them."""
 
 
 async def check(config: BusConfig, explicit: bool, listen_s: float) -> list[Finding]:

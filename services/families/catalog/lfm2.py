@@ -23,7 +23,8 @@ START, END = "<|tool_call_start|>", "<|tool_call_end|>"
 
 FAMILY = Family(
     name="lfm2",
-    models="LFM2, LFM2.5",
+    models="LFM2, LFM2.5, openPangu 2",
+    tool_parsers=("openpangu_v2",),
     grammar=Markup(
         think=(THINK,),
         calls=(

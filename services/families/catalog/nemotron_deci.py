@@ -10,6 +10,7 @@ from services.families.authoring import FRAMED_THINK, Family, Form, Style, tagge
 FAMILY = Family(
     name="nemotron_deci",
     models="Llama-Nemotron Super, Ultra",
+    tool_parsers=("nemotron_json",),
     grammar=tagged_json("<TOOLCALL>", closer="</TOOLCALL>", stops=("<|eot_id|>",), form=Form.LIST),
     style=Style(call='<TOOLCALL>[{"name": "{name}", "arguments": {arguments}}]</TOOLCALL>', reasoning=FRAMED_THINK),
     evidence=("<TOOLCALL>",),

@@ -10,7 +10,8 @@ from services.families.catalog.glm47 import FAMILY as GLM47
 
 FAMILY = GLM47.variant(
     "spark25",
-    "Spark 2.5",
+    "Spark 2.5, Spark 3",
+    tool_parsers=("spark3",),
     grammar=key_value_tags(stops=CHATML_STOPS),
     style=Style(
         call="<tool_call>{name}\n{arguments}</tool_call>",

@@ -151,9 +151,9 @@ class Channels:
                 turn.prose(after)
             return None if scanner.final else _Edge.END  # text at the end belongs to the call
         if kind is MessageKind.NOTHING:
-            found = yield from scanner.seek(self._within)
+            found = yield from scanner.seek(self._within[False])
         else:
-            within = self._within_reasoning if turn.reasoning else self._within
+            within = self._within[turn.reasoning]
             found = yield from read_prose(turn, within, within)
         if found is None:
             return None
@@ -200,16 +200,11 @@ class Channels:
         return max(len(text) for text in (*(body.head for body in self.bodies), *self.ends))
 
     @cached_property
-    def _within(self) -> Markers[_Edge]:
-        return self._edges()
-
-    @cached_property
-    def _within_reasoning(self) -> Markers[_Edge]:
-        return self._edges(*self.interrupts)
-
-    def _edges(self, *interrupts: Shape) -> Markers[_Edge]:
-        headers = ((shape, _Edge.HEADER) for shape in (*self.starts, *self.again, *interrupts))
-        return Markers([*((Shape(end), _Edge.END) for end in self.ends), *headers])
+    def _within(self) -> tuple[Markers[_Edge], Markers[_Edge]]:
+        """The markers that end text, and those that end reasoning."""
+        edges = [(Shape(end), _Edge.END) for end in self.ends]
+        edges += [(shape, _Edge.HEADER) for shape in (*self.starts, *self.again)]
+        return Markers(edges), Markers([*edges, *((shape, _Edge.HEADER) for shape in self.interrupts)])
 
 
 def _token(shape: Shape) -> str:

@@ -159,7 +159,8 @@ def _partial(pieces: Sequence[str], then: Sequence[str]) -> str:
         piece = pieces[i]
         if i % 2:
             hole = _HOLES[piece]
-            rest = rf"(?:{hole.chars}{{0,{hole.most}}}+\Z|{hole.chars}{{{hole.least},{hole.most}}}+{rest})"
+            again = "" if "(?!" in hole.chars else "+"  # what looks ahead may take the beginning of what follows
+            rest = rf"(?:{hole.chars}{{0,{hole.most}}}+\Z|{hole.chars}{{{hole.least},{hole.most}}}{again}{rest})"
         elif piece:
             rest = rf"(?:{re.escape(piece)}{rest}|(?:{'|'.join(_prefixes(piece))})\Z)"
     return rest

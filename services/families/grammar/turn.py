@@ -120,9 +120,11 @@ class TurnState:
             self.blocks.close()
 
     def open_call(self, name: str | None, call_id: str | None = None) -> None:
-        """Starts the block of a call, and drops the recorded text, which belongs to the call."""
+        """Starts the block of a call, which ends open reasoning, and drops the recorded text, which belongs to the
+        call."""
         self.scanner.recorded()
         self.end_prose()
+        self.reasoning = False
         self.blocks.open("tool_use", name, call_id)
 
     def resume(self) -> None:
@@ -216,7 +218,7 @@ def read_in_code(turn: TurnState, reading: Reader[bool], start: int, front: str 
     the open block.
     """
     scanner, blocks, passed = turn.scanner, turn.blocks, list[str]()
-    held, state = [*turn._held], (turn._broken, turn._resumed, turn.code)
+    held, state = [*turn._held], (turn._broken, turn._resumed, turn.code, turn.reasoning)
     turn.blocks = BlockWriter()
     real: bool | None = None
     while real is None:
@@ -233,7 +235,7 @@ def read_in_code(turn: TurnState, reading: Reader[bool], start: int, front: str 
     written, turn.blocks = turn.blocks.drain(), blocks
     if not real:
         turn._held[:] = held
-        turn._broken, turn._resumed, code = state
+        turn._broken, turn._resumed, code, turn.reasoning = state
         turn.code = Code()  # fences of the format are not the text's
         turn.quote(front + "".join(passed))
         code.end, turn.code = turn.code.end, code
@@ -276,7 +278,8 @@ class TurnParser:
     @property
     def in_reasoning(self) -> bool:
         """Whether the open block, or else the next one, is reasoning; also while its events are held back."""
-        return self._turn.reasoning and self._blocks.kind != "tool_use"
+        kind = self._blocks.kind
+        return self._turn.reasoning if kind is None else kind == "reasoning"
 
     def feed(self, text: str) -> list[BlockEvent]:
         """Adds the next piece of the generation; returns the events that are now certain."""

@@ -84,11 +84,7 @@ class Connection(web.RequestHandler):
             self._head_timer = None
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answers an error as aiohttp does, which logs it, and raises if the response has started. A 400 gets our form,
         and another status for a URL or header that is too long."""

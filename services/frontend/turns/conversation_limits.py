@@ -1,4 +1,5 @@
-"""Limits the number of a conversation's messages, tools and media, and the nesting of its JSON. Pure, for all APIs.
+"""Limits the number of a conversation's messages, tools and media, and the size and nesting of its JSON. Pure, for all
+APIs.
 
 Deep values are dangerous, because code that decodes, renders or prints them recurses. Arguments of calls are text here;
 the preprocessor parses them and refuses those that are too deep.
@@ -12,6 +13,9 @@ from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
 from services.frontend.turns.media.notice import media_of
 from services.runtime.long_work import levels
+
+MAX_VALUES = 50_000
+"""Limit of the values in a schema: a megabyte, and the interpreter's lock is held for up to 50 ms for its grammar."""
 
 
 class ConversationLimits(Struct, frozen=True):
@@ -40,19 +44,26 @@ class ConversationLimits(Struct, frozen=True):
             raise Invalid(
                 f"The request has {len(media)} images and documents; the maximum is {self.media}.", param="messages"
             )
-        if is_deeper([tool.schema for tool in conversation.tools], self.nesting + 1):  # all at once: that is faster
+        if _excess([tool.schema for tool in conversation.tools], self.nesting + 1):  # all at once: that is faster
             for tool in conversation.tools:
-                self._check_depth(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
+                self._check_json(tool.schema, f"The schema of tool '{tool.name[:64]}'", "tools")
         if conversation.format is not None:
-            self._check_depth(conversation.format.schema, "The schema of the output format", "format")
-        self._check_depth(conversation.template_kwargs, "chat_template_kwargs", "chat_template_kwargs")
+            self._check_json(conversation.format.schema, "The schema of the output format", "format")
+        self._check_json(conversation.template_kwargs, "chat_template_kwargs", "chat_template_kwargs")
         return media
 
-    def _check_depth(self, value: Any, name: str, param: str) -> None:
-        if is_deeper(value, self.nesting):
-            raise Invalid(f"{name} is nested too deeply; the maximum is {self.nesting} levels.", param=param)
+    def _check_json(self, value: Any, name: str, param: str) -> None:
+        if excess := _excess(value, self.nesting):
+            raise Invalid(f"{name} {excess}.", param=param)
 
 
-def is_deeper(value: Any, limit: int) -> bool:
-    """Returns whether the objects and lists of decoded JSON are nested deeper than `limit`, without recursion."""
-    return any(depth > limit for depth, _ in enumerate(levels(value), 1))
+def _excess(value: Any, nesting: int) -> str:
+    """Returns why decoded JSON is too large or too deep; "" if it is not."""
+    values = 0
+    for depth, level in enumerate(levels(value), 1):
+        values += sum(map(len, level))
+        if depth > nesting:
+            return f"is nested too deeply; the maximum is {nesting} levels"
+        if values > MAX_VALUES:
+            return f"has too many values; the maximum is {MAX_VALUES}"
+    return ""

@@ -8,6 +8,7 @@ no process can take a turn, it waits for one: up to `recovery_s` if it is in pro
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,7 @@ from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.turns.process_watch import BOTH_LOST, RESCUE_S, ProcessWatch
+from services.frontend.turns.prompt_origins import PromptOrigins
 from services.frontend.turns.turn_span import TurnSpan
 from services.frontend.turns.turn_state import Attempt, BusTurn, Event, State
 from services.runtime.bus import Delivery
@@ -40,6 +42,7 @@ from services.runtime.recent_turns import RecentTurns
 from services.runtime.streams.frames import FrameReceiver
 from services.runtime.streams.turn_log import Cursor, Verdict
 
+FLUSH_S = 0.5
 CANCEL_AGAIN_S = 1.0
 """How often the cancellation of a turn that still sends events is repeated."""
 
@@ -57,6 +60,8 @@ class BusGateway(TurnGateway):
         self._log = process.log
         self._catalog = catalog
         self._preprocessors = preprocessors
+        clock = asyncio.get_running_loop().time
+        self.prompts = PromptOrigins(lambda notice: process.publish(subjects.frontends(), notice), clock)
         self._turns: dict[str, BusTurn] = {}
         self._receiver = FrameReceiver(process, "parser", self._positions, on_given_up=self._on_given_up)
         self._just_cancelled = RecentTurns(CANCEL_AGAIN_S)
@@ -104,6 +109,9 @@ class BusGateway(TurnGateway):
         self._turns[turn_id] = turn
         self._empty.clear()
         try:
+            if turn.conversation.client.compare and self.prompts.find(turn.conversation) is None:
+                await self._process.bus.flush(FLUSH_S)  # another frontend's notice may be on its way
+            turn.compared = self.prompts.find(turn.conversation)
             turn.prepared = await self._attempt(turn)
         except asyncio.CancelledError:
             self._on_cancel(turn, "hangup")
@@ -128,8 +136,9 @@ class BusGateway(TurnGateway):
             with suppress(TimeoutError):
                 async with asyncio.timeout(None) as turn.waiting:
                     patient = turn.state is State.RESUMING
-                    chosen = self._preprocessors.next(turn.card.name, tried, turn.wait_until, patient=patient)
-                    tried.append(await chosen)
+                    prefer = turn.compared.preprocessor if turn.compared is not None else ""
+                    choose = partial(self._preprocessors.next, turn.card.name, tried, turn.wait_until)
+                    tried.append(await choose(patient=patient, prefer=prefer))
             turn.waiting = None
             if turn.error is not None:
                 raise raised(turn.error)
@@ -305,6 +314,8 @@ class BusGateway(TurnGateway):
         now, registry = asyncio.get_running_loop().time(), self._process.registry
         registry.expect("worker", prepared.worker, now)
         registry.expect("parser", prepared.parser, now)
+        if turn.conversation.client.compare is not None and turn.state is State.PREPARING:
+            prepared = self.prompts.note(turn, prepared)
         turn.take_prepared(prepared)
 
     def _on_interrupted(self, turn: BusTurn, lost: Interrupted) -> None:

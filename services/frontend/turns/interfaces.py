@@ -54,7 +54,8 @@ class Admitted:
     def next_turn(self, messages: list[Message], max_tokens: int | None, choice: ToolChoice) -> "Admitted":
         """Returns the request for the next turn of the same answer. `messages`: as for `with_messages`."""
         sampling = replace(self.conversation.sampling, max_tokens=max_tokens)
-        following = replace(self.conversation, messages=messages, sampling=sampling, tool_choice=choice)
+        client = replace(self.conversation.client, compare=None)  # the answer has the id of its first turn
+        following = replace(self.conversation, messages=messages, sampling=sampling, tool_choice=choice, client=client)
         return Admitted(ADMISSION, self.card, following, self.notice, continues=True)
 
 

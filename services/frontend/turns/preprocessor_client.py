@@ -23,6 +23,8 @@ from services.runtime.registry import LATE_HEARTBEATS
 PREPARE_TIMEOUT_S = 60.0
 """If a prompt is not ready after this time, another preprocessor gets the request."""
 TEXT_TIMEOUT_S = 10.0
+PREFERENCE = 4
+"""How many more turns a preferred preprocessor may be preparing than the least busy one."""
 PAUSE_S = 0.5
 """Pause before the same preprocessor is tried again: after an outage, processes come back one by one."""
 
@@ -40,8 +42,9 @@ class PreprocessorClient(TextService):
         self._preparing: Counter[str] = Counter()
         """Turns of this frontend that each preprocessor is preparing."""
 
-    def choose(self, model: str, tried: Sequence[str]) -> str:
-        """Returns the least busy preprocessor. Prefers those that were not tried yet and have a recent heartbeat.
+    def choose(self, model: str, tried: Sequence[str], prefer: str = "") -> str:
+        """Returns the least busy preprocessor, or `prefer` if it is little busier. Prefers those that were not tried
+        yet and have a recent heartbeat.
 
         Raises:
             Unavailable: the model has no preprocessor.
@@ -57,7 +60,7 @@ class PreprocessorClient(TextService):
             key=lambda peer: (
                 peer.id in tried,
                 registry.age("preprocessor", peer.id, now) > late,
-                self._preparing[peer.id],
+                self._preparing[peer.id] - PREFERENCE * (peer.id == prefer),
                 random.random(),
             ),
         ).id
@@ -70,13 +73,14 @@ class PreprocessorClient(TextService):
         stages: Sequence[Stage] = INNER_STAGES,
         *,
         patient: bool = False,
+        prefer: str = "",
     ) -> str:
         """Returns `choose`'s preprocessor once the stages take work, after a pause if it was already tried.
 
-        `until`, `patient`: as for `StageWait.able`. Raises as it and `choose`.
+        `until`, `patient`: as for `StageWait.able`; `prefer`: as for `choose`. Raises as both.
         """
         await self._stages.able(model, until, stages, patient=patient)
-        chosen = self.choose(model, tried)
+        chosen = self.choose(model, tried, prefer)
         if chosen in tried:
             # rare: every preprocessor was tried
             await asyncio.sleep(PAUSE_S)

@@ -183,8 +183,9 @@ class TurnRunner:
 
     async def admit(self, ask: Ask, answer: OpenAnswer) -> list[Admitted]:
         """Admits the conversation of every choice. Raises as `Admission.admit`."""
-        await self.report(ask, answer.context)
-        return await self._admit(ask.conversations, answer)
+        admitted = await self._admit(ask.conversations, answer)
+        await self.report(ask, answer.context)  # examines schemas, which have a limit now
+        return admitted
 
     async def _admit(self, conversations: Sequence[Conversation], answer: OpenAnswer) -> list[Admitted]:
         context = answer.context

@@ -11,7 +11,7 @@ from enum import Enum
 
 from typing_extensions import override
 
-from schemas.control import ModelCard, StreamPosition
+from schemas.control import FrontendNotice, ModelCard, StreamPosition
 from schemas.conversation import Conversation
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared
@@ -123,6 +123,8 @@ class BusTurn(OpenTurn):
     """The event loop's time up to which the turn waits for processes that can take it."""
     span: TurnSpan | None = None
     """Set if the turn is traced."""
+    compared: FrontendNotice | None = None
+    """The origin of the prompt that this turn's is compared with."""
     prepared: Prepared = NOT_PREPARED
     """From the first attempt that was prepared."""
     state: State = State.WAITING

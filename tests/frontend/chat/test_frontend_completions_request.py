@@ -9,7 +9,7 @@ from schemas.conversation import Hints, OutputFormat, RawPrompt, Sampling
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from services.frontend.apis.completions.request import Completions, CompletionsAsk
-from services.frontend.apis.shared.shared_errors import openai_reply
+from services.frontend.apis.completions.routes import API
 
 
 def ask(**fields: Any) -> CompletionsAsk:
@@ -112,8 +112,8 @@ def test_requests_of_the_sdks_own_tests_are_accepted() -> None:
 
 def test_pipeline_error_names_the_field_of_this_api() -> None:
     def param(name: str) -> object:
-        return json.loads(openai_reply(Invalid("no", param=name).info, "req_1").body)["error"]["param"]
+        return json.loads(API.errors.reply(Invalid("no", param=name).info, "req_1", None).body)["error"]["param"]
 
     assert param("stop_sequences") == "stop"
-    assert param("format") == "response_format"
-    assert param("messages") == "messages"
+    assert param("format") == "structured_outputs"
+    assert param("messages") == "prompt"

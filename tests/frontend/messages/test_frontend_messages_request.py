@@ -245,7 +245,6 @@ def test_fields_without_effect_are_skipped() -> None:
         speed="fast",
         inference_geo="eu",
         container=None,
-        diagnostics={"previous_message_id": None},
         fallbacks="default",
         billing_policy={"type": "x"},
         thread=None,

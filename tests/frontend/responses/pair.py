@@ -1,7 +1,7 @@
 """Runs two frontends that share their store over a real nats-server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -54,13 +54,17 @@ async def share(process: Process, log: FilteringBoundLogger, living: list[str]) 
 
 @asynccontextmanager
 async def pairing(
-    make_process: MakeProcess, log: FilteringBoundLogger, config: FrontendConfig = CONFIG
+    make_process: MakeProcess,
+    log: FilteringBoundLogger,
+    config: FrontendConfig = CONFIG,
+    reader: Callable[[Bucket], Bucket] = lambda bucket: bucket,
 ) -> AsyncIterator[Pair]:
-    """Runs both frontends."""
+    """Runs both frontends. `reader`: makes the bucket as the second one sees it."""
     living: list[str] = []
     go = asyncio.Event()
     one_process, other_process = await make_process("frontend", "f1"), await make_process("frontend", "f2")
     shares = [await share(one_process, log, living), await share(other_process, log, living)]
+    shares[1] = msgspec.structs.replace(shares[1], bucket=reader(shares[1].bucket))
     async with (
         serving(FakeGateway(lambda: paired_turn(go)), config, sharing=shares[0]) as one,
         serving(FakeGateway(lambda: paired_turn(go)), config, sharing=shares[1]) as other,

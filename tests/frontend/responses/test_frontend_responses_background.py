@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientSession
 
 from schemas.control import ModelCard
-from schemas.errors import ErrorInfo, ErrorKind, NotFound, Overloaded
+from schemas.errors import ContextOverflow, ErrorInfo, ErrorKind, NotFound, Overloaded
 from schemas.events import Failed
 from services.frontend.apis.responses.state.server import ResponsesServer
 from services.runtime.config import FrontendConfig
@@ -213,6 +213,13 @@ async def test_responses_beyond_the_limits_wait_or_are_refused(client: Client, s
     for one in made[:3]:
         await until(client, one["id"], "completed")
     assert len(served.gateway.turns) == 3
+
+
+async def test_prompt_that_exceeds_the_window_fails_with_its_code(client: Client, served: Served) -> None:
+    served.gateway.refusal = ContextOverflow("too long", param="messages", code="context_length_exceeded")
+    made = await client.create(background=True)
+    failed = await until(client, made["id"], "failed")
+    assert failed["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("early", [True, False])

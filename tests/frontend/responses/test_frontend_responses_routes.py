@@ -14,6 +14,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Conversation, Reasoning, Result
 from schemas.errors import ContextOverflow, EngineFailed, ErrorInfo, ErrorKind, Overloaded
 from schemas.events import Failed, FinishReason
+from services.frontend.apis.responses import wire
 from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.frontend.turns.media.notice import notice
 from services.runtime.config import FrontendConfig
@@ -200,8 +201,40 @@ async def test_each_key_has_its_own_store(tmp_path: Path) -> None:
     ],
 )
 async def test_unsupported_request_is_refused(client: Client, body: dict[str, Any], param: str) -> None:
-    error = await client.refused("POST", json={"model": MODEL, "input": "hi"} | body)
-    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+    for path in ("", "/input_tokens", "/compact"):
+        error = await client.refused("POST", path, json={"model": MODEL, "input": "hi"} | body)
+        assert (error["type"], error["param"]) == ("invalid_request_error", param)
+
+
+VALUES: tuple[Any, ...] = (
+    "x",
+    "",
+    -1,
+    0,
+    2,
+    1e9,
+    0.5,
+    True,
+    False,
+    [],
+    ["x"],
+    [{}],
+    {},
+    {"id": "x"},
+    {"type": "x"},
+    [{"type": "x"}],
+)
+
+
+@pytest.mark.parametrize("name", [*wire.Body.__struct_fields__, "personality", "messages", "n", "response_format"])
+async def test_field_that_create_refuses_is_refused_wherever_the_body_is_read(client: Client, name: str) -> None:
+    for value in VALUES:
+        answers = []
+        for path in ("", "/input_tokens", "/compact"):
+            body = {"model": MODEL, "input": "hi", name: value}
+            async with ClientSession() as http, http.post(client.url + path, json=body) as reply:
+                answers.append((reply.status, (await reply.json())["error"] if reply.status != 200 else None))
+        assert [answer for answer in answers if answer != answers[0]] == [], value
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"input": 7}', b"\xff\xfe", b"[" * 100_000])

@@ -1,6 +1,7 @@
 """Tests two frontends that share their responses over a real nats-server."""
 
 import asyncio
+from collections import deque
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from services.frontend.apis.responses.state.store import Sharing, bucket_config
 from services.runtime.storage.kv import Bucket, digest_key
 from tests.conftest import MakeProcess
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving, text
-from tests.frontend.responses.pair import CONFIG, Pair
+from tests.frontend.responses.pair import CONFIG, Pair, pairing
 from tests.frontend.responses.responses_client import Client, said
 
 
@@ -61,13 +62,15 @@ async def test_deletion_applies_to_every_frontend(pair: Pair, monkeypatch: pytes
     await pair.ask_other.refused("GET", f"/{made['id']}", 404)
 
 
-async def test_background_response_is_served_by_another_frontend(pair: Pair) -> None:
+async def test_background_response_is_served_by_another_frontend(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     made = await pair.ask_one.create(background=True)
     await until(pair.ask_other, made["id"], "in_progress")
     following = asyncio.create_task(pair.ask_other.stream("GET", f"/{made['id']}?stream=true"))
-    error = await pair.ask_other.refused(
-        "POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]}
-    )
+    with monkeypatch.context() as impatient:
+        impatient.setattr(store, "WAITS_S", ())
+        error = await pair.ask_other.refused(
+            "POST", json={"model": MODEL, "input": "x", "previous_response_id": made["id"]}
+        )
     assert "has not ended yet" in error["message"]
     pair.go.set()
     events = await following
@@ -133,3 +136,52 @@ async def test_store_keeps_own_responses_without_the_bucket(
         await client.refused("GET", "/resp_unknown", 404)
         await client.ask("DELETE", f"/{made['id']}")
         await client.refused("GET", f"/{made['id']}", 404)
+
+
+class FollowerBucket(Bucket):
+    """A bucket as a replica has it that is behind the leader: a new value is seen only by the third read."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        vars(self).update(vars(bucket))
+        self._seen: dict[str, deque[bytes | None]] = {}
+
+    async def get(self, key: str) -> bytes | None:
+        seen = self._seen.setdefault(key, deque([None, None], maxlen=3))
+        seen.append(await super().get(key))
+        return seen[0]
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("use", ["continue", "chain", "item", "get", "items", "stream", "delete"])
+async def test_announced_response_is_found_on_a_replica_that_is_behind(
+    use: str, background: bool, make_process: MakeProcess, quiet_log: FilteringBoundLogger
+) -> None:
+    async with pairing(make_process, quiet_log, reader=FollowerBucket) as pair:
+        made = await pair.ask_one.create(background=background, input="one") if background else {}
+        if background:
+            await until(pair.ask_other, made["id"], "in_progress")
+        pair.go.set()
+        made = made or await pair.ask_one.create(input="one")
+        await until(pair.ask_one, made["id"], "completed")
+        made = await pair.ask_one.ask("GET", f"/{made['id']}")
+        last = await pair.ask_one.create(previous_response_id=made["id"]) if use == "chain" else made
+        await pair.one.responses.store.wait_for_writes()
+        match use:
+            case "continue" | "chain":
+                await pair.ask_other.create(previous_response_id=last["id"], input="two")
+                assert said(pair.other.gateway.turns[-1].conversation)[:2] == [
+                    ("user", ["one"]),
+                    ("assistant", ["So far"]),
+                ]
+            case "item":
+                reference = {"type": "item_reference", "id": made["output"][0]["id"]}
+                await pair.ask_other.create(input=[reference, {"role": "user", "content": "two"}])
+            case "get":
+                await until(pair.ask_other, made["id"], "completed")
+            case "items":
+                assert (await pair.ask_other.ask("GET", f"/{made['id']}/input_items"))["data"]
+            case "stream" if background:
+                events = await pair.ask_other.stream("GET", f"/{made['id']}?stream=true")
+                assert events[-1]["response"] == made
+            case "delete":
+                await pair.ask_other.ask("DELETE", f"/{made['id']}")

@@ -1,14 +1,18 @@
-"""Deep schemas are refused, whichever tool has them and wherever they are deep."""
+"""Deep and large schemas are refused, whichever tool has them and wherever they are deep."""
 
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from schemas.conversation import Conversation, OutputFormat, ToolSpec
 from schemas.errors import Invalid
-from services.frontend.turns.conversation_limits import ConversationLimits
+from services.frontend.turns.conversation_limits import MAX_VALUES, ConversationLimits
+from services.guides import promises
+from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, serving
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=2),
@@ -43,3 +47,58 @@ def test_first_schema_over_the_limit_is_named(
     with pytest.raises(Invalid, match="nested too deeply") as refusal:
         limits.check(conversation)
     assert str(refusal.value).startswith(too_deep[0])
+
+
+@pytest.mark.parametrize("count", [MAX_VALUES - 2, MAX_VALUES - 1])
+@pytest.mark.parametrize("place", ["tools", "format", "chat_template_kwargs"])
+@pytest.mark.parametrize("wide", [True, False])
+def test_schema_with_too_many_values_is_refused(count: int, place: str, wide: bool) -> None:
+    members: Any = {f"p{at}": {} for at in range(count)} if wide else [0] * count
+    schema = {"properties": members, "type": "object"}
+    conversation = Conversation(
+        "m",
+        [],
+        tools=[ToolSpec("small", schema={"type": "object"}), ToolSpec("f", schema=schema if place == "tools" else {})],
+        format=OutputFormat("json_schema", schema if place == "format" else {}),
+        template_kwargs=schema if place == "chat_template_kwargs" else {},
+    )
+    limits = ConversationLimits(messages=9, tools=9, media=9, nesting=9)
+    if count + 2 <= MAX_VALUES:
+        assert limits.check(conversation) == []
+        return
+    with pytest.raises(Invalid, match="too many values") as refusal:
+        limits.check(conversation)
+    assert refusal.value.info.param == place
+
+
+def test_many_small_schemas_are_not_one_large_schema() -> None:
+    schema = {"properties": {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 4)}}
+    conversation = Conversation("m", [], tools=[ToolSpec(f"t{at}", schema=schema) for at in range(5)])
+    assert ConversationLimits(messages=9, tools=9, media=9, nesting=9).check(conversation) == []
+
+
+WIDE = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(MAX_VALUES // 2)}}
+FUNCTION = {"name": "f", "parameters": WIDE, "strict": True}
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/messages", {"max_tokens": 9, "messages": MESSAGES, "tools": [{"name": "f", "input_schema": WIDE}]}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "tools": [{"type": "function", "function": FUNCTION}]}),
+        ("/v1/responses", {"input": "hi", "tools": [{"type": "function", **FUNCTION}]}),
+        ("/v1/responses", {"input": "hi", "tools": [{"type": "function", **FUNCTION}], "background": True}),
+    ],
+)
+async def test_large_schema_is_refused_before_its_grammar_is_written(
+    path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(promises, "turn_grammar", lambda *form: written.append(form))
+    gateway = FakeGateway(cards=[replace(CARD, family="hermes", features=["guided", "grammar", "strict"])])
+    ask = {"model": MODEL, **body}
+    async with serving(gateway) as served, ClientSession(served.url) as http, http.post(path, json=ask) as reply:
+        assert reply.status == 400
+        assert "too many values" in (await reply.json())["error"]["message"]
+    assert not written

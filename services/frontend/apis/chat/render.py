@@ -17,15 +17,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from schemas.events import (
-    BlockStart,
-    BlockStop,
-    Dispatch,
-    Finish,
-    OutputTokens,
-    Prepared,
-    TokenLogprob,
-)
+from schemas.events import BlockStart, BlockStop, Dispatch, Finish, OutputTokens, Prepared, TokenLogprob
 from schemas.frames import unpack_ids
 from services.frontend.apis.chat import wire
 from services.frontend.apis.chat.calls import CallWriter

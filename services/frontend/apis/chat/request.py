@@ -93,12 +93,7 @@ _decoder: Decoder = BodyDecoder(wire.Body, tools.read_tools, _explain, unknown_p
 
 
 def parse(
-    body: bytes,
-    headers: Mapping[str, str],
-    settings: Settings,
-    *,
-    counting: bool = False,
-    decoder: Decoder = _decoder,
+    body: bytes, headers: Mapping[str, str], settings: Settings, *, counting: bool = False, decoder: Decoder = _decoder
 ) -> ChatAsk:
     """Parses a request. Raises Invalid in the native wording.
 

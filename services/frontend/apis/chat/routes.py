@@ -5,7 +5,7 @@ from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.shared.mount import Api, Mount, Operation
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
-from services.frontend.apis.shared.shared_errors import OPENAI
+from services.frontend.apis.shared.shared_errors import CHAT
 
 PATH = "/v1/chat/completions"
 
@@ -28,7 +28,7 @@ def _mount(mount: Mount) -> None:
 API = Api(
     name="Chat",
     title="OpenAI Chat Completions",
-    errors=OPENAI,
+    errors=CHAT,
     paths=("/v1/chat", "/v1/embeddings"),
     operations=(
         Operation(

@@ -75,10 +75,7 @@ class _Choice(ChoiceRenderer):
         probabilities; with token ids, from the tokens' texts."""
         if not shape.logprobs:
             before, after = chunk_frame(head)
-            self.plain = (
-                before + b'{"index":%d,"text":' % index,
-                b',"logprobs":null,"finish_reason":null}' + after,
-            )
+            self.plain = (before + b'{"index":%d,"text":' % index, b',"logprobs":null,"finish_reason":null}' + after)
 
     def opening(self, prepared: Prepared, usage: UsageAnswer | None) -> Sequence[Chunk]:
         """The chunk with the echoed prompt and the prompt's ids, if either is requested."""

@@ -4,9 +4,10 @@ from services.frontend.apis.completions import wire
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.shared.mount import Api, Mount, Operation
 from services.frontend.apis.shared.openai.chunks import EVENTS, FINGERPRINT
-from services.frontend.apis.shared.shared_errors import OPENAI
+from services.frontend.apis.shared.shared_errors import openai_format
 
 PATH = "/v1/completions"
+_PARAMS = {"stop_sequences": "stop", "format": "structured_outputs", "messages": "prompt", "top_logprobs": "logprobs"}
 
 
 def _mount(mount: Mount) -> None:
@@ -16,7 +17,7 @@ def _mount(mount: Mount) -> None:
 API = Api(
     name="Completions",
     title="OpenAI Chat Completions",
-    errors=OPENAI,
+    errors=openai_format(_PARAMS),
     paths=("/v1/completions",),
     operations=(
         Operation(

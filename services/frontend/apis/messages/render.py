@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias, get_args
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import asdict, replace
 from typing_extensions import override
 
@@ -32,6 +32,7 @@ from schemas.events import (
     HostedResults,
     OutputTokens,
     Prepared,
+    PromptComparison,
     TokenLogprob,
     TurnEvent,
     Usage,
@@ -67,6 +68,15 @@ _REASONS: dict[FinishReason, wire.StopReason] = {
     FinishReason.PAUSE: "pause_turn",
 }
 
+_MISS_REASONS = {
+    "model": "model_changed",
+    "system": "system_changed",
+    "tools": "tools_changed",
+    "messages": "messages_changed",
+    "history": "messages_changed",
+    "deferred": "tools_changed",
+}
+"""Parts of a request, as in `PromptComparison.changed`."""
 
 Event: TypeAlias = (
     wire.MessageStart
@@ -97,9 +107,11 @@ class MessagesStream(TurnRenderer[Event], Renderer):
         omit_thinking: bool = False,
         applied_edits: list[dict[str, Any]] | None = None,
         compaction: Compaction | None = None,
+        compare: str | None = None,
     ) -> None:
         """`applied_edits`: None where the request has no `context_management`. `compaction`: the compaction at the
-        beginning of the answer."""
+        beginning of the answer. `compare`: as in `Client`."""
+        self._compare = compare
         self._reply = reply
         self._compaction = compaction
         self._omit_thinking = omit_thinking
@@ -132,6 +144,7 @@ class MessagesStream(TurnRenderer[Event], Renderer):
             model=self._reply.model,
             content=[],
             usage=_first_usage(prepared[0]),
+            diagnostics=UNSET if self._compare is None else diagnostics(self._compare, prepared[0].comparison),
             **self._ids.prompt(),
         )
         return [wire.MessageStart(message), *self._compaction_block()]
@@ -365,6 +378,19 @@ def _stop(finish: Finish, complete_calls: int) -> wire.Stop:
     return wire.Stop(reason, finish.stop_string if reason == "stop_sequence" else None)
 
 
+def diagnostics(compare: str, comparison: PromptComparison | None) -> dict[str, Any] | None:
+    """The answer's `diagnostics`, for a request that has them. None where nothing was missed, or nothing was to be
+    compared. `compare`: as in `Client`."""
+    if not compare or (comparison is not None and comparison.earlier and not comparison.missed):
+        return None
+    reason: dict[str, Any] = {"type": "unavailable"}
+    if comparison is not None and not comparison.earlier:
+        reason = {"type": "previous_message_not_found"}
+    elif comparison is not None and (known := [part for part in comparison.changed if part in _MISS_REASONS]):
+        reason = {"type": _MISS_REASONS[known[0]], "cache_missed_input_tokens": comparison.missed}
+    return {"cache_miss_reason": reason}
+
+
 def _first_usage(prepared: Prepared) -> wire.Usage:
     """Usage before decoding begins. Its cached part is an estimate; the usage at the end of the stream is exact."""
     return wire.Usage(
@@ -378,9 +404,7 @@ def _first_usage(prepared: Prepared) -> wire.Usage:
 
 def _usage(usage: Usage) -> wire.Usage:
     return wire.Usage(
-        input_tokens=usage.prompt - usage.cached,
-        cache_read_input_tokens=usage.cached,
-        output_tokens=usage.output,
+        input_tokens=usage.prompt - usage.cached, cache_read_input_tokens=usage.cached, output_tokens=usage.output
     )
 
 

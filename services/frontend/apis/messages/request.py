@@ -69,6 +69,7 @@ class MessagesAsk(Struct, frozen=True):
             omit_thinking=self.conversation.thinking.display == "omitted",
             applied_edits=None if self.edits is None else self.edits.applied,
             compaction=self.compaction,
+            compare=self.conversation.client.compare,
         )
 
 
@@ -112,7 +113,7 @@ def parse(
         ),
         format=_format(request),
         template_kwargs=request.chat_template_kwargs or {},
-        client=Client(session=_session(request, headers), user_agent=headers.get("user-agent")),
+        client=Client(_session(request, headers), headers.get("user-agent"), compare=_compared(request.diagnostics)),
         hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
     )
     edits, compact_edit = None, None
@@ -242,6 +243,10 @@ def _format(request: wire.Body) -> OutputFormat | None:
         raise Invalid(message, param="output_format")
     format = format or older
     return None if format is None else OutputFormat("json_schema", schema=format.schema)
+
+
+def _compared(diagnostics: wire.Diagnostics | None) -> str | None:
+    return None if diagnostics is None else (diagnostics.previous_message_id or "").removeprefix("msg_")
 
 
 def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:

@@ -134,11 +134,7 @@ def spec(tool: wire.Tool, path: str) -> ToolSpec:
     else:
         name, description, schema = _built_in(kind, path)
     return ToolSpec(
-        tool.name or name,
-        description=description,
-        schema=schema,
-        deferred=bool(tool.defer_loading),
-        strict=tool.strict,
+        tool.name or name, description=description, schema=schema, deferred=bool(tool.defer_loading), strict=tool.strict
     )
 
 

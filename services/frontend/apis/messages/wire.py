@@ -369,6 +369,12 @@ class ContextManagement(Struct):
     edits: list[ContextEdit] | None = None
 
 
+class Diagnostics(Struct):
+    """The earlier answer that the prompt is compared with; null: only later ones are compared with this one."""
+
+    previous_message_id: str | None = None
+
+
 class Body(SamplingFields, kw_only=True):
     """The request. Sampling parameters that Messages lacks are taken in vLLM's spelling."""
 
@@ -389,6 +395,7 @@ class Body(SamplingFields, kw_only=True):
     thread: Refused = NULL
     compaction: Refused = NULL
     context_management: ContextManagement | None = None
+    diagnostics: Diagnostics | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None
     priority: Integer | None = None
@@ -509,6 +516,7 @@ class StartedAnswer(Struct, kw_only=True):
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
     usage: Usage
+    diagnostics: dict[str, Any] | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
     token_logprobs: list[float | None] | UnsetType = UNSET

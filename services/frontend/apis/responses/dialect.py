@@ -14,13 +14,7 @@ from services.frontend.apis.responses.render.events import KEEPALIVE
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.responses.render.stream import CompactionStream, ResponsesCollector, ResponsesStream
 from services.frontend.apis.responses.request import conversation
-from services.frontend.apis.responses.request.body import (
-    REASONING_SEALED,
-    SOURCES,
-    TRIGGER,
-    ResponsesRequest,
-    decode,
-)
+from services.frontend.apis.responses.request.body import REASONING_SEALED, SOURCES, TRIGGER, ResponsesRequest, decode
 from services.frontend.apis.responses.request.items import ItemReader, TextSealer
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set
@@ -76,9 +70,9 @@ class Responses(Dialect):
         self._tools: Memo[RequestTools] = Memo()
         self._echoes: Memo[Raw] = Memo()
 
-    def decode(self, data: bytes, *, counting: bool = False) -> ResponsesRequest:
-        """Decodes a request and remembers the echo of its tools. Raises Invalid. `counting`: see `body.decode`."""
-        return decode(data, counting=counting, memo=self._echoes)
+    def decode(self, data: bytes) -> ResponsesRequest:
+        """Decodes a request and remembers the echo of its tools. Raises Invalid."""
+        return decode(data, self._echoes)
 
     def understand(
         self,
@@ -120,6 +114,8 @@ class Responses(Dialect):
             sources=SOURCES in (body.include or ()),
             logprobs=built.sampling.logprobs is not None,
             prefill=request.prefill,
+            compared=bool(request.comparison),
+            compacted=any(kind.type == "compaction" for kind in request.kinds),
         )
         notes = [*tools.dropped, *items.notes, *(["moderation"] if is_set(body.moderation) else [])]
         return ResponsesAsk(request, built, notes, shape, truncate=body.truncation == "auto", sealer=sealer)

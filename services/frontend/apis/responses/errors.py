@@ -6,14 +6,12 @@ from typing import Any, TypeVar, get_args, get_type_hints, overload
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import replace
 
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound
 from services.frontend.apis.responses import wire
 from services.frontend.apis.shared.decode import tags_of
 from services.frontend.apis.shared.openai.wording import explainer
-from services.frontend.apis.shared.shared_errors import openai_error, openai_reply
-from services.frontend.http.errors import ErrorReply
+from services.frontend.apis.shared.shared_errors import openai_error, openai_format
 
 T = TypeVar("T")
 
@@ -27,14 +25,16 @@ _FAILURE_CODES: dict[ErrorKind, str] = {
     ErrorKind.ENGINE: "server_error",
 }
 """Codes of a response that failed in mid-stream, chosen for Codex' reaction to them; otherwise `invalid_prompt`."""
-_PARAMS = {"messages": "input", "format": "text.format", "max_tokens": "max_output_tokens"}
-"""Names of fields in this API, by the name that the pipeline uses."""
-
-
-def error_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-    """The reply for an error before the first byte of the answer. Fields have their names in this API."""
-    own = info.param if info.code else _PARAMS.get(info.param or "", info.param)
-    return openai_reply(replace(info, param=own), request_id, status)
+FORMAT = openai_format(
+    {
+        "messages": "input",
+        "prompt": "input",
+        "format": "text.format",
+        "max_tokens": "max_output_tokens",
+        "stop_sequences": "stop",
+        "logprobs": "include",
+    }
+)
 
 
 def failure(info: ErrorInfo) -> dict[str, str]:

@@ -2,13 +2,10 @@
 
 from functools import partial
 
-from msgspec.structs import replace
-
 from services.frontend.apis.responses import wire
-from services.frontend.apis.responses.errors import error_reply
+from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.state.server import PATH, RESPONSES, ResponsesServer
 from services.frontend.apis.shared.mount import Api, Mount, Operation, Query
-from services.frontend.apis.shared.shared_errors import OPENAI
 
 _response = partial(Operation, id="The id of a response.")
 _EVENTS = "^(response\\..+|error|message|tool_call_dispatch|reasoning_dispatch)$"
@@ -38,7 +35,7 @@ def _mount(mount: Mount) -> None:
 API = Api(
     name="Responses",
     title="OpenAI Responses",
-    errors=replace(OPENAI, reply=error_reply),
+    errors=FORMAT,
     paths=(PATH,),
     operations=(
         Operation(PATH, "Create a response", body=wire.Body, example=_TURN, answer=wire.Answer, events=_EVENTS),

@@ -30,6 +30,13 @@ Metadata = Annotated[
 """The client's data of a response."""
 
 
+class ManagedContext(Struct):
+    """An element of `context_management`."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Meta(ge=1)] | None = None
+
+
 class Body(SamplingFields, kw_only=True):
     """The request, with the extra fields of vLLM, SGLang and Dynamo."""
 
@@ -59,7 +66,7 @@ class Body(SamplingFields, kw_only=True):
     safety_identifier: str | None = None
     user: str | None = None
     service_tier: str | None = None
-    context_management: Raw = NULL
+    context_management: list[ManagedContext] | None = None
     moderation: Raw = NULL
     generate: bool | None = None
     stream_id: str | None = None
@@ -103,16 +110,10 @@ class TextConfig(Struct):
 
 
 class CacheOptions(Struct):
-    """The member of `prompt_cache_options` that this server acts on."""
+    """The members of `prompt_cache_options` that this server acts on."""
 
     prewarm: bool | None = None
-
-
-class ManagedContext(Struct):
-    """An element of `context_management`."""
-
-    type: Literal["compaction"]
-    compact_threshold: Annotated[int, Meta(ge=1)] | None = None
+    comparison_response_id: str | None = None
 
 
 class ToolFormat(Struct):
@@ -423,6 +424,7 @@ class Answer(Struct, kw_only=True):
     safety_identifier: str | None
     user: str | None
     prompt_cache_options: Any | UnsetType = UNSET
+    prompt_cache_diagnostics: dict[str, Any] | UnsetType = UNSET
     usage: Usage | None
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET

@@ -32,8 +32,9 @@ class CallHistory:
         """Name, and position among all calls of the conversation, by call id; the last call with an id counts."""
         self._made = 0
 
-    def _add_call(self, call: Call) -> None:
-        self._calls[call.call_id] = call.name, self._made
+    def _add_call(self, call: Call, rendered: str | None = None) -> None:
+        """`rendered`: the tool's name as the model sees it, if that is another."""
+        self._calls[call.call_id] = rendered or call.name, self._made
         self._made += 1
 
     def _name_of(self, call_id: str) -> str | None:

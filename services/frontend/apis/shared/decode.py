@@ -107,7 +107,8 @@ def body_decoder(body: type[B], refuse: Callable[[str], Invalid]) -> Callable[[b
 
 def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[bytes, str], Invalid]) -> T:
     """Decodes a body. Raises Invalid; `explain(body, message)` makes the error of a failed validation."""
-    if len(body) > MAX_OBJECTS and _has_too_many(body):
+    too_long = len(body) > MAX_OBJECTS  # else there is nothing to count
+    if too_long and (body.count(b"{") + body.count(b"[") > MAX_OBJECTS or body.count(b",") > MAX_VALUES):
         raise Invalid(f"The request body has more than {MAX_OBJECTS} objects, or {MAX_VALUES} values.")
     try:
         if not body.isascii():
@@ -119,10 +120,6 @@ def decode_body(decode: Callable[[bytes], T], body: bytes, explain: Callable[[by
         raise Invalid(f"The request body is not valid JSON: {error}") from None
     except RecursionError:
         raise Invalid("The request body is nested too deeply.") from None
-
-
-def _has_too_many(body: bytes) -> bool:
-    return body.count(b"{") + body.count(b"[") > MAX_OBJECTS or body.count(b",") > MAX_VALUES
 
 
 def decode_mended(decode: Callable[[bytes], T], body: bytes) -> T:

@@ -1,5 +1,6 @@
 """Formats errors for several APIs: in OpenAI's format, and in a format that clients of every API can read."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -56,30 +57,38 @@ class SharedError(Struct):
     request_id: str
 
 
-_PARAMS = {"stop_sequences": "stop", "format": "response_format"}
-"""Names of fields in OpenAI's APIs, by the name that the pipeline uses. The APIs' own errors have codes."""
+_CHAT_PARAMS = {"stop_sequences": "stop", "format": "response_format", "prompt": "messages"}
+"""Fields of Chat Completions, by the names that the pipeline uses for them."""
 _MODEL = "model: "
 _REQUIRED = ": Field required"
 
 
-def openai_error(info: ErrorInfo) -> dict[str, Any]:
-    """The members of an error object of the OpenAI APIs in a response or in a stream."""
+def openai_error(info: ErrorInfo, params: Mapping[str, str] = _CHAT_PARAMS) -> dict[str, Any]:
+    """The members of an error object of the OpenAI APIs in a response or in a stream. `params`: see
+    `openai_format`."""
     info = _openai_wording(info)
     _, kind, code = OPENAI_KINDS[info.kind]
-    param = info.param if info.code else _PARAMS.get(info.param or "", info.param)
+    # An API's own errors have codes, and the names of its fields.
+    own = info.code is not None and info.kind is not ErrorKind.CONTEXT_OVERFLOW
+    param = info.param if own else params.get(info.param or "", info.param)
     return {"message": info.message, "type": kind, "param": param, "code": info.code or code}
 
 
-def openai_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
-    """The reply for an error of the OpenAI APIs."""
-    return json_error(info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info)})
+def openai_format(params: Mapping[str, str]) -> ErrorFormat:
+    """The format of one of the OpenAI APIs. `params`: its fields, by the names that the pipeline uses for them."""
+
+    def reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
+        return json_error(info, status or OPENAI_KINDS[info.kind][0], {"error": openai_error(info, params)})
+
+    return ErrorFormat("openai", OpenAIError, STATUSES, reply)
 
 
 def union_reply(info: ErrorInfo, request_id: str, status: int | None = None) -> ErrorReply:
     """The reply for clients of any API: Anthropic's format with the members that OpenAI's clients read."""
     own_status, kind = messages.KINDS[info.kind]
     code = info.code or OPENAI_KINDS[info.kind][2]
-    error = {"type": kind, "message": info.message, "param": info.param, "code": code}
+    param = None if info.param == "format" else info.param  # `/v1/tokenize` takes the bodies of two APIs
+    error = {"type": kind, "message": info.message, "param": param, "code": code}
     return json_error(info, status or own_status, {"type": "error", "error": error, "request_id": request_id})
 
 
@@ -113,5 +122,5 @@ def _overflow(info: ErrorInfo, details: dict[str, Any]) -> ErrorInfo:
 
 
 STATUSES = frozenset({408, *(status for status, _, _ in OPENAI_KINDS.values())})
-OPENAI = ErrorFormat("openai", OpenAIError, STATUSES, openai_reply)
+CHAT = openai_format(_CHAT_PARAMS)
 SHARED = ErrorFormat("shared", SharedError, messages.STATUSES, union_reply)

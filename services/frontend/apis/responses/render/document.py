@@ -1,19 +1,47 @@
 """Keeps the state of one Response, and makes its document."""
 
-from msgspec import Raw
+from typing import Any
+
+from msgspec import UNSET, Raw, UnsetType
 
 from schemas.errors import ErrorInfo
-from schemas.events import Finish, FinishReason, Usage
+from schemas.events import Finish, FinishReason, PromptComparison, Usage
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import failure
 from services.frontend.apis.responses.render.items import ResponsesShape
 from services.frontend.apis.shared.answer import TokenReport
 from services.frontend.turns.interfaces import Reply
 
+_MISS_REASONS = {
+    "model": "model_changed",
+    "tools": "tools_changed",
+    "deferred": "tools_changed",
+    "format": "text_format_changed",
+    "thinking": "reasoning_effort_changed",
+    "verbosity": "verbosity_changed",
+}
+"""Parts of a request, as in `PromptComparison.changed`; all others are input."""
+
 
 def response_id(turn: str) -> str:
     """The id of the response that a turn makes."""
     return f"resp_{turn}"
+
+
+def diagnostics(comparison: PromptComparison | None, *, compacted: bool) -> dict[str, Any]:
+    """The Response's `prompt_cache_diagnostics`. `compacted`: the input has a compaction item."""
+    if comparison is None or (comparison.missed and not comparison.changed):
+        return {"type": "unavailable"}
+    if not comparison.missed:
+        return {"type": "cache_hit" if comparison.earlier else "comparison_response_not_found"}
+    reasons = [reason for part, reason in _MISS_REASONS.items() if part in comparison.changed]
+    rest = "context_compacted" if compacted and "history" in comparison.changed else "input_changed"
+    return {
+        "type": "cache_miss",
+        "reason": [*reasons, rest][0],
+        "cache_missed_tokens": comparison.missed,
+        "comparison_reusable_tokens": comparison.earlier,
+    }
 
 
 class ResponseState:
@@ -27,6 +55,7 @@ class ResponseState:
         self.status: wire.Status = "in_progress"
         self.usage: Usage | None = None
         self.failure: ErrorInfo | None = None
+        self.diagnostics: dict[str, Any] | UnsetType = UNSET
         self.tokens = TokenReport()
         """Token ids, in the document once the Response has ended."""
 
@@ -67,6 +96,7 @@ class ResponseState:
             model=reply.model,
             output=list(self.items),
             **self.shape.echo,
+            prompt_cache_diagnostics=self.diagnostics,
             usage=None if self.usage is None else _usage(self.usage),
             **(self.tokens.prompt() | self.tokens.output() if self.ended else {}),
         )

@@ -43,6 +43,10 @@ class ResponsesShape(Struct, frozen=True):
     logprobs: bool = False
     prefill: bool = False
     """Nothing is generated, and an answer without output is complete."""
+    compared: bool = False
+    """The prompt is compared with another response's."""
+    compacted: bool = False
+    """The input has a compaction item."""
     before: Sequence[Raw] = ()
     """Items from before the turn, which come first in the output."""
     spent: Usage = Usage()

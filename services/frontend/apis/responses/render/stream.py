@@ -39,7 +39,7 @@ from services.frontend.apis.responses.render.calls import (
     SearchItem,
     results_item,
 )
-from services.frontend.apis.responses.render.document import ResponseState
+from services.frontend.apis.responses.render.document import ResponseState, diagnostics
 from services.frontend.apis.responses.render.events import EventWriter
 from services.frontend.apis.responses.render.items import (
     CUT_OFF,
@@ -78,6 +78,8 @@ class ResponsesStream(TurnRenderer[None], Renderer):
     def start(self, prepared: Sequence[Prepared]) -> bytes:
         """`response.created` and `response.in_progress`, and the items that were made before the turn."""
         self.state.tokens.start(prepared[0])
+        if (shape := self.state.shape).compared:
+            self.state.diagnostics = diagnostics(prepared[0].comparison, compacted=shape.compacted)
         response = Raw(msgspec.json.encode(self.state.document()))
         self._writer.event("created", {"response": response})
         self._writer.event("in_progress", {"response": response})

@@ -51,6 +51,8 @@ class ResponsesRequest(Struct, frozen=True):
     """The members of a Response object that repeat the request."""
     prefill: bool
     """Only compute the prompt, generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
+    comparison: str | None = None
+    """Id of the response that the prompt is compared with."""
     earlier: int = 0
     """The number of items before the request's own, from the responses that it continues."""
 
@@ -103,18 +105,17 @@ class ResponsesRequest(Struct, frozen=True):
         return replace(self, body=body, items=[], kinds=[], earlier=0)
 
 
-def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None) -> ResponsesRequest:
-    """Decodes a request. Raises Invalid in the native wording. `memo` remembers the echo of tools.
-
-    `counting`: for input_tokens and compact, which accept fields that this server cannot serve in an answer.
-    """
+def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:
+    """Decodes a request. Raises Invalid in the native wording. `memo` remembers the echo of tools."""
     body = decode_body(_decode, data, explain)
     if is_set(body.conversation):
         raise unsupported(
             "conversation", "names a stored conversation, which this server does not keep; send its items"
         )
-    if not counting:
-        _refuse_unsupported(body)
+    if is_set(body.prompt):
+        raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
+    if body.background and body.store is False:
+        raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
     items = body.input or []
     if isinstance(items, str):
         content = [{"type": "input_text", "text": body.input}]
@@ -131,6 +132,7 @@ def decode(data: bytes, *, counting: bool = False, memo: Memo[Raw] | None = None
         text=text,
         echo=_echo(body, reasoning, text, Memo() if memo is None else memo),
         prefill=body.generate is False or bool(cache.prewarm),
+        comparison=cache.comparison_response_id,
     )
 
 
@@ -167,13 +169,6 @@ def _one_line(raw: Raw) -> Raw:
     of the body would keep the whole body in memory while the answer is rendered."""
     text = bytes(raw)
     return Raw(msgspec.json.format(text, indent=-1) if b"\n" in text or b"\r" in text else text)
-
-
-def _refuse_unsupported(body: wire.Body) -> None:
-    if is_set(body.prompt):
-        raise unsupported("prompt", "names a stored prompt, which this server does not have; send its text")
-    if body.background and body.store is False:
-        raise Invalid("Background responses need 'store' to be true.", param="background", code="invalid_value")
 
 
 def _echo(body: wire.Body, reasoning: wire.Reasoning, text: wire.TextConfig, memo: Memo[Raw]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ def build(
         raise missing_parameter("input")
     reasoning, text = _settings(request, items)
     session = first_header(headers, _SESSION_HEADERS)
+    compared = (request.comparison or "").removeprefix("resp_")
     specs = offered.final_specs()
     if body.max_tool_calls is not None:
         specs = [_limit_uses(spec, body.max_tool_calls) for spec in specs]
@@ -45,7 +46,7 @@ def build(
         sampling=_sampling(request),
         format=_format(text),
         template_kwargs=body.chat_template_kwargs or {},
-        client=Client(session=session or body.prompt_cache_key, user_agent=headers.get("user-agent")),
+        client=Client(session or body.prompt_cache_key, headers.get("user-agent"), compare=compared),
         verbosity=text.verbosity,
         hints=hints(body.nvext, priority=body.priority, cache_salt=body.cache_salt),
         prefill=False,

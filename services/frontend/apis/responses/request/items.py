@@ -20,6 +20,7 @@ from services.frontend.apis.responses.request import content
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest
 from services.frontend.apis.responses.request.content import AS_TEXT, IGNORED, hosted_text
 from services.frontend.apis.responses.request.tools import TOOL_SEARCH, RequestTools, ToolName
+from services.frontend.apis.shared.content import CallHistory
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.hosted.tools import result_part, unpack
 
@@ -52,26 +53,23 @@ def open_summary(sealer: TextSealer, blob: str) -> str | None:
     return text.removeprefix(_PREFIX) if text is not None and text.startswith(_PREFIX) else None
 
 
-class ItemReader:
+class ItemReader(CallHistory):
     """Collects the messages of a request, and the tools and settings in its items."""
 
     def __init__(self, tools: RequestTools, sealer: TextSealer | None, *, pairing: bool) -> None:
         """`pairing`: an output without its call is an error."""
-        self.messages: list[Message] = []
+        super().__init__(pairing=pairing)
         self.notes: list[str] = []
         """The kinds of items that were left out."""
         self.reasoning: Raw = Raw(b"null")
         self.text: Raw = Raw(b"null")
         self._tools = tools
         self._sealer = sealer
-        self._pairing = pairing
         self._parts: list[Part] = []
         """The parts of the assistant's message that is not complete yet."""
         self._ids: list[str] = []
         """The ids of that message's items without a part that has the id."""
         self._results: list[Result] = []
-        self._calls: dict[str, tuple[int, str]] = {}
-        """Position and rendered tool name of each call, by call id."""
         self._search: str | None = None
         """The call id of the last search for tools."""
         self._searches: list[int] = []
@@ -101,9 +99,7 @@ class ItemReader:
         self._ids = []
         self._searches = []
         if self._results:
-            last = len(self._calls)
-            self._results.sort(key=lambda result: self._calls.get(result.call_id, (last, ""))[0])
-            self.messages.append(Message("tool", list(self._results)))
+            self._add_results(self._results)
             self._results = []
 
     def _add(self, *parts: Part) -> None:
@@ -155,16 +151,15 @@ class ItemReader:
                 self._parts[position] = call
         else:
             self._parts += calls
-        number = len(self._calls) + len(self._parts)  # calls between them get new positions, for the order of results
-        for index, part in enumerate(self._parts):
-            if isinstance(part, Call):
-                self._calls[part.call_id] = (number + index, ToolName("function", part.name, part.namespace).rendered)
+        for part in self._parts:
+            if isinstance(part, Call):  # those between them get new positions, for the order of results
+                self._add_call(part, ToolName("function", part.name, part.namespace).rendered)
         for result in map(result_part, results):
             self._result(result.call_id, result.parts, at, is_error=result.is_error)
 
     def _call(self, call: Call) -> None:
         self._add(call)
-        self._calls[call.call_id] = (len(self._calls), ToolName("function", call.name, call.namespace).rendered)
+        self._add_call(call, ToolName("function", call.name, call.namespace).rendered)
 
     def _function_call(self, call: wire.FunctionCall, at: str) -> None:
         self._call(Call(call.call_id, call.name, call.arguments, "function", call.namespace, call.id))
@@ -201,7 +196,7 @@ class ItemReader:
         name: str | None = None,
         is_error: bool | None = None,
     ) -> None:
-        _, called = self._calls.get(call_id or "", (0, None))
+        called = self._name_of(call_id or "")
         if called is None and call_id is not None and self._pairing:
             raise Invalid(
                 f"No tool call found for function call output with call_id {call_id}.", param=at, code="invalid_value"

@@ -217,6 +217,6 @@ async def stored_events(store: MemoryStore, record: StoredResponse, after: int) 
     latest: StoredResponse | None = record
     while latest is not None and not latest.ended:
         await asyncio.sleep(POLL_S)
-        latest = await store.get(record.id, record.tenant, patient=False)
+        latest = await store.get(record.id, record.tenant)
     if latest is not None and latest.events:
         yield payloads(unpack_events(latest.events))[after + 1 :]

@@ -13,9 +13,7 @@ from msgspec import Raw
 
 from schemas.conversation import Conversation
 from schemas.errors import raised
-from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
-from services.frontend.apis.responses.errors import convert
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
 from services.frontend.apis.responses.state.runner import Runner
@@ -25,17 +23,11 @@ from services.frontend.http.middleware import RequestContext
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
 
 
-def compact_threshold(request: ResponsesRequest) -> int | None:
-    """The smallest prompt size in tokens that is compacted. Raises Invalid."""
-    managed = convert(list[wire.ManagedContext] | None, request.body.context_management, "context_management")
-    return next((entry.compact_threshold for entry in managed or () if entry.type == "compaction"), None)
-
-
 async def exceeds_threshold(
     request: ResponsesRequest, conversation: Conversation, runner: Runner, context: RequestContext
 ) -> bool:
-    """Whether a conversation is to be compacted. Raises Invalid, and TurnwireError if its prompt cannot be counted."""
-    threshold = compact_threshold(request)
+    """Whether a conversation is to be compacted. Raises TurnwireError if its prompt cannot be counted."""
+    threshold = next((entry.compact_threshold for entry in request.body.context_management or ()), None)
     if threshold is None or request.prefill:
         return False
     return await runner.turns.count(conversation, context) >= threshold

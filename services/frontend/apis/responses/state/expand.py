@@ -37,7 +37,7 @@ async def chain_items(store: MemoryStore, previous: str, tenant: str | None) -> 
     chain: list[list[Raw]] = []
     next_id: str | None = previous
     while next_id is not None:
-        record = await store.get(next_id, tenant, patient=not chain)
+        record = await store.get(next_id, tenant, ended=True)
         if record is None or len(chain) == MAX_CHAIN:
             raise previous_not_found(previous)
         if not record.ended:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from schemas.errors import ErrorInfo, Invalid
-from services.frontend.apis.responses.errors import error_reply
+from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.shared.decode import NULL, decode_mended, is_set
 
 CONNECTION_LIMIT = "websocket_connection_limit_reached"
@@ -62,7 +62,7 @@ def lane_suffix(lane: str | None) -> bytes:
 
 def error_frame(info: ErrorInfo) -> bytes:
     """The frame for an error of the connection or of a response that could not start, with its HTTP status."""
-    reply = error_reply(info, "")
+    reply = FORMAT.reply(info, "", None)
     document: dict[str, Any] = {"type": "error", "status": reply.status, **msgspec.json.decode(reply.body)}
     if "retry-after" in reply.headers:
         document["headers"] = {"retry-after": reply.headers["retry-after"]}

@@ -10,12 +10,7 @@ from schemas.events import Usage
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.request.items import TextSealer
-from services.frontend.apis.responses.state.compaction import (
-    exceeds_threshold,
-    instructions,
-    summarize,
-    user_messages,
-)
+from services.frontend.apis.responses.state.compaction import exceeds_threshold, instructions, summarize, user_messages
 from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.keep import AcceptedRequest
 from services.frontend.apis.responses.state.runner import Runner

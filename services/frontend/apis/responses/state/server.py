@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 
 import msgspec
@@ -189,7 +188,7 @@ class ResponsesServer:
                 self._sharing.publish_notice(FrontendNotice("cancel", id))
             for _ in range(CANCEL_POLLS):
                 await asyncio.sleep(CANCEL_POLL_S)
-                record = await self.store.get(id, record.tenant, patient=False) or record
+                record = await self.store.get(id, record.tenant) or record
                 if record.ended:
                     break
         return json_response(record.response)
@@ -207,7 +206,7 @@ class ResponsesServer:
 
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
-        body, context = await self._decode(request, counting=True), request[REQUEST_CONTEXT]
+        body, context = await self._decode(request), request[REQUEST_CONTEXT]
         conversation = await self._intake.prompt(body, request.headers, context)
         tokens = await self._turns.count(conversation, context)
         context.fields |= {"model": body.model, "prompt_tokens": tokens}
@@ -215,7 +214,7 @@ class ResponsesServer:
 
     async def compact(self, request: web.Request) -> web.StreamResponse:
         """Compacts a conversation: its user messages and one sealed summary."""
-        body = await self._decode(request, counting=True)
+        body = await self._decode(request)
         if body.body.input is None:
             body.body.input = []  # optional here: an empty conversation is compacted too
 
@@ -224,26 +223,23 @@ class ResponsesServer:
 
         return await self._mount.serve(request, self.dialect, read)
 
-    async def _decode(self, request: web.Request, *, counting: bool = False) -> ResponsesRequest:
-        with self._counting_refusals(request[REQUEST_CONTEXT]):
-            data = await read_body(request, self._turns.config.max_body_bytes)
-            return await run_in_thread_if(is_large(data), lambda: self.dialect.decode(data, counting=counting))
-
-    @contextmanager
-    def _counting_refusals(self, context: RequestContext) -> Iterator[None]:
-        """Counts requests that are refused before `Mount.serve`, which counts the others."""
+    async def _decode(self, request: web.Request) -> ResponsesRequest:
         try:
-            yield
-        except TurnwireError as error:
-            seconds = asyncio.get_running_loop().time() - context.started
+            data = await read_body(request, self._turns.config.max_body_bytes)
+            return await run_in_thread_if(is_large(data), lambda: self.dialect.decode(data))
+        except TurnwireError as error:  # `Mount.serve` counts later refusals
+            seconds = asyncio.get_running_loop().time() - request[REQUEST_CONTEXT].started
             self._turns.metrics.count_answer("", self.dialect.name, str(error.info.kind), seconds)
             raise
 
     async def _start(self, request: web.Request, body: ResponsesRequest) -> web.StreamResponse:
         context = request[REQUEST_CONTEXT]
         accepted = await self._intake.accept(body, request.headers, context)
-        await self._turns.report(accepted.ask, context)
-        await self._turns.admission.admit(accepted.ask.conversation, context.caller, context.card)  # else it would fail
+        conversation, turns = accepted.ask.conversation, self._turns
+        await turns.admission.admit(
+            conversation, context.caller, turns.model(conversation, context)
+        )  # else it would fail
+        await turns.report(accepted.ask, context)
         job = self.background.start(accepted, context)
         if body.body.stream:
             return await send_events(request, job.follow(-1), self._turns.limits)

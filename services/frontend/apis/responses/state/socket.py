@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from schemas.errors import RETRY_AFTER_S, ErrorInfo, ErrorKind, Invalid, RateLimited, TurnwireError, raised, unexpected
 from schemas.events import Finish, FinishReason, Usage
-from services.frontend.apis.responses.errors import error_reply
+from services.frontend.apis.responses.errors import FORMAT
 from services.frontend.apis.responses.render.document import response_id
 from services.frontend.apis.responses.render.events import payloads
 from services.frontend.apis.responses.request.body import ResponsesRequest
@@ -232,7 +232,7 @@ class Connections:
         enabled = self._config.enable_responses_websocket and not self._draining
         if not enabled or len(self._open) >= self._config.max_websockets or not ws.can_prepare(request):
             info = Invalid("No WebSocket can be opened with this request; POST to this path instead.").info
-            reply = error_reply(info, request[REQUEST_CONTEXT].request_id, 426)
+            reply = FORMAT.reply(info, request[REQUEST_CONTEXT].request_id, 426)
             return web.Response(status=426, headers={**reply.headers, "upgrade": "websocket"}, body=reply.body)
         await ws.prepare(request)
         socket = Socket(ws, request, self._intake)

@@ -3,7 +3,8 @@
 Several frontends share a `SharedStore`: each has its own memory, and all use one JetStream bucket.
 
 A response is written to the bucket at once. Another frontend reads it there, and retries for a moment, since a client
-may be faster than the bus. Deletions are published, so that every frontend drops the response.
+may be faster than the bus, and than the copies of a replicated bucket. Deletions are published, so that every frontend
+drops the response.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ BUCKET = "tw_responses"
 MAX_VALUE_BYTES = 7 * 1024 * 1024
 """The largest value in bytes, below the bus's limit of 8 MB."""
 WAITS_S = (0.02, 0.05, 0.1, 0.2)
-"""Pauses before reading the bucket again for a response that may be on its way."""
+"""Pauses before reading the bucket again for a response that may be on its way. Replicas get 1 MB within 30 ms."""
 
 
 class StoreLimits(Struct, frozen=True):
@@ -79,12 +80,12 @@ class MemoryStore:
             return None
         return self._records[id]
 
-    async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
-        """The tenant's response with this id. `patient`: retries for a moment, for a response from another process.
-        Raises TurnwireError where a shared store does not answer."""
+    async def get(self, id: str, tenant: str | None, *, ended: bool = False) -> StoredResponse | None:
+        """The tenant's response with this id. `ended`: the client may know of its end. Raises TurnwireError where a
+        shared store does not answer."""
         record = self.find(id, tenant)
         if record is None and self._behind is not None:
-            return await self._behind.get(id, tenant, patient=patient)
+            return await self._behind.get(id, tenant, ended=ended)
         return record
 
     async def item(self, id: str, tenant: str | None) -> Raw | None:
@@ -170,11 +171,7 @@ class SharedStore(MemoryStore):
     """The store of several frontends: recent responses in this process's memory, all of them in the bucket."""
 
     def __init__(
-        self,
-        limits: StoreLimits,
-        clock: Callable[[], float],
-        sharing: Sharing,
-        log: FilteringBoundLogger,
+        self, limits: StoreLimits, clock: Callable[[], float], sharing: Sharing, log: FilteringBoundLogger
     ) -> None:
         super().__init__(limits, clock)
         self._sharing = sharing
@@ -191,18 +188,16 @@ class SharedStore(MemoryStore):
         task.add_done_callback(lambda done: self._written(record.id, done))
 
     @override
-    async def get(self, id: str, tenant: str | None, *, patient: bool = True) -> StoredResponse | None:
+    async def get(self, id: str, tenant: str | None, *, ended: bool = False) -> StoredResponse | None:
         record = self.find(id, tenant)
         if record is not None and (record.ended or record.owner == self._sharing.id):
             return record
         key = digest_key(tenant, id)
-        value = await self._sharing.bucket.get(key)
-        for pause in WAITS_S if patient else ():
-            if value is not None:
-                break
+        for pause in (0.0, *WAITS_S):
             await asyncio.sleep(pause)
-            value = await self._sharing.bucket.get(key)
-        record = _own(value, id, tenant)
+            record = _own(await self._sharing.bucket.get(key), id, tenant)
+            if record is not None and (record.ended or not ended):
+                break
         if record is None:
             return None
         if record.ended:
@@ -218,12 +213,12 @@ class SharedStore(MemoryStore):
         owner = response_of_item(id)
         if item is not None or owner is None:
             return item
-        record = await self.get(owner, tenant)
+        record = await self.get(owner, tenant, ended=True)
         return None if record is None else record.item(id)
 
     @override
     async def delete(self, id: str, tenant: str | None) -> bool:
-        if await self.get(id, tenant, patient=False) is None:
+        if await self.get(id, tenant) is None:
             return False
         self.forget(id)
         if (write := self._writes.get(id)) is not None:

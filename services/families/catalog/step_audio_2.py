@@ -1,0 +1,26 @@
+r"""Step-Audio 2.
+
+    <tool_call>function\nrun_shell\n{"cmd": "ls"}</tool_call>
+
+Special: the kind of the tool and its name stand on lines before the arguments.
+"""
+
+from services.families.authoring import THINK, Call, Family, Form, JsonCalls, Markup, Shape, Style
+
+CALL, END = "<tool_call>", "</tool_call>"
+ARGUMENTS = JsonCalls(form=Form.ARGUMENTS, closes=(END,))
+
+FAMILY = Family(
+    name="step_audio_2",
+    models="Step-Audio 2, Step-Audio 2 Think",
+    grammar=Markup(
+        think=(THINK,),
+        calls=(Call(Shape(CALL + "{ws}function{ws}{name}", then=("{", "null", END)), ARGUMENTS),),
+        tails=(END,),
+        stops=("<|EOT|>",),
+    ),
+    style=Style(call=CALL + "function\n{name}\n{arguments}" + END),
+    markers=(CALL, END, *THINK),
+    evidence=(CALL + "function\n",),
+    model_types=("step_audio_2", "step_audio2"),
+)

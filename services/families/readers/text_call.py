@@ -1,0 +1,54 @@
+"""Reads calls with a body of bare text: the tool's only parameter. A body in JSON has all arguments."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from re import compile, escape
+
+from services.families.grammar.scanner import Reader, Trigger, quoted
+from services.families.grammar.shapes import END, MarkerMatch, Markers, Shape
+from services.families.grammar.turn import CallOpener, TurnState
+from services.families.readers.bare_text import StringSink, copy_text
+from services.families.readers.json_calls import Form, JsonCalls
+from services.families.tool_types import STRING
+
+
+@dataclass(frozen=True)
+class TextCall:
+    """The grammar after the opening tag: text up to `close` on a line of its own. The tag is text unless the turn ends
+    after it, or one of `openers` follows. A tool with other parameters than one string has its arguments in JSON."""
+
+    close: str
+    openers: tuple[str, ...]
+
+    def read(self, turn: TurnState, opener: CallOpener) -> Reader[str | None]:
+        """Reads the call."""
+        scanner, name = turn.scanner, turn.tools.named(opener.name or "")
+        (key, *others) = [*turn.tools.parameters(name)] or [""]
+        if others or turn.tools.types(name, key) != STRING or not key or (yield from scanner.follows(*self._json)):
+            return (yield from JsonCalls(form=Form.ARGUMENTS, closes=(self.close,)).read(turn, opener))
+        turn.open_call(name)
+        turn.blocks.write("{" + quoted(key) + ": ")
+        sink = StringSink(turn.blocks.write)
+        found = yield from copy_text(scanner, self._ends, _ends, sink, self._trigger)
+        if found is not None:
+            yield from scanner.match(Shape("{ws}" + self.close))
+            sink.end()
+            turn.blocks.write("}")
+        turn.blocks.close(found is not None and (scanner.stopped or not scanner.final))
+        return None
+
+    @cached_property
+    def _json(self) -> tuple[Shape, ...]:
+        return Shape("{ws}{", marker="{"), Shape("{ws}" + self.close), Shape("{ws}null{ws}" + self.close)
+
+    @cached_property
+    def _ends(self) -> Markers[None]:
+        return Markers([(Shape("\n" + self.close, then=(*self.openers, END)), None)])
+
+    @cached_property
+    def _trigger(self) -> Trigger:
+        return compile(escape("\n")).search
+
+
+def _ends(found: MarkerMatch[None], framed: bool) -> bool:
+    return True

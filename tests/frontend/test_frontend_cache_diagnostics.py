@@ -1,0 +1,85 @@
+"""The words of Messages and Responses for a comparison of two prompts, judged by the SDKs' types."""
+
+from typing import Any
+
+import pytest
+from anthropic.types.cache_miss_reason import CacheMissReason
+from openai.types.responses.response import PromptCacheDiagnostics
+from pydantic import TypeAdapter
+
+from schemas.events import PromptComparison
+from services.frontend.apis.messages.render import diagnostics as messages_diagnostics
+from services.frontend.apis.responses.render.document import diagnostics as responses_diagnostics
+from services.ledger.difference import PARTS
+
+MESSAGES: TypeAdapter[Any] = TypeAdapter(CacheMissReason)
+RESPONSES: TypeAdapter[Any] = TypeAdapter(PromptCacheDiagnostics)
+CASES: list[tuple[list[str], str, str]] = [
+    (["model"], "model_changed", "model_changed"),
+    (["system"], "system_changed", "input_changed"),
+    (["tools"], "tools_changed", "tools_changed"),
+    (["deferred"], "tools_changed", "tools_changed"),
+    (["messages"], "messages_changed", "input_changed"),
+    (["history"], "messages_changed", "input_changed"),
+    (["thinking"], "unavailable", "reasoning_effort_changed"),
+    (["verbosity"], "unavailable", "verbosity_changed"),
+    (["format"], "unavailable", "text_format_changed"),
+    (["template_kwargs"], "unavailable", "input_changed"),
+    (["system", "tools", "messages"], "system_changed", "tools_changed"),
+    (["tools", "messages"], "tools_changed", "tools_changed"),
+    (["thinking", "messages"], "messages_changed", "reasoning_effort_changed"),
+    (["system", "format"], "system_changed", "text_format_changed"),
+]
+
+
+@pytest.mark.parametrize(("changed", "reason", "_"), CASES)
+def test_messages_names_the_first_change(changed: list[str], reason: str, _: str) -> None:
+    found = messages_diagnostics("m", PromptComparison(100, 40, changed))
+    assert found is not None
+    expected = {"type": reason} | ({} if reason == "unavailable" else {"cache_missed_input_tokens": 40})
+    assert found == {"cache_miss_reason": expected}
+    assert MESSAGES.validate_python(expected, strict=True).to_dict() == expected
+
+
+@pytest.mark.parametrize(("changed", "_", "reason"), CASES)
+def test_responses_names_the_first_change(changed: list[str], _: str, reason: str) -> None:
+    found = responses_diagnostics(PromptComparison(100, 40, changed), compacted=False)
+    assert found == {
+        "type": "cache_miss",
+        "reason": reason,
+        "cache_missed_tokens": 40,
+        "comparison_reusable_tokens": 100,
+    }
+    assert RESPONSES.validate_python(found, strict=True).to_dict() == found
+
+
+def test_every_part_has_a_word() -> None:
+    assert {part for changed, _, _ in CASES for part in changed} == {"model", *PARTS}
+
+
+@pytest.mark.parametrize(
+    ("comparison", "reason", "kind"),
+    [
+        (None, "unavailable", "unavailable"),
+        (PromptComparison(), "previous_message_not_found", "comparison_response_not_found"),
+        (PromptComparison(100), None, "cache_hit"),
+        (PromptComparison(100, 40), "unavailable", "unavailable"),
+    ],
+)
+def test_comparison_without_a_change_of_the_request_is_named(
+    comparison: PromptComparison | None, reason: str | None, kind: str
+) -> None:
+    assert messages_diagnostics("m", comparison) == (reason and {"cache_miss_reason": {"type": reason}})
+    found = responses_diagnostics(comparison, compacted=True)
+    assert found == {"type": kind}
+    assert RESPONSES.validate_python(found, strict=True).to_dict() == found
+    assert messages_diagnostics("", comparison) is None
+
+
+def test_compaction_is_a_shorter_history_after_an_item() -> None:
+    for part, compacted, reason in (
+        ("history", True, "context_compacted"),
+        ("history", False, "input_changed"),
+        ("messages", True, "input_changed"),
+    ):
+        assert responses_diagnostics(PromptComparison(9, 4, [part]), compacted=compacted)["reason"] == reason

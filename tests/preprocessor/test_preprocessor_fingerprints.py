@@ -1,0 +1,284 @@
+"""Comparisons of prompts by fingerprints: reason and number, in generated sessions and through published templates."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from bench.ledger.models import build
+from bench.ledger.published import of_trl
+from schemas.conversation import (
+    Call,
+    Client,
+    Conversation,
+    Hints,
+    Message,
+    OutputFormat,
+    RawPrompt,
+    Result,
+    Text,
+    Thinking,
+    ToolReference,
+    ToolSpec,
+)
+from schemas.events import PromptComparison
+from services.preprocessor.fingerprints import KEPT_S, MIN_BYTES, Fingerprints
+from services.preprocessor.ledger_reader import open_ledger
+from services.preprocessor.model import ModelSetup
+from services.preprocessor.prompt import Prompt, assemble
+from tests.conftest import examples
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"command": {"type": "string"}}}
+TOOLS = [ToolSpec("Bash", "Runs a command.", SCHEMA), ToolSpec("Read", "Reads a file.", SCHEMA)]
+LATER = ToolSpec("Later", "Does more.", SCHEMA, deferred=True)
+HEADER = "x-anthropic-billing-header: cc_version=2.1.328.{}; cc_entrypoint=cli;"
+WORDS = st.text("abc \n<>|", max_size=12).map(lambda text: f"w{text}")
+
+
+class Server:
+    """One preprocessor's comparisons. Every turn has the number of its request as id."""
+
+    def __init__(self, setup: ModelSetup, max_bytes: int = 1 << 22) -> None:
+        self.setup = setup
+        self.now = 0.0
+        self.kept = Fingerprints(max_bytes, lambda: self.now, strip=setup.strip_preamble)
+        self._ledger = open_ledger(setup, entry_bytes=1 << 20, prompt_bytes=1 << 20)
+        self._count = 0
+
+    def prompt(self, conversation: Conversation) -> Prompt:
+        return assemble(conversation, self.setup, limit=False, look_up=self._ledger.look_up)
+
+    def ask(self, conversation: Conversation, compare: str | None = "", **client: Any) -> PromptComparison | None:
+        self._count += 1
+        asked = replace(conversation, client=Client(compare=compare, **client))
+        return self.kept.compare(str(self._count), asked, self.prompt(asked))
+
+    def change(self, before: Conversation, now: Conversation) -> tuple[PromptComparison, int, int]:
+        """The comparison of two prompts; the tokens of the first, and how many of them the second does not begin with."""
+        self.ask(before)
+        found = self.ask(now, str(self._count))
+        assert found is not None
+        old, new = [*self.prompt(before).ids], [*self.prompt(now).ids]
+        same = next((at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), len(new))
+        return found, len(old), len(old) - same
+
+
+@pytest.fixture(scope="module")
+def server(setup: ModelSetup) -> Server:
+    return Server(setup)
+
+
+def user(text: str) -> Message:
+    return Message("user", [Text(text)])
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> Conversation:
+    """A session that ends with a user's message or results."""
+    messages = [user(draw(WORDS))]
+    for number in range(draw(st.integers(1, 4))):
+        call = Call(f"c{number}", draw(st.sampled_from(["Bash", "Read"])), '{"command": "ls"}')
+        if draw(st.booleans()):
+            messages += [
+                Message("assistant", [Text(draw(WORDS)), call]),
+                Message("tool", [Result(f"c{number}", [Text(draw(WORDS))])]),
+            ]
+        else:
+            messages += [Message("assistant", [Text(draw(WORDS))]), user(draw(WORDS))]
+    system = [Text(HEADER.format(draw(st.integers(100, 999)))), Text(draw(WORDS))]
+    return Conversation("m", messages, system=system, tools=[*TOOLS, LATER])
+
+
+def edited(part: Any) -> Any:
+    if isinstance(part, Text):
+        return Text(f"{part.text} edited")
+    return (
+        replace(part, arguments='{"command": "pwd"}') if isinstance(part, Call) else replace(part, parts=[Text("new")])
+    )
+
+
+def with_edit(session: Conversation, at: int) -> Conversation:
+    messages = [*session.messages]
+    at %= len(messages)
+    messages[at] = replace(messages[at], parts=[edited(messages[at].parts[0]), *messages[at].parts[1:]])
+    return replace(session, messages=messages)
+
+
+CHANGES: dict[str, tuple[str, Callable[[Conversation, int], Conversation]]] = {
+    "header": ("", lambda one, n: replace(one, system=[Text(HEADER.format(f"x{n}")), *one.system[1:]])),
+    "no header": ("", lambda one, n: replace(one, system=one.system[1:])),
+    "description": (
+        "tools",
+        lambda one, n: replace(one, tools=[replace(TOOLS[0], description=f"Runs {n}."), *one.tools[1:]]),
+    ),
+    "schema": (
+        "tools",
+        lambda one, n: replace(one, tools=[replace(TOOLS[0], schema={"type": "object"}), *one.tools[1:]]),
+    ),
+    "order": ("tools", lambda one, n: replace(one, tools=[*TOOLS[::-1], LATER])),
+    "new tool": ("tools", lambda one, n: replace(one, tools=[*one.tools, ToolSpec(f"T{n}")])),
+    "no tools": ("tools", lambda one, n: replace(one, tools=[])),
+    "deferred tool": ("", lambda one, n: replace(one, tools=[*one.tools, replace(LATER, name=f"L{n}")])),
+    "system": ("system", lambda one, n: replace(one, system=[one.system[0], Text(f"Other {n}.")])),
+    "no system": ("system", lambda one, n: replace(one, system=[])),
+    "message": ("messages", with_edit),
+    "rewound": ("history", lambda one, n: replace(one, messages=[*one.messages[:-2]])),
+    "summary": ("history", lambda one, n: replace(one, messages=[user(f"Summary {n}.")])),
+}
+
+
+@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(session=sessions(), kind=st.sampled_from(sorted(CHANGES)), n=st.integers(0, 99), grows=st.booleans())
+def test_reason_and_number_are_those_of_the_change(
+    server: Server, session: Conversation, kind: str, n: int, grows: bool
+) -> None:
+    reason, change = CHANGES[kind]
+    now = change(session, n)
+    if grows:
+        now = replace(now, messages=[*now.messages, Message("assistant", [Text("Yes.")]), user("And?")])
+    if now.system and now.system[0] == session.system[0]:  # a real client's header changes with each request
+        now = CHANGES["header"][1](now, n)
+    found, tokens, missed = server.change(session, now)
+    assert found.earlier == tokens
+    if not reason:
+        assert (found.missed, found.changed) == (0, [])
+        return
+    assert found.missed == missed > 0
+    # A history that was cut and has grown again may be as long as before.
+    assert found.changed[0] in ({reason, "messages"} if reason == "history" and grows else {reason})
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    session=sessions(), kinds=st.lists(st.sampled_from(["description", "system", "message"]), min_size=2, unique=True)
+)
+def test_changes_at_once_are_all_named(server: Server, session: Conversation, kinds: list[str]) -> None:
+    now = session
+    for kind in kinds:
+        now = CHANGES[kind][1](now, 1)
+    found, _, missed = server.change(session, now)
+    assert found.missed == missed
+    assert {CHANGES[kind][0] for kind in kinds} <= set(found.changed)
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(session=sessions())
+def test_session_that_only_grows_misses_nothing(server: Server, session: Conversation) -> None:
+    """Also where each request has another header, and other breakpoints of its text blocks."""
+    previous: Conversation | None = None
+    for end in range(1, len(session.messages) + 1, 2):
+        header = Text(HEADER.format(end))
+        now = replace(session, messages=session.messages[:end], system=[header, *session.system[1:]])
+        if previous is not None:
+            found, tokens, _ = server.change(previous, now)
+            assert found == PromptComparison(tokens)
+        previous = now
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"thinking": Thinking("disabled", effort="low")}, "thinking"),
+        ({"template_kwargs": {"x": 1}}, "template_kwargs"),
+        ({"format": OutputFormat("json_object")}, "format"),
+        ({"verbosity": "low"}, "verbosity"),
+    ],
+)
+def test_setting_is_named_where_the_prompt_departs(setup: ModelSetup, change: dict[str, Any], part: str) -> None:
+    server = Server(setup)
+    before = Conversation("m", [user("a"), Message("assistant", [Text("b")]), user("c")])
+    assert server.change(before, replace(before, **change))[0].changed == []
+    found, _, missed = server.change(before, with_edit(replace(before, **change), 0))
+    assert found.missed == missed
+    assert part in found.changed
+
+
+def test_loaded_tool_is_compared_where_nothing_else_changed(setup: ModelSetup) -> None:
+    search = [Message("assistant", [Call("c", "Bash", "{}")]), Message("tool", [Result("c", [ToolReference("Later")])])]
+    before = Conversation("m", [user("a"), *search], tools=[*TOOLS, LATER])
+    now = replace(before, tools=[*TOOLS, replace(LATER, description="Other.")])
+    found, _, missed = Server(setup).change(before, now)
+    assert (found.missed, found.changed) == (missed, ["deferred"])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in of_trl() if name in ("qwen3", "qwen3_8", "gptoss", "glm4moe", "llama3_1", "gemma3")]
+)
+def test_templates_keep_reason_and_number(name: str, tmp_path: Path) -> None:
+    server = Server(build(of_trl()[name].read_text(), tmp_path))
+    before = Conversation(
+        "m",
+        [user("a"), Message("assistant", [Text("b")]), user("c")],
+        system=[Text(HEADER.format("b7f")), Text("Be good.")],
+        tools=TOOLS,
+    )
+    for kind, (reason, change) in CHANGES.items():
+        now = change(before, 2)
+        found, tokens, missed = server.change(before, now)
+        if server.prompt(before).text == server.prompt(now).text:
+            missed, reason = 0, ""
+        assert (found.earlier, found.missed, *found.changed[:1]) == (tokens, missed, *filter(None, [reason])), kind
+
+
+def test_template_that_drops_earlier_text_is_not_a_change_of_the_request(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content if loop.last or m.role != 'user' else '…' }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    server = Server(build(template, tmp_path))
+    before = Conversation("m", [user("a long question")])
+    now = replace(before, messages=[*before.messages, Message("assistant", [Text("b")]), user("c")])
+    found, _, missed = server.change(before, now)
+    assert (found.missed, found.changed) == (missed, [])
+
+
+def test_unknown_turn_and_prompt_without_fingerprint_are_told_apart(server: Server) -> None:
+    session = Conversation("m", [user("a")])
+    assert server.ask(session, None) is None
+    assert server.ask(session, "never") == PromptComparison()
+    assert server.ask(Conversation("m", [], prompt=RawPrompt("text")), "never") is None
+
+
+def test_fingerprint_is_found_by_its_tenant_and_salt_only(setup: ModelSetup) -> None:
+    server, session = Server(setup), Conversation("m", [user("a")])
+    salted = replace(session, hints=Hints(cache_salt="s"))
+    server.ask(session, tenant="red")
+    for foreign in (
+        server.ask(session, "1"),
+        server.ask(session, "1", tenant="blue"),
+        server.ask(salted, "1", tenant="red"),
+    ):
+        assert foreign == PromptComparison()
+    assert server.ask(session, "1", tenant="red") == PromptComparison(len(server.prompt(session).ids))
+
+
+def test_turn_that_did_not_opt_in_is_not_kept(setup: ModelSetup) -> None:
+    server, session = Server(setup), Conversation("m", [user("a")])
+    server.ask(session, None)
+    assert server.ask(session, "1") == PromptComparison()
+
+
+def test_fingerprints_are_bounded_in_number_and_time(setup: ModelSetup) -> None:
+    server, session = Server(setup, max_bytes=5 * MIN_BYTES), Conversation("m", [user("a")])
+    for _ in range(50):
+        server.ask(session)
+    known = [server.ask(session, str(turn)) for turn in range(1, 51)]
+    assert sum(found != PromptComparison() for found in known) <= 4
+    assert server.ask(session, "100") != PromptComparison()
+    server.now = KEPT_S + 1
+    assert server.ask(session, "101") == PromptComparison()
+    large = replace(session, messages=[user("word " * 5 * MIN_BYTES)])
+    server.ask(large)
+    assert server.ask(session, "103") == PromptComparison()
+
+
+def test_fingerprint_holds_no_text(setup: ModelSetup) -> None:
+    server = Server(setup)
+    secret = "sesame sesame"
+    session = Conversation("m", [user(secret)], system=[Text(secret)], tools=[replace(TOOLS[0], description=secret)])
+    server.ask(session)
+    (kept,) = server.kept._kept.values()
+    fields = [getattr(kept, name) for name in kept.__struct_fields__]
+    assert "sesame" not in repr(fields)
+    assert (kept.conversation, kept.text, kept.tools) == (None, "", ())
