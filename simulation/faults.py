@@ -61,6 +61,8 @@ DEADLY: frozenset[Kind] = frozenset(("kill", "lose machine", "freeze", "cut", "t
 """Kinds after which others may take a process for dead."""
 ENDING: frozenset[Kind] = frozenset(("kill", "lose machine", "terminate"))
 """Kinds that end a process, with its connections."""
+LOSING: frozenset[Kind] = frozenset(("empty bucket", "remove bucket", "kill bus"))
+"""Kinds that lose what was stored before."""
 DEAD_AFTER_S = 3.0
 """Processes that are suspended or cut off for less are not taken for dead."""
 DURATIONS_S = (0.0, 0.5, 2.0, 4.0, 4.0, 6.0, 6.0, 10.0, 10.0, 20.0, 20.0, 40.0, 90.0)

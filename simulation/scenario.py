@@ -23,7 +23,7 @@ from typing import Any
 from services.runtime.config.settings import MIB
 from simulation.canonical import by_choice, canonical, log_probabilities
 from simulation.clients import SILENCE, Agent, Request
-from simulation.faults import ENDING, Applied, Fault, Injector, draw
+from simulation.faults import ENDING, LOSING, Applied, Fault, Injector, draw
 from simulation.loop import Machine
 from simulation.result import Result
 from simulation.sessions import Answer, Ask, Behaviour, Session, Workload
@@ -365,10 +365,17 @@ def _agree(got: Sequence[Any], expected: Sequence[Any], applied: Sequence[Applie
 
 def _unstored(agent: Agent, applied: Sequence[Applied]) -> Iterator[str]:
     """How stored answers differ from those that the client had. One that is stored during a fault of the bus, of the
-    store or of its frontend may be missing, or not have its end."""
+    store or of its frontend may be missing, or not have its end; some faults lose older ones, too."""
     for answer, read in agent.reads:
         is_lost = read.status == 404 or read.outcome == "pending"
-        if read.problem and not (is_lost and any(one.name in ("", answer.frontend) for one in applied)):
+        excuses = [
+            one
+            for one in applied
+            if one.name in ("", answer.frontend)
+            and one.ended + GRACE_S >= answer.began
+            and (one.began <= answer.ended + GRACE_S or one.fault.kind in LOSING)
+        ]
+        if read.problem and not (is_lost and excuses):
             yield f"{agent.session.name} turn {answer.turn} is not read back: {read.problem}"
 
 
