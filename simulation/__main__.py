@@ -21,6 +21,7 @@ from simulation.reach import marks
 from simulation.result import Result
 
 SHOWN = 6
+PROGRESS_S = 30.0
 INTERRUPTED = 130
 SERVICES = Path(__file__).parent.parent / "services"
 
@@ -82,6 +83,7 @@ def _many(asked: argparse.Namespace, model: Path) -> int:
     turns, first, jobs, reduced, complete = asked.turns, asked.first, asked.jobs, not asked.no_reduce, asked.reach
     started, played, requests, failed, interrupted = time.monotonic(), 0, 0, list[int](), False
     outcomes, reached, digests = Counter[str](), Counter[str](), dict[int, str]()
+    shown = started
     with open_pool(jobs) as pool:
         try:
             for result in results(pool, first, turns, jobs, model):
@@ -90,6 +92,10 @@ def _many(asked: argparse.Namespace, model: Path) -> int:
                 outcomes.update(result.outcomes)
                 reached.update(result.reached)
                 digests[result.seed] = result.digest
+                if time.monotonic() >= shown + PROGRESS_S:
+                    shown = time.monotonic()
+                    speed = f"{played / (shown - started):.1f} turns/s"
+                    print(f"{len(digests)} seeds, {played} turns, {speed}, {len(failed)} failed", file=sys.stderr)
                 if result.failures:
                     failed.append(result.seed)
                     _show(result)

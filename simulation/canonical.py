@@ -3,7 +3,9 @@ with the pieces of a text joined. Pure."""
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
+
+Events: TypeAlias = Sequence[tuple[str, Any]]
 
 _IDS = frozenset({"id", "item_id", "call_id", "tool_use_id", "response_id", "request_id"})
 _SEALS = frozenset({"signature", "encrypted_content"})
@@ -16,14 +18,53 @@ _VARYING = frozenset(
         *("created", "created_at", "completed_at", "sequence_number", "obfuscation", "prompt_cache_key"),
         *("cached_tokens", *_CACHED, "cache_write_tokens"),
         *("prompt_cache_diagnostics", "diagnostics"),
+        "logprobs",  # `log_probabilities`
         "previous_response_id",  # a client sends its history if its stored response was lost
     }
 )
 """Members that depend on the time, on what the engine had in its cache, or on what the store lost."""
 
 
-def canonical(events: Sequence[tuple[str, Any]]) -> list[Any]:
-    """Returns the events without pings, with ids numbered by their first use, and with pieces joined."""
+def choice_of(data: Any) -> int | None:
+    """Returns the number of the choice that an event of Chat Completions belongs to; None: to all, or to the only
+    answer of another API."""
+    if not isinstance(data, dict):
+        return None
+    if data.get("choices") and data.get("object") == "chat.completion.chunk":
+        return int(data["choices"][0]["index"])
+    call, thought = data.get("tool_call_dispatch"), data.get("reasoning_dispatch")
+    if isinstance(call, dict) and "choice_index" in call:
+        return int(call["choice_index"])
+    return int(thought["index"]) if isinstance(thought, dict) and "index" in thought else None
+
+
+def by_choice(events: Events) -> list[list[tuple[str, Any]]]:
+    """Returns the events of each choice, with those that belong to all."""
+    choices = sorted({choice for _, data in events if (choice := choice_of(data)) is not None}) or [0]
+    return [[one for one in events if choice_of(one[1]) in (choice, None)] for choice in choices]
+
+
+def log_probabilities(value: Any) -> list[Any]:
+    """Returns all log probabilities of tokens in an event or in events, in order."""
+    if isinstance(value, list | tuple):
+        return [one for each in value for one in log_probabilities(each)]
+    if not isinstance(value, dict):
+        return []
+    own = value.get("logprobs")
+    found = [*((own.get("content") if isinstance(own, dict) else own) or [])]
+    for key, each in value.items():
+        if key != "logprobs":
+            found += log_probabilities(each)
+    return found
+
+
+def canonical(events: Events) -> list[Any]:
+    """Returns the events without pings and log probabilities, with ids numbered by their first use, and with pieces
+    joined: those of the first choice, then those of the next one."""
+    return [event for choice in by_choice(events) for event in _canonical(choice)]
+
+
+def _canonical(events: Events) -> list[Any]:
     ids: dict[str, str] = {}
     found: list[Any] = []
     for name, data in events:

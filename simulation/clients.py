@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from bench.http1 import BadResponse, ResponseParser
 from schemas.conversation import Call, Conversation, Message, Part, Result, Text
+from simulation.canonical import choice_of
 from simulation.sessions import Answer as Wanted
 from simulation.sessions import Session
 from simulation.world import World
@@ -54,12 +55,13 @@ class Request:
     events: list[tuple[str, Any]] = field(default_factory=list)
     silences: list[tuple[float, float]] = field(default_factory=list)
     """From when to when a stream that had begun had no bytes, where that is longer than `KEEPALIVE_S`."""
-    reader: Reader = field(kw_only=True)
+    readers: Sequence[Reader] = field(kw_only=True)
+    """One for each choice."""
 
     @property
     def answer(self) -> Answer:
-        """The answer so far."""
-        return self.reader.answer
+        """The answer so far; the first of several choices."""
+        return self.readers[0].answer
 
 
 class Agent:
@@ -74,6 +76,8 @@ class Agent:
         """What no fault excuses."""
         self.answers: list[Request] = []
         """The requests with the session's answers, in order."""
+        self.reads: list[tuple[Request, Request]] = []
+        """Requests with stored answers, and the requests that read these again."""
         self.done = False
         self.task: asyncio.Task[None] | None = None
         self._random = random
@@ -81,6 +85,11 @@ class Agent:
         self._turn = 0
         self._previous = ""
         self._conversation = Conversation("m", [], system=[Text(session.system)], tools=[*session.tools])
+
+    @property
+    def left(self) -> int:
+        """How many of the session's turns have no answer yet."""
+        return 0 if self.done else self.session.turns - len(self.answers)
 
     async def run(self) -> None:
         """Plays all turns."""
@@ -166,17 +175,21 @@ class Agent:
             body["previous_response_id"] = self._previous
         if behaviour.background:
             body["background"] = True
+        if behaviour.choices > 1:
+            body["n"] = behaviour.choices
+        if behaviour.logprobs:
+            body["top_logprobs"] = 2
+            if self.session.api == "chat":
+                body["logprobs"] = True
+            else:
+                body["include"] = [*body["include"], "message.output_text.logprobs"]
         return json.dumps(body).encode()
 
     async def _request(self, body: bytes, *, hang_up: bool = False) -> Request:
-        frontends = sorted(
-            (running.port, name)
-            for name, running in self.world.running.items()
-            if running.stage == "frontend" and self._frontend in ("", name)
-        )
-        if not frontends:
+        frontend = self._frontend_to_use()
+        if frontend is None:
             return self._ended(self._new(""), "broken", "no frontend")
-        port, name = self._random.choice(frontends)
+        port, name = frontend
         request = self._new(name)
         self._note(f"turn {self._turn} requests {name}")
         head = self._head("POST", CLIENTS[self.session.api].path, len(body))
@@ -184,6 +197,15 @@ class Agent:
         if self.session.behaviour.background:
             await self._follow(request)
         return self._ended(request, request.outcome, request.problem)
+
+    def _frontend_to_use(self) -> tuple[int, str] | None:
+        """The port and the name of a frontend; None: there is none."""
+        frontends = sorted(
+            (running.port, name)
+            for name, running in self.world.running.items()
+            if running.stage == "frontend" and self._frontend in ("", name)
+        )
+        return self._random.choice(frontends) if frontends else None
 
     async def _exchange(self, request: Request, port: int, message: bytes, *, hang_up: bool = False) -> None:
         """Sends an HTTP request on a connection of its own, reads the answer, and sets the request's outcome."""
@@ -206,8 +228,8 @@ class Agent:
             writer.transport.abort()
 
     def _new(self, frontend: str) -> Request:
-        reader = CLIENTS[self.session.api].reader()
-        return Request(self.session.name, self._turn, frontend, self.world.loop.now, reader=reader)
+        readers = [CLIENTS[self.session.api].reader() for _ in range(self.session.behaviour.choices)]
+        return Request(self.session.name, self._turn, frontend, self.world.loop.now, readers=readers)
 
     async def _follow(self, request: Request) -> None:
         """Waits for a background response, and reads the rest of its stream where that broke off."""
@@ -228,6 +250,24 @@ class Agent:
                 path += f"?stream=true&starting_after={after}"
             await self._exchange(request, frontend.port, self._head("GET", path, 0))
 
+    async def read_back(self) -> None:
+        """Reads the stored answers again, from any frontend."""
+        if self.session.behaviour.chained or self.session.behaviour.background:
+            for answer in self.answers:
+                ended = next(
+                    data for _, data in reversed(answer.events) if data and ("response" in data or "id" in data)
+                )
+                document = ended.get("response", ended)
+                if (frontend := self._frontend_to_use()) is None:
+                    return
+                port, name = frontend
+                read = self._new(name)
+                path = f"{CLIENTS['responses'].path}/{document['id']}"
+                await self._exchange(read, port, self._head("GET", path, 0))
+                if read.outcome == "answer" and read.events != [("document", document)]:
+                    read.problem = f"{read.events[0][1]} is not {document}"
+                self.reads.append((answer, read))
+
     def _head(self, verb: str, path: str, size: int) -> bytes:
         headers = {
             "host": "localhost",
@@ -245,7 +285,7 @@ class Agent:
     async def _read(self, request: Request, stream: asyncio.StreamReader, hang_up: bool) -> None:
         """Reads an answer, or the rest of one, and sets the request's outcome. Raises as `StreamReader`, BadResponse,
         IllFormed."""
-        http, events, reader, document = ResponseParser(), SseParser(), request.reader, b""
+        http, events, readers, document = ResponseParser(), SseParser(), request.readers, b""
         request.outcome, request.problem = "broken", "the stream ended without its last event"
         slow = self._random.random() < self.session.behaviour.slow
         leave_after = self._random.randint(1, 30) if hang_up else 0
@@ -265,7 +305,9 @@ class Agent:
             if streams:
                 for name, event in events.feed(part):
                     request.events.append((name, event))
-                    reader.event(name, event)
+                    choice = choice_of(event)
+                    for reader in readers if choice is None else readers[choice : choice + 1]:
+                        reader.event(name, event)
             else:
                 document += part
             if leave_after and len(request.events) >= leave_after:
@@ -284,12 +326,15 @@ class Agent:
             if decoded.get("status") in ("queued", "in_progress"):
                 request.outcome = "pending"
                 return
-            reader.document(decoded)
+            for choice, reader in enumerate(readers):
+                own = {"choices": decoded["choices"][choice:]} if "choices" in decoded else {}
+                reader.document(decoded | own)
         if request.answer.end == "error":
             request.outcome, request.problem = "error", request.answer.problem or ""
-        elif request.answer.end is not None:
+        elif all(reader.answer.end is not None for reader in readers):
             if not document:
-                reader.finish()
+                for reader in readers:
+                    reader.finish()
             request.outcome, request.problem = "answer", ""
 
     def _message(self, document: bytes) -> str:
@@ -310,7 +355,11 @@ class Agent:
 
     def _judge(self, request: Request, wanted: Wanted) -> None:
         """Whatever the outcome: what came is the beginning of the answer; a whole answer is all of it."""
-        answer, story = request.answer, wanted.story
+        for reader in request.readers:
+            self._judge_answer(request, reader.answer, wanted)
+
+    def _judge_answer(self, request: Request, answer: Answer, wanted: Wanted) -> None:
+        story = wanted.story
         got: list[tuple[str, str]] = [*answer.story]
         if answer.end == "error" and answer.ends != 1:
             self._wrong(f"{answer.ends} ends, with an error")

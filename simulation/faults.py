@@ -1,15 +1,19 @@
 """Draws faults from a seed and applies them: to processes, to the network, to the bus and its store, to engines.
 
-A fault has a beginning and an end. Killed processes are started again, as `turnwire up` and Kubernetes do.
+A fault has a beginning and an end. Killed processes are started again, as `turnwire up` and Kubernetes do. Half of the
+seeds have faults at times of the load, the others when few turns are left: what is lost there shows, because no later
+message covers it.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Literal, TypeAlias
 
+from schemas import subjects
 from schemas.errors import EngineFailed
 from simulation.world import STAGES, Running, World
 
@@ -41,18 +45,32 @@ PROCESS_KINDS: Sequence[Kind] = (
     *("start", "start other protocol"),
     *("slow network", "slow loop", "clock"),
 )
+TARGETS = (*STAGES, "worker", "parser")
+"""The stages of processes that are hit: those with the tokens of turns more often."""
 ENGINE_KINDS: Sequence[Kind] = ("engine fails", "engine dies", "engine hangs")
 BUS_KINDS: Sequence[Kind] = (
     *("freeze bus", "cut bus", "kill bus", "kill bus"),
-    *("lose messages", "lose messages", "lose messages"),
+    *("lose messages", "lose messages", "lose messages", "lose messages"),
 )
+REPLIES = "reply"
+SUBJECTS = ("tok", "tok", "evt", "evt", "credit", "replay", "cancel", "beat", "turn", "gen", "resp", REPLIES)
+"""The third words of subjects, and the replies to requests. Half of the faults that lose messages lose those of one
+kind only."""
 STORE_KINDS: Sequence[Kind] = ("empty bucket", "remove bucket", "no leader", "full disk")
 DEADLY: frozenset[Kind] = frozenset(("kill", "lose machine", "freeze", "cut", "terminate", "engine dies"))
 """Kinds after which others may take a process for dead."""
 ENDING: frozenset[Kind] = frozenset(("kill", "lose machine", "terminate"))
 """Kinds that end a process, with its connections."""
+LOSING: frozenset[Kind] = frozenset(("empty bucket", "remove bucket", "kill bus"))
+"""Kinds that lose what was stored before."""
 DEAD_AFTER_S = 3.0
 """Processes that are suspended or cut off for less are not taken for dead."""
+DURATIONS_S = (0.0, 0.5, 2.0, 4.0, 4.0, 6.0, 6.0, 10.0, 10.0, 20.0, 20.0, 40.0, 90.0)
+"""Most are long enough that a process counts as dead, and short enough that its turns wait for it."""
+RESTART_S = 0.5
+"""Time after which a process that ended is started again."""
+LOOK_S = 0.1
+"""Time between two looks at how many turns are left."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +78,7 @@ class Fault:
     """One fault of a plan."""
 
     at: float
-    """Seconds after the beginning of the load."""
+    """Seconds after the beginning of the load, or after only `left` turns were left."""
     kind: Kind
     stage: str = ""
     index: int = 0
@@ -68,10 +86,15 @@ class Fault:
     seconds: float = 0.0
     """How long it lasts: until it heals, or until the process is started again."""
     amount: float = 0.0
+    left: int = 0
+    """How many turns are left without an answer when it begins; 0: it begins at its time."""
+    subject: str = ""
+    """The kind of messages that it loses; "": all."""
 
     def __str__(self) -> str:
-        target = f" {self.stage}[{self.index}]" if self.stage else ""
-        return f"{self.at:7.3f} s: {self.kind}{target}, {self.seconds:.3f} s" + (
+        target = f" {self.stage}[{self.index}]" if self.stage else f" {self.subject}" if self.subject else ""
+        since = f" after {self.left} are left" if self.left else ""
+        return f"{self.at:7.3f} s{since}: {self.kind}{target}, {self.seconds:.3f} s" + (
             f", {self.amount:g}" if self.amount else ""
         )
 
@@ -94,46 +117,77 @@ class Applied:
         return fault.kind in DEADLY and (fault.kind not in ("freeze", "cut") or fault.seconds >= DEAD_AFTER_S)
 
 
-def draw(random: Random, *, span_s: float, most: int, together: bool) -> list[Fault]:
-    """Draws up to `most` faults within `span_s`. `together`: they may overlap; else each has ended before the next."""
+def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:
+    """Draws the faults of a load with this number of turns. Those at times are within `span_s`; they may overlap, or
+    each has ended before the next."""
+    late, together = random.random() < 0.5, random.random() < 0.5
     faults: list[Fault] = []
-    at = 0.0
-    for _ in range(random.randint(1, most)):
+    at, left = 0.0, 0
+    for _ in range(random.randint(3, 6) if late or together else random.randint(1, 3)):
         kinds = random.choice(
-            (PROCESS_KINDS, PROCESS_KINDS, PROCESS_KINDS, ENGINE_KINDS, BUS_KINDS, BUS_KINDS, STORE_KINDS)
+            (
+                PROCESS_KINDS,
+                PROCESS_KINDS,
+                PROCESS_KINDS,
+                PROCESS_KINDS,
+                ENGINE_KINDS,
+                BUS_KINDS,
+                BUS_KINDS,
+                STORE_KINDS,
+            )
         )
         kind = random.choice(kinds)
-        stage = random.choice(STAGES) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
-        seconds = random.choice((0.0, 0.05, 0.5, 2.0, 3.5, 6.0, 20.0, 40.0, 90.0)) * (0.5 + random.random())
-        if together:
+        stage = random.choice(TARGETS) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
+        seconds = random.choice(DURATIONS_S) * (0.5 + random.random())
+        if late:
+            at, left = random.random() * 2.0, max(1, round(turns * random.random() ** 2))
+        elif together:
             at = random.random() * span_s
+        subject = random.choice(SUBJECTS) if kind == "lose messages" and random.random() < 0.5 else ""
         amount = {
             "slow network": random.choice((0.01, 0.1, 0.6)),
             "slow loop": random.choice((0.002, 0.02, 0.2)),
             "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
-            "lose messages": random.choice((0.02, 0.1, 0.4)),
+            "lose messages": random.choice((0.2, 0.5, 0.9) if subject not in ("", "beat") else (0.02, 0.1, 0.4)),
             "no leader": random.choice((0.0, 1.0)),
         }.get(kind, 0.0)
-        faults.append(Fault(round(at, 3), kind, stage, random.randrange(3), round(min(seconds, 90.0), 3), amount))
+        seconds, index = round(min(seconds, 90.0), 3), random.randrange(3)
+        faults.append(Fault(round(at, 3), kind, stage, index, seconds, amount, left, subject))
         at += seconds + random.random() * span_s / 3
-    return sorted(faults, key=lambda fault: fault.at)
+    return sorted(faults, key=lambda fault: (-fault.left, fault.at))
 
 
 class Injector:
     """Applies the faults of a plan to a world."""
 
-    def __init__(self, world: World, faults: Sequence[Fault], random: Random) -> None:
+    def __init__(self, world: World, faults: Sequence[Fault], random: Random, left: Callable[[], int]) -> None:
+        """`left`: returns how many turns have no answer yet."""
         self.applied: list[Applied] = []
         self._world = world
         self._random = random
         self._left = len(faults)
+        self._turns_left = left
+        self._under_way: Counter[tuple[Kind, str]] = Counter()
+        """How many faults of a kind change the same thing now."""
+        self._heals: dict[tuple[Kind, str], Callable[[], object]] = {}
         for fault in faults:
-            self._later(fault.at, self._apply, fault)
+            if not fault.left:
+                self._later(fault.at, self._apply, fault)
+        self._wait([fault for fault in faults if fault.left])
 
     @property
     def over(self) -> bool:
         """Whether every fault has ended, and every process is there again."""
         return not self._left and all(applied.ended < math.inf for applied in self.applied) and self._world.ready
+
+    def _wait(self, faults: Sequence[Fault]) -> None:
+        """Lets faults begin as soon as only their number of turns is left."""
+        left = self._turns_left()
+        for fault in faults:
+            if left <= fault.left:
+                self._later(fault.at, self._apply, fault)
+        if waiting := [fault for fault in faults if left > fault.left]:
+            self._later(LOOK_S, self._wait, waiting)
 
     def _later(self, seconds: float, call: Callable[..., None], *args: object) -> None:
         self._world.loop.call_later(seconds, call, *args, context=self._world.loop.system.context)
@@ -169,18 +223,30 @@ class Injector:
 
         self._later(applied.fault.seconds, healed)
 
+    def _heal_last(self, applied: Applied, target: str, heal: Callable[[], object]) -> None:
+        """As `_heal`, but what the first of several faults changed ends with the last one that changes it."""
+        key = applied.fault.kind, target
+        self._under_way[key] += 1
+        self._heals.setdefault(key, heal)
+
+        def healed() -> None:
+            self._under_way[key] -= 1
+            if not self._under_way[key]:
+                self._heals.pop(key)()
+
+        self._heal(applied, healed)
+
     def _start_again(self, applied: Applied, port: int) -> None:
         """Starts a successor after the fault's time; the fault is over when it is ready."""
-        world = self._world
+        self._later(max(applied.fault.seconds, RESTART_S), self._start, applied, port)
 
-        def start() -> None:
-            successor = world.start(applied.stage, port=port)
-            self._when_ready(applied, successor)
-
-        self._later(max(applied.fault.seconds, 0.5), start)
+    def _start(self, applied: Applied, port: int = 0) -> None:
+        self._when_ready(applied, self._world.start(applied.stage, port=port))
 
     def _when_ready(self, applied: Applied, running: Running) -> None:
-        if self._world.is_ready(running) or running.machine.name not in self._world.running:
+        if running.failure is not None:  # it found no bus
+            self._later(RESTART_S, self._start, applied, running.port)
+        elif self._world.is_ready(running) or running.machine.name not in self._world.running:
             applied.ended = self._world.loop.now
         else:
             self._later(0.1, self._when_ready, applied, running)
@@ -199,7 +265,7 @@ class Injector:
                 world.terminate(name)
                 self._restart_when_gone(applied, running)
             case "start":
-                self._when_ready(applied, world.start(fault.stage))
+                self._start(applied)
             case "start other protocol":
                 other = world.start_other(fault.stage).machine.name
 
@@ -210,10 +276,10 @@ class Injector:
                 self._heal(applied, leave)
             case "cut":
                 world.network.cut.add(frozenset((name,)))
-                self._heal(applied, lambda: world.network.heal(name))
+                self._heal_last(applied, name, lambda: world.network.heal(name))
             case "slow network":
                 world.network.slow[name] = fault.amount
-                self._heal(applied, lambda: world.network.slow.pop(name, None))
+                self._heal_last(applied, name, lambda: world.network.slow.pop(name, None))
             case "slow loop":
                 random = self._random
                 machine.stall = lambda: random.random() * fault.amount if random.random() < 0.1 else 0.0
@@ -221,7 +287,7 @@ class Injector:
                 def fast() -> None:
                     machine.stall = None
 
-                self._heal(applied, fast)
+                self._heal_last(applied, name, fast)
             case "clock":
                 machine.skew_s += fault.amount
                 self._heal(applied, lambda: None)
@@ -282,7 +348,7 @@ class Injector:
             case "cut bus":
                 if (server := self._server(fault)) is not None:
                     world.network.cut.add(frozenset((server,)))
-                    self._heal(applied, partial(world.network.heal, server))
+                    self._heal_last(applied, server, partial(world.network.heal, server))
                 else:
                     applied.ended = world.loop.now
             case "kill bus":
@@ -293,12 +359,10 @@ class Injector:
                     cluster.lose_writes(self._random.random() * 5.0)
                 self._heal(applied, lambda: [world.start_server(name) for name in names])
             case "lose messages":
-                cluster.loss = fault.amount
-
-                def stop() -> None:
-                    cluster.loss = 0.0
-
-                self._heal(applied, stop)
+                beginning = {"": "tw.", REPLIES: "_INBOX"}.get(fault.subject, f"{subjects.PREFIX}.{fault.subject}.")
+                loss = beginning, fault.amount
+                cluster.losses.append(loss)
+                self._heal(applied, partial(cluster.losses.remove, loss))
             case "empty bucket":
                 for name in cluster.groups:
                     cluster.empty(name)
@@ -312,7 +376,7 @@ class Injector:
                 def answer() -> None:
                     cluster.hangs = False
 
-                self._heal(applied, answer)
+                self._heal_last(applied, "answers", answer)
             case "no leader":
                 leaders = [(group, group.leader) for group in (cluster.everyone, *cluster.groups.values())]
                 for group, _ in leaders:
@@ -322,7 +386,7 @@ class Injector:
                     for group, leader in leaders:
                         group.leader = group.leader or leader
 
-                self._heal(applied, elect)
+                self._heal_last(applied, "leaders", elect)
             case _:
                 cluster.disk_full = True
 
@@ -332,4 +396,4 @@ class Injector:
                         world.kill(name)
                         world.start_server(name)
 
-                self._heal(applied, room)
+                self._heal_last(applied, "", room)

@@ -64,10 +64,15 @@ class Cluster:
         """A stream in files that is written to meanwhile takes nothing more, until its server is started again."""
         self.hangs = False
         """Whether streams take no writes and no calls, without an answer: a majority is lost, which nobody noticed."""
-        self.loss = 0.0
-        """Share of messages of `tw.` subjects that are lost between server and subscriber."""
+        self.losses: list[tuple[str, float]] = []
+        """(beginning of subjects, share) of messages that are lost between server and subscriber."""
         self.names = 0
         self._beating = False
+
+    def loses(self, subject: str) -> bool:
+        """Draws whether a message is lost on its way to a subscriber."""
+        random = self.loop.random.random
+        return any(f"{subject}.".startswith(beginning) and random() < share for beginning, share in self.losses)
 
     # -- servers ------------------------------------------------------------------------------------------------------
 

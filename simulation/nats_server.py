@@ -117,12 +117,12 @@ class Server:
 
     def deliver(self, subject: str, reply: str, headers: bytes, data: bytes, source: Connection | None = None) -> int:
         """Sends a message to this server's subscriptions; returns their number."""
-        count, loss = 0, self.cluster.loss
+        count, cluster = 0, self.cluster
         for subscription in self.subscriptions.find(subject):
             if subscription.client is source and not source.echoes:
                 continue
             count += 1
-            if not loss or not subject.startswith("tw.") or self.cluster.loop.random.random() >= loss:
+            if not cluster.losses or not cluster.loses(subject):
                 subscription.client.send_message(subject, subscription, reply, headers, data)
         return count
 

@@ -20,13 +20,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from simulation.canonical import canonical
+from services.runtime.config.settings import MIB
+from simulation.canonical import by_choice, canonical, log_probabilities
 from simulation.clients import SILENCE, Agent, Request
-from simulation.faults import ENDING, Applied, Fault, Injector, draw
+from simulation.faults import ENDING, LOSING, Applied, Fault, Injector, draw
 from simulation.loop import Machine
 from simulation.result import Result
 from simulation.sessions import Answer, Ask, Behaviour, Session, Workload
-from simulation.world import STAGES, Running, World, tokenizer
+from simulation.world import INNER_STAGES, STAGES, Running, World, tokenizer
 
 WORKLOADS = 12
 """Different workloads: seeds share them, so that a run without faults is made once for many."""
@@ -43,16 +44,20 @@ class Scale:
     """Faults begin within this time."""
 
 
-MANY, FEW = Scale(24, 20.0, 40.0), Scale(3, 3.0, 12.0)
+MANY, FEW = Scale(24, 20.0, 40.0), Scale(5, 4.0, 12.0)
 """One workload in three has few sessions: many cover up what is lost, because later messages show it."""
 TURNS_LIMIT_S = 3600.0
 SETTLE_S = 40.0
+LAG_S = 3.0
+"""Time after which all servers of a cluster have what its leader stored."""
 SAMPLE_S = 0.25
 WAIT_S = 30.0
 """How long a request that has not begun waits for a stage."""
 GRACE_S = 8.0
 """How long a fault has effects after it ended: others notice, successors are chosen."""
-LATE_S = 40.0
+STALE_S = 60.0
+"""Time after which a NATS server disconnects a client that does not answer. A frontend's turns end then."""
+LATE_S = 25.0
 """How much longer than without faults an answer may take, without the time of faults: readers are slow by chance."""
 
 
@@ -77,6 +82,8 @@ class Reference:
 
     answers: dict[str, list[Any]]
     """Session → its answers' events."""
+    probabilities: dict[str, list[Any]]
+    """Session → the log probabilities in its answers."""
     prompts: dict[str, list[int]]
     """The turn that a prompt is for → its ids."""
     seconds: dict[str, list[float]]
@@ -130,17 +137,24 @@ class Scenario:
         workload = seed % WORKLOADS
         self.scale = FEW if workload % 3 == 0 else MANY
         self.workload = Workload(workload, self.scale.sessions)
-        self.counts = {stage: random.choice((1, 2, 2, 3)) for stage in STAGES}
+        self.counts = {stage: random.choice((1, 1, 2, 2, 3)) for stage in STAGES}
         self.recovery_s = random.choice((20.0, 20.0, 90.0))
         self.servers = random.choice((1, 1, 1, 3))
-        together = random.random() < 0.5
-        self.faults = draw(random, span_s=self.scale.span_s, most=6 if together else 3, together=together)
+        self.window_bytes = random.choice((MIB, MIB, 16_384, 4096))
+        self.faults = draw(random, span_s=self.scale.span_s, turns=self.workload.turns)
 
     def play(self, faults: Sequence[Fault] | None = None, *, keep_trace: bool = False) -> Result:
         """Plays the seed with its faults, or with others."""
         faults = self.faults if faults is None else faults
         result = Result(self.seed, faults=[*map(str, faults)], turns=self.workload.turns)
-        world = World(self.seed, self.model, servers=self.servers, recovery_s=self.recovery_s, keep_trace=keep_trace)
+        world = World(
+            self.seed,
+            self.model,
+            servers=self.servers,
+            recovery_s=self.recovery_s,
+            window_bytes=self.window_bytes,
+            keep_trace=keep_trace,
+        )
         try:
             self._play(world, faults, result)
         except Exception as error:
@@ -165,7 +179,8 @@ class Scenario:
                 raise RuntimeError(f"workload {self.seed % WORKLOADS} fails without faults: {wrong}")
             answers = {agent.session.name: [canonical(request.events) for request in agent.answers] for agent in agents}
             seconds = {agent.session.name: [one.ended - one.began for one in agent.answers] for agent in agents}
-            return Reference(answers, {turn: ids for _, turn, ids in _named(world)}, seconds)
+            probabilities = {agent.session.name: [*map(_probabilities, agent.answers)] for agent in agents}
+            return Reference(answers, probabilities, {turn: ids for _, turn, ids in _named(world)}, seconds)
         finally:
             world.close()
 
@@ -183,6 +198,9 @@ class Scenario:
                         (pair for pair in zip(got, expected[number], strict=False) if pair[0] != pair[1]), ""
                     )
                     found.append(f"{agent.session.name} turn {number}: other events than without faults: {differing}")
+                probabilities = reference.probabilities[agent.session.name][number]
+                if not _agree(_probabilities(request), probabilities, applied):
+                    found.append(f"{agent.session.name} turn {number}: other log probabilities than without faults")
                 taken, normal = request.ended - request.began, reference.seconds[agent.session.name][number]
                 if taken - _faulty_s(request, applied) > normal + LATE_S:
                     found.append(
@@ -230,7 +248,7 @@ class Scenario:
             idle[running.stage] = idle.get(running.stage, Counter()) | _idle_state(running)
         monitor = Monitor(world)
         agents = self._agents(world, random)
-        injector = Injector(world, faults, random)
+        injector = Injector(world, faults, random, lambda: sum(agent.left for agent in agents))
         ended = world.run(lambda: all(agent.done for agent in agents), TURNS_LIMIT_S)
         requests = [request for agent in agents for request in agent.requests]
         result.requests = len(requests)
@@ -258,6 +276,10 @@ class Scenario:
         settled = world.run(lambda: not _unsettled(world, idle), SETTLE_S + self.recovery_s)
         if not settled:
             result.failures += _unsettled(world, idle)
+        world.run(lambda: False, LAG_S)
+        reads = [world.loop.create_task(agent.read_back(), context=Machine("reads").context) for agent in agents]
+        world.run(lambda: all(read.done() for read in reads), WAIT_S)
+        result.failures += [text for agent in agents for text in _unstored(agent, injector.applied)]
         gc.collect()  # reports the exceptions of tasks that nobody waited for
         dead = [one.name for one in injector.applied if one.fault.kind == "engine dies"]
         expected = tuple(f"{name}: error: process.failed" for name in dead)
@@ -321,8 +343,40 @@ def _forbidden_error(request: Request, near: Sequence[Applied], monitor: Monitor
                 return ""
     waits_s = recovery_s if request.answer.blocks else min(WAIT_S, recovery_s)
     since = request.began - (0.0 if request.answer.blocks else recovery_s) - GRACE_S
-    longest = max(monitor.longest(stage, since, request.ended) for stage in (*STAGES, "bus"))
-    return "" if longest >= waits_s - GRACE_S else "no pair of faults, no three deaths, no stage that was away for long"
+    longest = max(monitor.longest(stage, since, request.ended) for stage in (*INNER_STAGES, "bus"))
+    away_s = max((one.ended - one.began for one in near if one.deadly and one.name == request.frontend), default=0.0)
+    if longest >= waits_s - GRACE_S or away_s >= min(waits_s, STALE_S) - GRACE_S:
+        return ""
+    return "no pair of faults, no three deaths, no stage that was away for long"
+
+
+def _probabilities(request: Request) -> list[Any]:
+    return [log_probabilities(choice) for choice in by_choice(request.events)]
+
+
+def _agree(got: Sequence[Any], expected: Sequence[Any], applied: Sequence[Applied]) -> bool:
+    """Whether log probabilities are those of the run without faults. Those of tokens that a lost worker decoded may be
+    missing."""
+    if not any(one.stage in ("worker", "") for one in applied):
+        return got == expected
+    left = [iter(choice) for choice in expected]
+    return all(one in rest for choice, rest in zip(got, left, strict=True) for one in choice)
+
+
+def _unstored(agent: Agent, applied: Sequence[Applied]) -> Iterator[str]:
+    """How stored answers differ from those that the client had. One that is stored during a fault of the bus, of the
+    store or of its frontend may be missing, or not have its end; some faults lose older ones, too."""
+    for answer, read in agent.reads:
+        is_lost = read.status == 404 or read.outcome == "pending"
+        excuses = [
+            one
+            for one in applied
+            if one.name in ("", answer.frontend)
+            and one.ended + GRACE_S >= answer.began
+            and (one.began <= answer.ended + GRACE_S or one.fault.kind in LOSING)
+        ]
+        if read.problem and not (is_lost and excuses):
+            yield f"{agent.session.name} turn {answer.turn} is not read back: {read.problem}"
 
 
 def _faulty_s(request: Request, applied: Sequence[Applied]) -> float:

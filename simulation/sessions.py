@@ -22,6 +22,7 @@ TOOLS = [
     ),
 ]
 PACES = ("", "", "[[burst 1]]", "[[burst 16]]", "[[pause 300]]", "[[pause 4000]]", "[[delay 60]]", "[[delay 400]]")
+PACES_BETWEEN_CALLS = ("", "", "[[pause 1500]]", "[[pause 4000]]")
 _ODD = ("é船🌊", "a < b && c", '{"k": [1, 2]}', "two\nlines", "<think>", "</tool_call>", "`code`", "end.")
 
 
@@ -60,6 +61,10 @@ class Behaviour:
     """Chance to read slowly."""
     pause_s: float = 0.2
     """Longest pause before the next request."""
+    choices: int = 1
+    """Chat Completions: how many answers are requested, `n`. The agent goes on with the first."""
+    logprobs: bool = False
+    """Chat Completions and Responses: requests log probabilities."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,8 @@ class Workload:
             repeat=random.choice((0.0, 0.0, 0.2)),
             slow=random.choice((0.0, 0.0, 0.3)),
             pause_s=random.choice((0.05, 0.5, 3.0)),
+            choices=random.choice((1, 1, 1, 2)) if api == "chat" else 1,
+            logprobs=api != "messages" and random.random() < 0.3,
         )
         self._turn = 0
         asks = [self._ask(name, ask) for ask in range(random.randint(1, 3))]
@@ -148,12 +155,13 @@ class Workload:
                     where = " ".join(next(words) for _ in range(random.randint(1, 3)))
                     if random.random() < 0.2:
                         where += " " + random.choice(_ODD)
-                    script += _call("look", {"where": where})
+                    script += _call("look", {"where": self._paced(where)})
                     story.append(("call", f"look {_json({'where': where})}"))
                 else:
                     command, number = next(words), random.randint(0, 9)
                     script += _call("run", {"cmd": command, "count": number})
                     story.append(("call", f"run {_json({'cmd': command, 'count': number})}"))
+                script += random.choice(PACES_BETWEEN_CALLS)
                 results.append(f"{name} result {at} {next(words)}")
         return Answer(script, story, results)
 

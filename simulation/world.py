@@ -38,6 +38,7 @@ from services.runtime.config import (
     PreprocessorConfig,
     WorkerConfig,
 )
+from services.runtime.config.settings import MIB
 from services.runtime.observability import telemetry
 from services.runtime.process import Process, Service
 from services.tokenization.detokenizer import Vocabulary
@@ -52,7 +53,8 @@ from simulation.result import Line
 from turnwire_tools.script import engine as script_engine
 from turnwire_tools.script.engine import ScriptEngine
 
-STAGES = ("preprocessor", "worker", "parser", "frontend")
+INNER_STAGES = ("preprocessor", "worker", "parser")
+STAGES = (*INNER_STAGES, "frontend")
 FIRST_PORT = 8000
 TRACE_LINES = 4000
 _LEFT_OUT = frozenset({"time", "level", "event", "stage", "process", "evidence"})
@@ -83,7 +85,14 @@ class World:
     """One simulation."""
 
     def __init__(
-        self, seed: int, model: Path, *, servers: int = 1, recovery_s: float = 90.0, keep_trace: bool = False
+        self,
+        seed: int,
+        model: Path,
+        *,
+        servers: int = 1,
+        recovery_s: float = 90.0,
+        window_bytes: int = MIB,
+        keep_trace: bool = False,
     ) -> None:
         self.seed = seed
         self.random = Random(seed)
@@ -92,6 +101,7 @@ class World:
         self.cluster = Cluster(self.loop)
         self.model = str(model)
         self.recovery_s = recovery_s
+        self.window_bytes = window_bytes
         self.running: dict[str, Running] = {}
         self.servers: dict[str, Server] = {}
         self.prompts: list[tuple[float, list[int]]] = []
@@ -146,7 +156,7 @@ class World:
     def bus(self) -> BusConfig:
         """The settings of the bus for all processes."""
         urls = ",".join(f"nats://{name}:4222" for name in self._server_names)
-        return BusConfig(nats_url=urls, recovery_s=self.recovery_s)
+        return BusConfig(nats_url=urls, recovery_s=self.recovery_s, window_bytes=self.window_bytes)
 
     def begin(self, counts: Mapping[str, int]) -> None:
         """Starts the servers, the buckets' keeper, and processes of each stage."""

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
-from schemas.errors import ENGINE_DIED, TurnwireError
+from schemas.errors import TurnwireError
 from schemas.events import FinishReason
 from schemas.frames import TokenFinish
-from services.worker.engine import Delta, EngineDied, Handle
+from services.worker.engine import Delta, Handle
 from services.worker.outbox import TokenStream
 
 
@@ -49,10 +47,7 @@ class Decoding:
     def fail(self, error: TurnwireError) -> None:
         """Ends the stream with the engine's error."""
         if not self.ended:
-            info = error.info
-            if isinstance(error, EngineDied):
-                info = msgspec.structs.replace(info, code=ENGINE_DIED)
-            self.stream.finish = TokenFinish(FinishReason.ERROR, error=info)
+            self.stream.finish = TokenFinish(FinishReason.ERROR, error=error.info)
             self._end()
 
     def abandon(self, error: TurnwireError) -> None:

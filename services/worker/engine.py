@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from schemas.control import Load
 from schemas.conversation import OutputFormat, Sampling
-from schemas.errors import EngineFailed, TurnwireError
+from schemas.errors import ENGINE_DIED, EngineFailed, TurnwireError
 from schemas.events import FinishReason
 
 LOWEST_LOGPROB = -9999.0
@@ -27,7 +27,10 @@ LOWEST_LOGPROB = -9999.0
 
 
 class EngineDied(EngineFailed):
-    """The whole engine has died: every open turn fails and the worker leaves."""
+    """The whole engine has died: every open turn fails and the worker leaves. Other workers can continue the turns."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=ENGINE_DIED)
 
 
 # -- requests -----------------------------------------------------------------------------------------------------

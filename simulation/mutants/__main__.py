@@ -18,6 +18,8 @@ from simulation.mutants.hunt import Baseline, Find, hunt
 from simulation.pool import build_model
 
 SEEDS = 60
+CHOICE = 10
+"""Seeds among which one is chosen."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -37,7 +39,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         model = build_model(Path(directory))
         baseline = Baseline(model)
-        seeds = baseline.order(range(asked.first, asked.first + SEEDS))[: asked.seeds]
+        seeds = baseline.choose(range(asked.first, asked.first + CHOICE * asked.seeds), asked.seeds)
         with ThreadPoolExecutor(asked.jobs) as threads:
             hunts = [threads.submit(hunt, mutant, seeds, model, baseline) for mutant in mutants]
             for done in as_completed(hunts):

@@ -12,7 +12,7 @@ TURN_LOG = "services/runtime/streams/turn_log.py"
 WORKER = "services/worker/service.py"
 OUTBOX = "services/worker/outbox.py"
 SHARDS = "services/worker/shards.py"
-DECODING = "services/worker/decoding.py"
+ENGINE = "services/worker/engine.py"
 PARSER = "services/parser/service.py"
 SHARD = "services/parser/shard.py"
 TURN_PARSE = "services/parser/turn_parse.py"
@@ -100,10 +100,10 @@ CURSOR_MUTANTS = [
         "event.tokens > self.tokens",
     ),
     Mutant(
-        "dispatches a call of the current block again",
+        "does not send the start of a block again",
         TURN_LOG,
-        "if event.block < current or (event.block == current and (self.stopped or not self._dispatch_due)):",
-        "if event.block < current:",
+        "            self.stopped = self.length == 0\n",
+        "            self.stopped = False\n",
     ),
     Mutant(
         "does not send the end of a turn again",
@@ -188,9 +188,9 @@ WORKER_MUTANTS = [
     ),
     Mutant(
         "fails the turns of an engine that died, for good",
-        DECODING,
-        "info = msgspec.structs.replace(info, code=ENGINE_DIED)",
-        "pass",
+        ENGINE,
+        "        super().__init__(message, code=ENGINE_DIED)\n",
+        "        super().__init__(message)\n",
     ),
     Mutant(
         "leaves the streams of a dead parser where they are",
@@ -258,8 +258,8 @@ PARSER_MUTANTS = [
     Mutant(
         "requests a replay from one token too far",
         SHARD,
-        "return StreamPosition(entry.turn, entry.attempt, have)",
-        "return StreamPosition(entry.turn, entry.attempt, have + 1)",
+        "StreamPosition(parse.turn, parse.attempt, len(parse.ids))",
+        "StreamPosition(parse.turn, parse.attempt, len(parse.ids) + 1)",
     ),
     Mutant(
         "parses tokens again that it has",

@@ -13,17 +13,25 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from simulation import interpreter
 from simulation.mutants.plant import Mutant, plant
 from simulation.pool import open_pool
 from simulation.result import Result
 
+if TYPE_CHECKING:
+    from simulation.scenario import Scenario
+
 TURNS_LIMIT_S = 1000.0
 """Virtual time in which all sessions must end. Without mutants it takes 800 s at most; a turn that hangs need not be
 watched for an hour."""
 CPU_LIMIT_S = 240.0
 """CPU time after which a seed is ended: an endless loop in the mutant. A seed takes three seconds."""
+COST_OF_SEED = 8
+"""What a seed costs apart from its sessions, in sessions."""
+LENGTHS_S = 3.0, 12.0
+"""Faults that last longer are others: a process counts as dead, or all that waits for it gives up."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +58,10 @@ class Baseline:
         self._references: dict[int, bytes] = {}
         self._results: dict[int, Result] = {}
 
-    def order(self, seeds: Sequence[int]) -> list[int]:
-        """Sorts seeds so that every kind of fault comes early, and with few sessions first: such a seed takes less
-        time."""
-        return self._pool.submit(_order, seeds, self._model).result()
+    def choose(self, seeds: Sequence[int], count: int) -> list[int]:
+        """Chooses seeds in such an order that all kinds of faults come early, in all stages, short and long, and with
+        few sessions first: such a seed takes less time."""
+        return self._pool.submit(_choose, seeds, count, self._model).result()
 
     def reference(self, seed: int) -> bytes:
         """Returns the pickled reference of a seed's workload."""
@@ -107,22 +115,30 @@ def _prepare(mutant: Mutant | None) -> None:
     prepare()
 
 
-def _order(seeds: Sequence[int], model: Path) -> list[int]:
+def _choose(seeds: Sequence[int], count: int, model: Path) -> list[int]:
     _prepare(None)
     from simulation.scenario import Scenario
 
     scenarios = {seed: Scenario(seed, model) for seed in seeds}
-    faults = {seed: one.faults for seed, one in scenarios.items()}
-    kinds = {
-        seed: {one.kind for one in some} | {(one.kind, one.stage) for one in some} for seed, some in faults.items()
-    }
-    sessions = {seed: len(one.workload.sessions) for seed, one in scenarios.items()}
-    ordered, counts = list[int](), Counter[object]()
-    while kinds:
-        best = max(kinds, key=lambda seed: sum(0.5 ** counts[kind] for kind in kinds[seed]) / sessions[seed])
-        ordered.append(best)
-        counts.update(kinds.pop(best))
-    return ordered
+    features = {seed: _features(one) for seed, one in scenarios.items()}
+    costs = {seed: COST_OF_SEED + len(one.workload.sessions) for seed, one in scenarios.items()}
+    chosen, counts = list[int](), Counter[object]()
+    while len(chosen) < count:
+        best = max(features, key=lambda seed: sum(0.5 ** counts[one] for one in features[seed]) / costs[seed])
+        chosen.append(best)
+        counts.update(features.pop(best))
+    return chosen
+
+
+def _features(scenario: "Scenario") -> set[object]:
+    """What a seed's faults have that those of others may lack."""
+    found = set[object]()
+    for fault in scenario.faults:
+        length = sum(fault.seconds >= limit_s for limit_s in LENGTHS_S)
+        is_only = scenario.counts.get(fault.stage) == 1
+        found |= {fault.kind, (fault.kind, fault.stage, fault.subject, length), (fault.kind, fault.stage, is_only)}
+        found.add((fault.kind, bool(fault.left), scenario.window_bytes))
+    return found
 
 
 def _reference_of(seed: int, model: Path) -> bytes:

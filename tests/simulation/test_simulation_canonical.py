@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simulation.canonical import canonical
+from simulation.canonical import by_choice, canonical, log_probabilities
 
 
 def delta(text: str, index: int = 0) -> tuple[str, Any]:
@@ -58,3 +58,22 @@ def test_tokens_of_a_prompt_are_compared_whether_cached_or_not() -> None:
 def test_only_the_presence_of_a_seal_is_compared() -> None:
     sealed, other, none = ([("item", {"encrypted_content": seal})] for seal in ("x", "y", ""))
     assert canonical(sealed) == canonical(other) != canonical(none)
+
+
+def choice(index: int, text: str, *tokens: str) -> tuple[str, Any]:
+    logprobs = {"content": [{"token": token} for token in tokens]} if tokens else None
+    delta = {"index": index, "delta": {"content": text}, "logprobs": logprobs}
+    return "", {"object": "chat.completion.chunk", "choices": [delta]}
+
+
+def test_choices_are_compared_whatever_their_order() -> None:
+    together = canonical([choice(0, "ab"), choice(1, "xy")])
+    assert canonical([choice(1, "x"), choice(0, "a"), choice(1, "y"), choice(0, "b")]) == together
+    assert canonical([choice(0, "xy"), choice(1, "ab")]) != together
+
+
+def test_log_probabilities_of_a_choice_are_found_in_order() -> None:
+    events = [choice(0, "a", "a"), choice(1, "x", "x"), choice(0, "b"), choice(0, "cd", "c", "d")]
+    found = [[one["token"] for one in log_probabilities(part)] for part in by_choice(events)]
+    assert found == [["a", "c", "d"], ["x"]]
+    assert canonical(events) == canonical([choice(0, "abcd"), choice(1, "x")])

@@ -105,7 +105,7 @@ def test_share_of_messages_is_lost(seed: int) -> None:
     async def case(at: ModelServers) -> None:
         client = await at.client()
         received, others = await listen(client, "tw.t"), await listen(client, "other")
-        at.cluster.loss = 0.5
+        at.cluster.losses.append(("tw.", 0.5))
         for _ in range(200):
             await client.publish("tw.t", b"")
             await client.publish("other", b"")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from schemas.control import Load
 from schemas.conversation import Sampling
-from schemas.errors import ENGINE_DIED, Invalid, TurnwireError
+from schemas.errors import Invalid, TurnwireError
 from schemas.events import FinishReason
 from services.worker.engine import Delta, Engine, EngineDied, EngineRequest, Sink
 
@@ -131,7 +131,7 @@ class OpenTurns:
         if self.death is not None:
             raise self.died()
         if self._stopped:
-            raise EngineDied(f"the {self._engine} engine was stopped", code=ENGINE_DIED)
+            raise EngineDied(f"the {self._engine} engine was stopped")
         if turn_id in self._turns:
             raise Invalid(f"a turn with the id {turn_id!r} is being decoded", param="id")
         if not self._turns:
@@ -149,7 +149,7 @@ class OpenTurns:
 
     def died(self) -> EngineDied:
         """Makes an error for a dead engine."""
-        return EngineDied(f"the {self._engine} engine died: {self.death}", code=ENGINE_DIED)
+        return EngineDied(f"the {self._engine} engine died: {self.death}")
 
     def stepped(self) -> None:
         """Notes that the engine has run a step."""
