@@ -19,7 +19,7 @@ from msgspec import Struct
 from services.families.family import Family
 from services.families.grammar import expressions
 from services.families.grammar.markup import Call, Markup
-from services.families.grammar.shapes import Shape
+from services.families.grammar.shapes import HOLE, Shape
 from services.families.readers.gemma import GemmaValues, gemma_style
 from services.families.readers.json_calls import Form, JsonCalls
 from services.families.readers.parameters import BareCall, Parameters
@@ -96,8 +96,11 @@ def template_name(text: str) -> str:
     try:
         name = json.dumps(source, ensure_ascii=False, separators=(",", ":"))
         described(name)
+        name.encode()
     except RecursionError:
         raise InvalidResponseTemplate("response_template is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise InvalidResponseTemplate("response_template has half of a character (a lone surrogate)") from None
     return name
 
 
@@ -347,6 +350,7 @@ def _delimiter(
         found = _forms(pattern, holes or {}, f"{place}_pattern", closes=holes is None)
     elif fixed is not None:
         found = sorted([fixed] if isinstance(fixed, str) else fixed, key=len, reverse=True)
+        _check_text(found, place)
     else:
         return None
     found = list(dict.fromkeys(filter(None, (_EDGE.sub("", form) for form in found))))
@@ -356,10 +360,17 @@ def _delimiter(
 
 
 def _forms(pattern: str, holes: Mapping[str, str], place: str, *, closes: bool = False) -> list[str]:
+    _check_text([re.sub(r"\\(\W)", r"\1", pattern)], place)
     try:
         return expressions.forms(pattern, holes, closes=closes)
     except expressions.UnsupportedExpression as error:
         raise _refused(place, str(error)) from None
+
+
+def _check_text(texts: Iterable[str], place: str) -> None:
+    """Refuses fixed text that would be read as a hole."""
+    for found in filter(None, map(HOLE.search, texts)):
+        raise _refused(place, f"has the text {found[0]!r}, which cannot be expressed")
 
 
 def _without_brackets(closes: Iterable[str]) -> list[str]:

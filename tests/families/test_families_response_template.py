@@ -80,6 +80,29 @@ def test_invalid_description_is_refused_in_one_line(source: Any, place: str) -> 
     assert "\n" not in message
 
 
+@pytest.mark.parametrize("key", ["open", "close"])
+@pytest.mark.parametrize("hole", ["ws", "name", "tag", "junk", "header"])
+def test_text_that_is_spelled_like_a_hole_is_refused_or_read_as_itself(hole: str, key: str) -> None:
+    delimiters, text = {"open": "<think>", "close": "</think>"}, f"<m{{{hole}}}x>"
+    for key_now, value in ((key, text), (f"{key}_pattern", text), (f"{key}_pattern", re.escape(text))):
+        source = {**{name: value for name, value in delimiters.items() if name != key}, key_now: value}
+        try:
+            found = template_name(json.dumps(simple(thinking=source)))
+        except InvalidResponseTemplate:
+            continue
+        written = {**delimiters, key: text}
+        blocks = fold(run(open_parser(found), [f"{written['open']}A{written['close']}B"]))
+        assert [(block["type"], block["text"]) for block in blocks] == [("reasoning", "A"), ("text", "B")]
+
+
+@pytest.mark.parametrize("place", ["defaults", "thinking"])
+def test_description_with_half_of_a_character_is_refused(place: str) -> None:
+    more = {"thinking": {"open": "<\ud800>", "close": "</t>"}} if place == "thinking" else {}
+    source = {**simple(**more), **({"defaults": {"role": "\ud800"}} if place == "defaults" else {})}
+    with pytest.raises(InvalidResponseTemplate, match="surrogate"):
+        template_name(json.dumps(source))
+
+
 def test_description_that_is_too_large_is_refused() -> None:
     with pytest.raises(InvalidResponseTemplate, match="characters"):
         template_name(json.dumps(simple(thinking={"open": "x" * MAX_CHARS, "close": "y"})))

@@ -65,7 +65,8 @@ _HOLES: Final = {
         captured=False,
     ),
 }
-_SPLIT: Final = re.compile(rf"\{{({'|'.join(_HOLES)})\}}")
+HOLE: Final = re.compile(rf"\{{({'|'.join(_HOLES)})\}}")
+"""Matches the notation of a hole, with its name."""
 
 
 class Shape:
@@ -82,7 +83,7 @@ class Shape:
         self.text = text
         self.then = tuple(then)
         self.line_start = line_start
-        self._pieces = _SPLIT.split(text)
+        self._pieces = HOLE.split(text)
         self.head = self._pieces[0]
         """The literal text at the start of the shape; a shape in `Markers` must have some."""
         self._unmistakable = marker or self.head[: self.head.find(">") + 1] or self.head
@@ -146,7 +147,7 @@ class Shape:
 
     @cached_property
     def _marker(self) -> re.Pattern[str]:
-        return re.compile(_pattern(_SPLIT.split(self._unmistakable)))
+        return re.compile(_pattern(HOLE.split(self._unmistakable)))
 
 
 def _pattern(pieces: Sequence[str]) -> str:
