@@ -232,6 +232,7 @@ CONVERSATION = "'conversation' names a stored conversation, which this server do
         ({"temperature": "x"}, ("Invalid type for 'temperature': expected a decimal, but got a string instead.", "temperature", "invalid_type")),
         ({"temperature": 3}, ("Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead.", "temperature", "decimal_above_max_value")),
         ({"max_output_tokens": 0}, ("Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 1, but got 0 instead.", "max_output_tokens", "integer_below_min_value")),
+        ({"reasoning": {"max_tokens": 2**63}}, ("Invalid 'reasoning.max_tokens': integer above maximum value. Expected a value <= 9223372036854775807.", "reasoning.max_tokens", "integer_above_max_value")),
         ({"top_logprobs": 21}, ("Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20, but got 21 instead.", "top_logprobs", "integer_above_max_value")),
         ({"reasoning": {"effort": "huge"}}, ("Invalid value: 'huge'. Supported values are: 'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'.", "reasoning.effort", "invalid_value")),
         ({"text": {"format": {"type": "xml"}}}, ("Invalid value: 'xml'. Supported values are: 'text', 'json_object', and 'json_schema'.", "text.format.type", "invalid_value")),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Name
+from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Limit, Name
 from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
 
 Includable: TypeAlias = Literal[
@@ -88,7 +88,7 @@ class Reasoning(Struct):
     """`generate_summary` is the deprecated name of `summary`; `max_tokens` is OpenRouter's."""
 
     effort: Effort | None = None
-    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_tokens: Limit | None = None
     summary: SummaryStyle | None = None
     generate_summary: SummaryStyle | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
