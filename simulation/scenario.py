@@ -55,6 +55,8 @@ WAIT_S = 30.0
 """How long a request that has not begun waits for a stage."""
 GRACE_S = 8.0
 """How long a fault has effects after it ended: others notice, successors are chosen."""
+DRAIN_S = 30.0
+"""How long a process that is terminated goes on with its turns."""
 STALE_S = 60.0
 """Time after which a NATS server disconnects a client that does not answer. A frontend's turns end then."""
 LATE_S = 25.0
@@ -344,7 +346,10 @@ def _forbidden_error(request: Request, near: Sequence[Applied], monitor: Monitor
     waits_s = recovery_s if request.answer.blocks else min(WAIT_S, recovery_s)
     since = request.began - (0.0 if request.answer.blocks else recovery_s) - GRACE_S
     longest = max(monitor.longest(stage, since, request.ended) for stage in (*INNER_STAGES, "bus"))
-    away_s = max((one.ended - one.began for one in near if one.deadly and one.name == request.frontend), default=0.0)
+    own = [one for one in near if one.name == request.frontend]
+    if any(one.fault.kind == "terminate" and request.ended >= one.began + DRAIN_S - 1.0 for one in own):
+        return ""
+    away_s = max((one.ended - one.began for one in own if one.deadly), default=0.0)
     if longest >= waits_s - GRACE_S or away_s >= min(waits_s, STALE_S) - GRACE_S:
         return ""
     return "no pair of faults, no three deaths, no stage that was away for long"
