@@ -88,7 +88,7 @@ def template_name(text: str) -> str:
     by name can parse it. `text`: the description as JSON, or a JSON object that has it as `response_template`. Raises
     InvalidResponseTemplate."""
     try:
-        source = json.loads(text)
+        source = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
         raise InvalidResponseTemplate(f"response_template is not JSON: {error}") from None
     if isinstance(source, dict) and "response_template" in source:

@@ -27,6 +27,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a list": ([], "is not an object"),
     "version 2": (simple(version=2), "version"),
     "an unknown key": (simple(schema={}), "schema"),
+    "half of a surrogate pair": (simple(content={"close": "\ud800"}), "is not JSON"),
     "no fields": ({"start_anchor": "x", "fields": {}}, "fields is empty"),
     "no anchor": ({"fields": {"content": {}}}, "start_anchor is missing"),
     "an unknown key in a field": (simple(content={"clsoe": "x"}), "fields.content is invalid"),
