@@ -25,6 +25,9 @@ _VARYING = frozenset(
 """Members that depend on the time, on what the engine had in its cache, or on what the store lost."""
 
 
+_PROMPT_COUNTS = frozenset({"input_tokens", "prompt_tokens", "total_tokens"})
+
+
 def choice_of(data: Any) -> int | None:
     """Returns the number of the choice that an event of Chat Completions belongs to; None: to all, or to the only
     answer of another API."""
@@ -62,6 +65,15 @@ def canonical(events: Events) -> list[Any]:
     """Returns the events without pings and log probabilities, with ids numbered by their first use, and with pieces
     joined: those of the first choice, then those of the next one."""
     return [event for choice in by_choice(events) for event in _canonical(choice)]
+
+
+def without_prompt_tokens(value: Any) -> Any:
+    """Returns events without the number of a prompt's tokens."""
+    if isinstance(value, list):
+        return [without_prompt_tokens(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: without_prompt_tokens(one) for key, one in value.items() if key not in _PROMPT_COUNTS}
 
 
 def _canonical(events: Events) -> list[Any]:

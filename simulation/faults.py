@@ -148,7 +148,7 @@ def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:
             "slow network": random.choice((0.01, 0.1, 0.6)),
             "slow loop": random.choice((0.002, 0.02, 0.2)),
             "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
-            "lose messages": random.choice((0.2, 0.5, 0.9) if subject not in ("", "beat") else (0.02, 0.1, 0.4)),
+            "lose messages": random.choice((0.2, 0.6, 1.0) if subject not in ("", "beat") else (0.02, 0.1, 0.4)),
             "no leader": random.choice((0.0, 1.0)),
         }.get(kind, 0.0)
         seconds, index = round(min(seconds, 90.0), 3), random.randrange(3)

@@ -22,6 +22,8 @@ TOOLS = [
     ),
 ]
 PACES = ("", "", "[[burst 1]]", "[[burst 16]]", "[[pause 300]]", "[[pause 4000]]", "[[delay 60]]", "[[delay 400]]")
+LONG_PACE = "[[pause 45000]]"
+"""Once in a while an answer takes longer than recovery, so that a fault can be over before the turn is."""
 PACES_BETWEEN_CALLS = ("", "", "[[pause 1500]]", "[[pause 4000]]")
 _ODD = ("é船🌊", "a < b && c", '{"k": [1, 2]}', "two\nlines", "<think>", "</tool_call>", "`code`", "end.")
 
@@ -168,7 +170,7 @@ class Workload:
     def _paced(self, text: str) -> str:
         """The text, with a change of pace somewhere."""
         random = self._random
-        pace = random.choice(PACES)
+        pace = LONG_PACE if random.random() < 0.02 else random.choice(PACES)
         at = text.find(" ", random.randrange(len(text)))
         return text[:at] + pace + text[at:] if at > 0 else pace + text
 

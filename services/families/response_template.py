@@ -34,6 +34,8 @@ _TOKEN: Final = re.compile(r"<[^<>\s{}]+>|\[/?[A-Z_]{2,}\]|[^\x00-\u02ff]\S*[^\x
 """Matches what a tokenizer probably has as one token."""
 _CONTROL: Final = re.compile(r"<[|｜].*|.*[|｜]>")
 _TAG: Final = re.compile(r"<(\w+)[ =>]")
+_ENDLESS: Final = re.compile(r"\{\w+\}\Z")
+"""Matches a hole at the end, of which no text says where it ends."""
 _EDGE: Final = re.compile(r"^(?:\{ws\}|\s)+|(?:\{ws\}|\s)+$")
 _VALUE: Final = "(?P<value>"
 _KEYWORD: Final = re.compile(r"\(\?P<key>\\w\+\)(?:\\s\*)?=(?:\\s\*)?")
@@ -86,7 +88,7 @@ def template_name(text: str) -> str:
     by name can parse it. `text`: the description as JSON, or a JSON object that has it as `response_template`. Raises
     InvalidResponseTemplate."""
     try:
-        source = json.loads(text)
+        source = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
         raise InvalidResponseTemplate(f"response_template is not JSON: {error}") from None
     if isinstance(source, dict) and "response_template" in source:
@@ -179,7 +181,7 @@ class _Region:
         """The parts of the placeholders for a call's name and for its arguments; empty where the transform has none."""
         self.looks_ahead = re.fullmatch(r"\(\?=.*\)", field.open_pattern or "", re.DOTALL) is not None
         holes = {"id": "word", "call_id": "word", **({self.name_path[0]: "name"} if len(self.name_path) == 1 else {})}
-        own = (field.open, field.open_pattern, f"{self.place}.open", holes)
+        own = (field.open, field.open_pattern, f"{self.place}.open", holes if self.kind == "calls" else {})
         self.opens = [] if self.looks_ahead else _delimiter(*own)
         """None: the field is all text that no other field has."""
         self.closes = _delimiter(field.close, field.close_pattern, f"{self.place}.close") or []
@@ -356,6 +358,10 @@ def _delimiter(
     found = list(dict.fromkeys(filter(None, (_EDGE.sub("", form) for form in found))))
     if any(not Shape(form).head for form in found):
         raise _refused(place, "does not begin with fixed text")
+    if not holes and any(map(_ENDLESS.search, found)):
+        raise _refused(place, "does not end with fixed text")
+    if len(found) > expressions.MAX_FORMS:
+        raise _refused(place, "has too many forms")
     return found
 
 

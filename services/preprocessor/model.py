@@ -134,8 +134,6 @@ def choose_family(
     named = config.tool_call_parser or (config.family if config.family != "auto" else None)
     reasoning = reasoning_family(config.reasoning_parser) if config.reasoning_parser is not None else None
     if config.response_template is not None:
-        if named is not None or reasoning is not None:
-            raise ValueError("response_template takes the place of family, tool_call_parser and reasoning_parser")
         description = read_response_template(config.model, config.response_template) or ""
         return Detection(family(template_name(description)), (f"{config.response_template}: the operator's choice",))
     if named is not None:

@@ -96,7 +96,8 @@ class ThoughtCounter:
         self._tail = [] if text == _OTHER else [*self._tail, text]
         tail = "".join(self._tail)
         if found := _first(tail, self._budget.closers):
-            self.used += max(self._tokens - self._tokens_from(found[1]), 0)
+            used = self.used + max(self._tokens - self._tokens_from(found[1]), 0)
+            self.used = min(used, self._limit)  # an end in the output of an earlier attempt may have tokens before this
             self._leave(tail[found[1] :])
             return
         partial = next((at for at in range(len(tail)) if tail[at:] in self._prefixes), len(tail))
@@ -181,7 +182,7 @@ class BudgetedTurn:
         for count, token in enumerate(delta.ids, held + 1):
             counter.take(token)
             if counter.over:
-                self._end_thought(delta, ids[: count - counter.excess], logprobs)
+                self._end_thought(delta, ids[: max(count - counter.excess, 0)], logprobs)
                 return
         kept = len(ids) if delta.finish is not None else len(ids) - min(counter.excess, len(ids))
         self._held = Delta(ids[kept:], logprobs and logprobs[kept:])

@@ -1,5 +1,6 @@
 """The plan of `up` follows from flags, environment and file alone; and what the screen shows."""
 
+import json
 import socket
 import stat
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from services.cli.up.screen import Screen, instructions, log_line, log_text, sho
 from services.runtime.config import Config, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
+from tests.described_model import DESCRIPTION
 
 
 def sources_of(argv: Sequence[str], *configs: type[Config], env: dict[str, str] | None = None) -> Sources:
@@ -126,6 +128,7 @@ def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (["--engine", "transformers"], "--engine transformers needs a --model"),
         (["--workers", "0"], 'Invalid value "0" for --workers. Must be >= 1.'),
+        (["--effort-budgets", "low=0"], "effort_budgets: low must be 1 or more, not 0"),
         (["--port", "x", "--slots", "y"], 'Invalid value for --port: "x" is not a whole number'),
     ],
 )
@@ -183,6 +186,34 @@ def test_unloadable_model_has_a_problem(tmp_path: Path, model: str, problem: str
     with pytest.raises(ConfigError) as caught:
         plan("--model", model.format(here=tmp_path))
     assert caught.value.problems == ["model: " + problem.format(here=tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "[Errno 2] No such file or directory: "),
+        ("{", "response_template is not JSON: "),
+        ('{"fields": {}, "start_anchor": "<a>"}', "response_template: fields is empty"),
+        (json.dumps(DESCRIPTION | {"version": 2}), "response_template: it is invalid: "),
+    ],
+)
+def test_description_that_cannot_be_followed_has_a_problem(tmp_path: Path, text: str | None, problem: str) -> None:
+    file = tmp_path / "own.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        plan("--response-template", str(file))
+    (found,) = caught.value.problems
+    assert found.startswith(f"{file}: {problem}")
+    assert "\n" not in found
+
+
+def test_description_beside_a_family_has_a_problem(tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps(DESCRIPTION))
+    assert plan("--response-template", str(file)).flags["preprocessor"]
+    with pytest.raises(ConfigError, match="response_template takes the place of family"):
+        plan("--response-template", str(file), "--tool-call-parser", "hermes")
 
 
 def test_engine_without_its_package_has_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a list": ([], "is not an object"),
     "version 2": (simple(version=2), "version"),
     "an unknown key": (simple(schema={}), "schema"),
+    "half of a surrogate pair": (simple(content={"close": "\ud800"}), "is not JSON"),
     "no fields": ({"start_anchor": "x", "fields": {}}, "fields is empty"),
     "no anchor": ({"fields": {"content": {}}}, "start_anchor is missing"),
     "an unknown key in a field": (simple(content={"clsoe": "x"}), "fields.content is invalid"),
@@ -43,6 +44,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "too many forms": (
         simple(thinking={"open_pattern": "x(?:a|b)(?:a|b)(?:a|b)(?:a|b)(?:a|b)", "close": "x"}),
         "forms",
+    ),
+    "too many delimiters": (
+        simple(answer={"open": [f"<{n}>" for n in range(900)], "close": [f"</{n}>" for n in range(800)]}),
+        "fields.answer.open has too many forms",
+    ),
+    "no fixed end": (simple(content={"close_pattern": "<end>.*"}), "fields.content.close does not end"),
+    "an opener of text without a fixed end": (
+        simple(answer={"open_pattern": r"<to \w+", "close": "x"}),
+        "fields.answer.open does not end",
     ),
     "no fixed start": (simple(thinking={"open_pattern": r"\w+>", "close": "x"}), "fields.thinking.open"),
     "a look ahead without an opener": (
@@ -313,7 +323,7 @@ def _random_field(rng: random.Random, kind: str) -> dict[str, Any]:
         text = "".join(rng.choice(_PIECES) for _ in range(rng.randint(1, 3)))
         group = rng.choice([r"(?P<name>\w+)", r'(?P<name>[^"<>]+)', r"(?P<name>\S+?)"]) if key == "open" else ""
         pattern = re.escape(text) + (group + re.escape(rng.choice(_PIECES)) if kind == "tool_calls" else "")
-        ends = rng.choice(["", r"\s*", "|$", r"\n?", r"(?:<x>)?", r"(?=<y>)"])
+        ends = rng.choice(["", r"\s*", "|$", r"\n?", r"(?:<x>)?", r"(?=<y>)", r".*", r"\w+"])
         return rng.choice([{key: text}, {key: [text, text + "x"]}, {f"{key}_pattern": pattern + ends}])
 
     field = {**delimiter("open"), **(delimiter("close") if rng.random() < 0.9 else {})}

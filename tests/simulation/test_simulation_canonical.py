@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simulation.canonical import by_choice, canonical, log_probabilities
+from simulation.canonical import by_choice, canonical, log_probabilities, without_prompt_tokens
 
 
 def delta(text: str, index: int = 0) -> tuple[str, Any]:
@@ -53,6 +53,15 @@ def test_tokens_of_a_prompt_are_compared_whether_cached_or_not() -> None:
     assert canonical(without) == canonical(usage(input_tokens=1, cache_read_input_tokens=8, output_tokens=2))
     assert canonical(without) != canonical(usage(input_tokens=2, cache_read_input_tokens=8, output_tokens=2))
     assert canonical(without) != canonical(usage(input_tokens=9, cache_read_input_tokens=0, output_tokens=3))
+
+
+def test_without_prompt_tokens_all_else_is_compared() -> None:
+    first, second, other = (
+        canonical(usage(input_tokens=prompt, total_tokens=prompt + answer, output_tokens=answer))
+        for prompt, answer in ((9, 2), (8, 2), (9, 3))
+    )
+    assert first != second
+    assert without_prompt_tokens(first) == without_prompt_tokens(second) != without_prompt_tokens(other)
 
 
 def test_only_the_presence_of_a_seal_is_compared() -> None:

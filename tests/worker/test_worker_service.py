@@ -188,7 +188,7 @@ async def test_turn_continues_in_its_stream_after_an_ended_thought(trial: Trial)
     assert {entry.cached for entry in entries} <= {None, 0}, "the cached part of the prompt, not of the turn so far"
 
 
-@pytest.mark.parametrize("error", [EngineDied("gone", code=ENGINE_DIED), EngineFailed("no room")])
+@pytest.mark.parametrize("error", [EngineDied("gone"), EngineFailed("no room")])
 async def test_turn_that_cannot_be_continued_ends_with_the_engines_error(trial: Trial, error: TurnwireError) -> None:
     await trial.generate("t", None, thoughts=budget_of(1))
     trial.engine.refuses = error

@@ -330,6 +330,17 @@ def test_turn_that_lost_its_worker_anywhere_continues_as_if_it_had_not(hermes: C
         assert turn.stream.ids == whole, at
 
 
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_later_thought_of_a_resumed_turn_is_ended_at_its_first_token(hermes: Case, step: int) -> None:
+    tokenizer, budget = hermes
+    end, more = tokenizer.encode("\n</think>\n\n"), tokenizer.encode("So!\n<think>")
+    answer, spent = tokenizer.encode("Done."), tokenizer.encode("Look" + LONG)[:20] + end
+    for at in range(len(more) + 1):
+        rest = more[at:] + tokenizer.encode(LONG)
+        turn = Turn(budget(20, True), rest, [answer], resume=spent + more[:at], step=lambda: step)
+        assert turn.stream.ids == spent + more + end + answer, at
+
+
 def test_output_of_a_worker_without_budgets_is_ended_where_it_is(hermes: Case) -> None:
     tokenizer, budget = hermes
     ids, end = tokenizer.encode("Look" + LONG), tokenizer.encode("\n</think>\n\n")

@@ -8,10 +8,11 @@ from pathlib import Path
 from schemas.errors import TurnwireError
 from services.cli.common import CommandError
 from services.cli.registry import Command
+from services.families.response_template import template_name
 from services.runtime.config import STAGES, PreprocessorConfig
 from services.runtime.config.command_line import CLEAN
 from services.runtime.config.loader import Sources
-from services.tokenization.model_files import find_file, local_folder
+from services.tokenization.model_files import find_file, local_folder, read_response_template
 
 PACKAGES = {
     "transformers": ("torch", "torch"),
@@ -65,6 +66,16 @@ def model_problem(model: str) -> str | None:
     except OSError as error:
         return str(error)
     return None if folder is None or (folder / "config.json").is_file() else f"{model} has no config.json"
+
+
+def description_problem(file: str | None) -> str | None:
+    """Returns why the description in a file (`response_template`) cannot be followed; None if it can, or for None."""
+    try:
+        if file is not None:
+            template_name(read_response_template("", file) or "")
+    except (OSError, ValueError) as error:
+        return f"{file}: {error}"
+    return None
 
 
 def require_hub_model(model: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from services.families.grammar.shapes import Shape
 
-_MAX_FORMS: Final = 16
+MAX_FORMS: Final = 16
 _MAX_NESTING: Final = 16
 _ATOM: Final = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
 _QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
@@ -81,7 +81,7 @@ class _Reader:
         found = [""]
         while self._at < len(self._source) and self._source[self._at] not in "|)":
             found = [form + part for form, part in product(found, self._part())]
-            if len(found) > _MAX_FORMS:
+            if len(found) > MAX_FORMS:
                 raise UnsupportedExpression("has too many forms")
         return found
 

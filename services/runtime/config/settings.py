@@ -360,7 +360,9 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Memory in MiB for the tokens of earlier turns, and the same again for whole prompts."""
 
     def __post_init__(self) -> None:
-        """Rejects budgets of no level, and those that leave nothing."""
+        """Rejects two descriptions of the output, budgets of no level, and those that leave nothing."""
+        if self.response_template and (self.family != "auto" or self.tool_call_parser or self.reasoning_parser):
+            raise ValueError("response_template takes the place of family, tool_call_parser and reasoning_parser")
         for level, tokens in self.effort_budgets.items():
             if level not in EFFORTS:
                 raise ValueError(f"effort_budgets: {level} is not a level of effort; there are {', '.join(EFFORTS)}")
