@@ -105,14 +105,6 @@ def test_text_that_is_spelled_like_a_hole_is_refused_or_read_as_itself(hole: str
         assert [(block["type"], block["text"]) for block in blocks] == [("reasoning", "A"), ("text", "B")]
 
 
-@pytest.mark.parametrize("place", ["defaults", "thinking"])
-def test_description_with_half_of_a_character_is_refused(place: str) -> None:
-    more = {"thinking": {"open": "<\ud800>", "close": "</t>"}} if place == "thinking" else {}
-    source = {**simple(**more), **({"defaults": {"role": "\ud800"}} if place == "defaults" else {})}
-    with pytest.raises(InvalidResponseTemplate, match="surrogate"):
-        template_name(json.dumps(source))
-
-
 def test_description_that_is_too_large_is_refused() -> None:
     with pytest.raises(InvalidResponseTemplate, match="characters"):
         template_name(json.dumps(simple(thinking={"open": "x" * MAX_CHARS, "close": "y"})))
