@@ -199,7 +199,7 @@ class BudgetedTurn:
         room = self._max_tokens - len(decoding.stream.ids) - len(ids)
         end = self.counter.end_thought()[:room]
         finish = FinishReason.LENGTH if len(end) == room else None
-        scores = logprobs and [*logprobs[: len(ids)], *([] for _ in end)]  # nobody chose the end's tokens
+        scores = logprobs and [*logprobs[: len(ids)], *([] for _ in end)]  # the model did not choose the end's tokens
         decoding.put(Delta(ids + end, scores, delta.cached, finish, waited_s=delta.waited_s))
         if finish is None:
             self._continue(self)

@@ -107,7 +107,7 @@ def request(
 def responses_request(
     turns: int, *, system: str = "Be good.", first: str = "Hi.", tool: str = "", **more: Any
 ) -> dict[str, Any]:
-    """The same session of the Responses API."""
+    """A session of the Responses API, with the changes of the one of Messages."""
     items: list[dict[str, Any]] = [{"role": "user", "content": f"{ANSWERS}{first}"}]
     for number in range(turns):
         items += [{"role": "assistant", "content": f"Yes, {number}."}, {"role": "user", "content": f"And {number}?"}]
