@@ -53,6 +53,8 @@ LAG_S = 3.0
 SAMPLE_S = 0.25
 WAIT_S = 30.0
 """How long a request that has not begun waits for a stage."""
+MUCH_LOST = 0.4
+"""The part of messages that is lost where a request may wait for all that time."""
 GRACE_S = 8.0
 """How long a fault has effects after it ended: others notice, successors are chosen."""
 DRAIN_S = 30.0
@@ -317,7 +319,7 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
                 return ""
             return "" if "connect call failed" in request.problem and _starting(near) else "no fault of its frontend"
         case "refused":
-            if _refused_too_soon(request, applied, monitor, recovery_s):
+            if _refused_too_soon(request, applied, monitor, recovery_s, _lossy_s(request, near)):
                 return "refused too soon"
             away = any(one.deadly for one in own) or monitor.down(began - 1.0, ended) or _bus(near)
             if request.status in (503, 529) and away:
@@ -352,7 +354,7 @@ def _forbidden_error(request: Request, near: Sequence[Applied], monitor: Monitor
     if any(one.fault.kind == "terminate" and request.ended >= one.began + DRAIN_S - 1.0 for one in own):
         return ""
     away_s = max((one.ended - one.began for one in own if one.deadly), default=0.0)
-    if longest >= waits_s - GRACE_S or away_s >= min(waits_s, STALE_S) - GRACE_S:
+    if longest + _lossy_s(request, near) >= waits_s - GRACE_S or away_s >= min(waits_s, STALE_S) - GRACE_S:
         return ""
     return "no pair of faults, no three deaths, no stage that was away for long"
 
@@ -374,7 +376,7 @@ def _unstored(agent: Agent, applied: Sequence[Applied]) -> Iterator[str]:
     """How stored answers differ from those that the client had. One that is stored during a fault of the bus, of the
     store or of its frontend may be missing, or not have its end; some faults lose older ones, too."""
     for answer, read in agent.reads:
-        is_lost = read.status == 404 or read.outcome == "pending"
+        is_lost = read.status == 404 or read.outcome == "pending" or "that ran this response is gone" in read.problem
         excuses = [
             one
             for one in applied
@@ -396,14 +398,28 @@ def _faulty_s(request: Request, applied: Sequence[Applied]) -> float:
     return total
 
 
-def _refused_too_soon(request: Request, applied: Sequence[Applied], monitor: Monitor, recovery_s: float) -> bool:
+def _lossy_s(request: Request, near: Sequence[Applied]) -> float:
+    """How long a request lasted while much of what its stages send each other was lost, in seconds."""
+    return max(
+        (
+            min(one.ended, request.ended) - max(one.began, request.began)
+            for one in near
+            if one.fault.kind == "lose messages" and one.fault.amount >= MUCH_LOST
+        ),
+        default=0.0,
+    )
+
+
+def _refused_too_soon(
+    request: Request, applied: Sequence[Applied], monitor: Monitor, recovery_s: float, lossy_s: float
+) -> bool:
     """Whether a frontend did not wait, or not long enough, for a stage that it had seen within `recovery_s`."""
     missing = _MISSING.search(request.problem)
     if missing is None or any(one.stage == "frontend" for one in applied):  # a new frontend has not seen the stage
         return False
     longest = monitor.longest(missing[1], request.began - recovery_s - GRACE_S, request.ended)
     waited = request.ended - request.began >= WAIT_S - 1.0
-    return longest < (WAIT_S if waited else recovery_s) - GRACE_S
+    return longest + (lossy_s if waited else 0.0) < (WAIT_S if waited else recovery_s) - GRACE_S
 
 
 def _bus(near: Sequence[Applied]) -> bool:
