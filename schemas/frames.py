@@ -201,6 +201,12 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """As in `TurnRequest`."""
     reused: int = 0
     """Tokens at the prompt's start that were not encoded: those of a known prompt, and original tokens of turns."""
+    retain_s: int = 0
+    """Seconds for which an engine with the feature `retention` should prefer to keep the prompt; 0: as others."""
+    tenant: str = ""
+    """Shares the limit of what is retained; set with `retain_s`."""
+    session: str = ""
+    """A key of the turn's session (`schemas.session.tenant_key`), for engines with several caches."""
     recall: str = ""
     """The ledger's result for the newest earlier turn (`services.ledger.recall.Outcome`); "": there is no ledger."""
 
