@@ -44,6 +44,7 @@ from services.worker.kv.publisher import PromptBlocks, open_publisher
 from services.worker.metrics import WorkerMetrics
 from services.worker.outbox import UNSENDABLE, Outbox, TokenStream
 from services.worker.pacing import Pacer
+from services.worker.retention import RetentionQuota
 from services.worker.shards import ParserShards
 from services.worker.stream_spans import StreamSpans
 from services.worker.thoughts import BudgetedTurn, ThoughtCounter
@@ -106,6 +107,7 @@ class Worker(Service):
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
         )
         self._metrics = WorkerMetrics(process.metrics)
+        self._retention = RetentionQuota(info.kv_tokens if "retention" in info.features else None)
         self._kv = open_publisher(process, engine, info, model)
         self.models = [
             ModelCard(
@@ -192,6 +194,8 @@ class Worker(Service):
             guided=_decode_form(request.guided),
             grammar=request.grammar if "grammar" in self._info.features else "",
             resumed=len(resume),
+            retain_s=self._retention.seconds(request, len(prompt) // 4, self._loop.time()),
+            session=request.session,
             block_keys=blocks.keys if blocks is not None else None,
         )
         check(engine_request, self._info)

@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from schemas import events, frames
 from schemas.control import Cancel, Replay
-from schemas.conversation import Conversation
+from schemas.conversation import Client, Conversation
 from schemas.events import Failed, Finish
 from schemas.session import first_question
 from services.ledger.difference import answers_in, content_of
@@ -55,6 +55,8 @@ class Fold:
         """Turns by the history that the next request of their session has."""
         self._latest: LRUCache[int, str] = LRUCache(max_turns)
         """The newest turn by the key of a session's beginning."""
+        self._agents: LRUCache[int, str] = LRUCache(max_turns)
+        """The session by the key of the tenant and the client's own id of it."""
         self._decode = decode
 
     def take(self, message: Any, now: float, receiver: str = "") -> None:
@@ -122,6 +124,7 @@ class Fold:
         text = f"{len(conversation.messages)} messages, {len(conversation.tools)} tools, by {request.frontend}"
         turn.mark(now, "received", text)
         self._place_in_session(turn, conversation)
+        self._find_parent(turn, conversation.client)
         self.turns[turn.id] = turn
         self._changed(turn)
         self._prompts[turn.id] = StoredPrompt(conversation, frames.unpack_array(b""))
@@ -158,6 +161,17 @@ class Fold:
         names.append(turn.id)
         self._remember(keys[-1], turn.id)
         self._latest[keys[0]] = turn.id
+
+    def _find_parent(self, turn: InspectedTurn, client: Client) -> None:
+        """Finds the session of the agent that started this one. A session keeps its parent, which is older, so that
+        there are no circles."""
+        caller = client.session if client.kind == "background" and client.parent is None else client.parent
+        oldest = self.sessions[turn.session][0]
+        turn.kind = client.kind
+        known = self._agents.get(hash((client.tenant, caller)), "")
+        turn.parent = known if oldest == turn.id else self.turns[oldest].parent
+        if client.session is not None and client.kind != "background":
+            self._agents[hash((client.tenant, client.session))] = turn.session
 
     def _keys(self, conversation: Conversation, *more: int) -> list[int]:
         """Returns a key for the history after each answer; the first one for none. `more`: hashes of further answers.

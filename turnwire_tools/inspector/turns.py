@@ -94,6 +94,10 @@ class Row(Struct, kw_only=True):
     model: str
     client: str
     """The first word of the user agent."""
+    kind: str = "main"
+    """`Client.kind`."""
+    parent: str = ""
+    """The session of the agent that started this one; "": none is known."""
     state: State = "received"
     prompt: int = 0
     """Tokens, as `cached` and `output`."""

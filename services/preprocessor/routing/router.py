@@ -19,6 +19,8 @@ from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, Overloaded, Unavailable
 
 MAX_PRIORITY = 2.0**31
+BACKGROUND_PRIORITY = -1.0
+"""The priority of a background turn, if neither its client nor its key sets one."""
 LONG_OUTPUT_TOKENS = 1024
 """Output tokens of a turn that suffers from load twice as long as a turn without output."""
 MAX_OUTPUT_FACTOR = 4.0
@@ -115,5 +117,7 @@ class Router:
 def priority(conversation: Conversation) -> float:
     """The turn's priority in an engine's queue; a greater one goes first."""
     hints = conversation.hints
-    value = hints.priority if hints.priority is not None else hints.latency_sensitivity or 0
+    value = hints.priority if hints.priority is not None else hints.latency_sensitivity
+    if value is None:
+        value = BACKGROUND_PRIORITY if conversation.client.kind == "background" else 0.0
     return max(-MAX_PRIORITY, min(MAX_PRIORITY, value))

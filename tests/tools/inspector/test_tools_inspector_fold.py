@@ -1,6 +1,9 @@
 """Messages of a bus become turns and sessions, also where they are lost, repeated or of several attempts."""
 
+from typing import Any
+
 from msgspec import Raw
+from msgspec.structs import replace
 
 from schemas.control import Cancel, Replay, StreamPosition
 from schemas.conversation import Call, Reasoning, Sampling, Text
@@ -9,6 +12,7 @@ from schemas.events import BlockStart, Delta, Failed, Finish, FinishReason, Inte
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, TurnRequest, pack_ids
 from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
 from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.turns import InspectedTurn
 from turnwire_tools.inspector.views import turn_view
 
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
@@ -75,6 +79,25 @@ def test_a_helper_with_other_tools_is_a_session_of_its_own(bus: Bus) -> None:
     retry = bus.turn(asked(user("Q")), range(9), [100], Text("Done."))
     assert title.session == title.id
     assert (retry.session, retry.previous) == (main.id, main.id)
+
+
+def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
+    def turn(session: str, question: str, parent: str | None = None, **more: Any) -> InspectedTurn:
+        conversation = asked(user(question), session=session, **more)
+        client = replace(conversation.client, parent=parent, kind="main" if parent is None else "helper")
+        return bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
+
+    main = turn("s", "Q")
+    helpers = [turn(f"s/{number}", "Task", "s") for number in range(2)]
+    inner = turn("s/0/1", "Inner", "s/0")
+    assert [helper.parent for helper in helpers] == [main.id] * 2
+    assert len({helper.session for helper in helpers}) == 2
+    assert (main.parent, inner.parent) == ("", helpers[0].id)
+    again = turn("s", "Q", "s/0/1")  # now it names one of its own helpers
+    assert (again.session, again.parent) == (main.id, "")
+    assert turn("x", "Other", "never seen").parent == ""
+    foreign = replace(asked(user("Q"), session="t").client, tenant="other", parent="s", kind="helper")
+    assert bus.turn(replace(asked(user("Q")), client=foreign), range(9), [100], Text("Done.")).parent == ""
 
 
 def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:

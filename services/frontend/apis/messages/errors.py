@@ -171,7 +171,12 @@ def _place(body: bytes, steps: Sequence[str]) -> str:
     place: list[str] = []
     for step, node in zip(steps, values_along(body, steps[:-1])[1:], strict=False):
         place.append(step)
-        inside = (step.isdigit() and place[0] != "system") or step in ("source", "thinking", "tool_choice", "cache_control")
+        inside = (step.isdigit() and place[0] != "system") or step in (
+            "source",
+            "thinking",
+            "tool_choice",
+            "cache_control",
+        )
         if inside and isinstance(node, dict) and isinstance(node.get("type"), str):
             place.append(node["type"])
     return ".".join([*place, *steps[-1:]])
