@@ -57,6 +57,8 @@ class Fold:
         """The newest turn by the key of a session's beginning."""
         self._agents: LRUCache[int, str] = LRUCache(max_turns)
         """The session by the key of the tenant and the client's own id of it."""
+        self._titles: LRUCache[int, str] = LRUCache(max_turns)
+        """Sessions of a background request that came before the first of its agent, by the same key."""
         self._decode = decode
 
     def take(self, message: Any, now: float, receiver: str = "") -> None:
@@ -164,14 +166,20 @@ class Fold:
 
     def _find_parent(self, turn: InspectedTurn, client: Client) -> None:
         """Finds the session of the agent that started this one. A session keeps its parent, which is older, so that
-        there are no circles."""
+        there are no circles. Only that of a title may be younger, and titles start no agents."""
         caller = client.session if client.kind == "background" and client.parent is None else client.parent
         oldest = self.sessions[turn.session][0]
         turn.kind = client.kind
         known = self._agents.get(hash((client.tenant, caller)), "")
         turn.parent = known if oldest == turn.id else self.turns[oldest].parent
-        if client.session is not None and client.kind != "background":
-            self._agents[hash((client.tenant, client.session))] = turn.session
+        own = hash((client.tenant, client.session))
+        if client.kind == "background" and not turn.parent:
+            self._titles[own] = turn.session
+        elif client.kind != "background" and client.session is not None:
+            self._agents[own] = turn.session
+            for name in self.sessions.get(self._titles.pop(own, ""), ()):
+                self.turns[name].parent = turn.session
+                self._changed(self.turns[name])
 
     def _keys(self, conversation: Conversation, *more: int) -> list[int]:
         """Returns a key for the history after each answer; the first one for none. `more`: hashes of further answers.

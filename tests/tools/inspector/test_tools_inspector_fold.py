@@ -100,6 +100,18 @@ def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
     assert bus.turn(replace(asked(user("Q")), client=foreign), range(9), [100], Text("Done.")).parent == ""
 
 
+def test_a_title_is_under_its_session(bus: Bus) -> None:
+    def turn(question: str, kind: str) -> InspectedTurn:
+        conversation = asked(user(question))
+        client = replace(conversation.client, kind=kind)  # type: ignore[arg-type]
+        return bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
+
+    early = turn("Title?", "background")
+    main = turn("Q", "main")
+    late = turn("Recap?", "background")
+    assert (early.parent, main.parent, late.parent) == (main.id, "", main.id)
+
+
 def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:
     first = bus.turn(asked(user("Q")), range(9), [100], Text("One"))
     history = (user("Q"), answer(Text("One")), user("Q2"))

@@ -33,8 +33,7 @@ _AGENT, _PARENT_AGENT = "x-claude-code-agent-id", "x-claude-code-parent-agent-id
 _CLASSES = ("x-claude-code-request-class", "x-openai-subagent")
 _BACKGROUND = ("auxiliary", "memory_consolidation")
 """Values of `_CLASSES`: titles, classifiers and recaps of Claude Code; memories of Codex."""
-_TITLE = re.compile(r"\btitle generator\b", re.IGNORECASE)
-_OPENING_CHARS = 200
+_TITLE = re.compile(r".{0,100}\btitle generator\b", re.IGNORECASE)
 
 
 def with_client(
@@ -54,8 +53,7 @@ def with_client(
     if name is None or parent == name:
         parent = None
     kind: Literal["main", "helper", "background"] = "main" if parent is None else "helper"
-    named = any(headers.get(header) in _BACKGROUND for header in _CLASSES)
-    if named or (name is not None and _wants_title(conversation)):
+    if any(headers.get(header) in _BACKGROUND for header in _CLASSES) or (name and _wants_title(conversation)):
         kind = "background"
     client = Client(name, headers.get("user-agent"), parent=parent, kind=kind, compare=compare)
     return replace(conversation, client=client)
@@ -71,8 +69,7 @@ def _wants_title(conversation: Conversation) -> bool:
         members = schema.get("properties")
         return isinstance(members, dict) and list(members) == ["title"]
     first = [part for message in conversation.messages[:1] if message.role != "user" for part in message.parts]
-    openings = (part.text[:_OPENING_CHARS] for part in [*conversation.system, *first] if isinstance(part, Text))
-    return any(_TITLE.search(opening) for opening in openings)
+    return any(_TITLE.match(part.text) for part in [*conversation.system, *first] if isinstance(part, Text))
 
 
 def _bounded(value: str | None) -> str | None:
