@@ -117,7 +117,7 @@ def parse(
         ),
         format=_format(request),
         template_kwargs=request.chat_template_kwargs or {},
-        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt, ttl=_ttl(request, body)),
+        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt, ttl=_ttl(request)),
     )
     conversation = with_client(conversation, headers, _session(request), compare=_compared(request.diagnostics))
     edits, compact_edit = None, None
@@ -247,13 +247,12 @@ def _format(request: wire.Body) -> OutputFormat | None:
     return None if format is None else OutputFormat("json_schema", schema=format.schema)
 
 
-def _ttl(request: wire.Body, body: bytes) -> str | None:
+def _ttl(request: wire.Body) -> str | None:
     """The longest `ttl` of the request. It holds for the whole prompt."""
-    if b'"ttl"' not in body:  # Claude Code marks prefixes without one
-        return None
-    lists = [request.system, request.tools, *(message.content for message in request.messages)]
-    marked = [request, *(one for items in lists if isinstance(items, list) for one in items)]
-    marks = (getattr(one, "cache_control", None) for one in marked)
+    marks = [request.cache_control]
+    for items in (request.system, request.tools, *(message.content for message in request.messages)):
+        if type(items) is list:
+            marks += [getattr(item, "cache_control", None) for item in items]
     return max((mark.ttl for mark in marks if mark is not None), key=CACHE_TTLS.__getitem__, default=None)
 
 
