@@ -1,9 +1,11 @@
-"""A model that no family matches: the demo's, with calls and reasoning of its own, and a `response_template`."""
+"""Models that no family matches: the demo's, with calls and reasoning of its own, and a `response_template`. One has no
+weights; the other has weights that write the turns of an agent's loop."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from tests.memorising_model import build_memorising_model
 from turnwire_tools.script.demo_model import build_demo_model
 
 DESCRIPTION: dict[str, Any] = {
@@ -40,3 +42,52 @@ def describe_model(path: Path) -> Path:
     file = path / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": DESCRIPTION}))
     return path
+
+
+SHELLS = {"Bash": "command", "exec_command": "cmd", "run_shell": "line"}
+"""The shell of Claude Code, of Codex and of our own tests → its argument with the command."""
+LOOP = [
+    ("{} comes first: I look.", "I read the notes.", ["cat notes.txt"]),
+    ("{} shows alpha, so I replace it with beta.", "", ["sed -i s/alpha/beta/ notes.txt"]),
+    ("{} can check this by two calls.", "Two checks.", ["cat notes.txt > seen.txt", "echo é 東 > other.txt"]),
+    ("{} has made both files.", "EDITED", []),
+    ("{} joins the files.", "", ["cat seen.txt other.txt > both.txt"]),
+    ("{} has joined them.", "JOINED", []),
+]
+"""Thought, text and commands of each turn of a session. A fourth and a sixth end the work on a message of the user."""
+_HEADER = "<|im_start|>note\nWith {}, answer {}<|im_end|>\n<|im_start|>assistant\n"
+_COUNTED = """{%- set session = namespace(shell='nothing', answers=0) %}
+{%- for tool in tools or [] if tool.function.name in SHELLS %}
+    {%- set session.shell = tool.function.name %}
+{%- endfor %}
+{%- macro header() %}
+    {{- HEADER.format(session.shell, session.answers) }}
+    {%- set session.answers = session.answers + 1 %}
+{%- endmacro %}
+"""
+
+
+def build_looping_model(path: Path) -> Path:
+    """Makes a model directory with weights that write `LOOP`, with whichever of `SHELLS` a request has.
+
+    The template counts the answers of a session, in a note before each of them, and the model writes the answer of that
+    number.
+    """
+    describe_model(path)
+    file = path / "chat_template.jinja"
+    template = file.read_text(encoding="utf-8").replace("'<|im_start|>assistant\\n", "header() + '")
+    counted = _COUNTED.replace("SHELLS", repr(tuple(SHELLS))).replace("HEADER", json.dumps(_HEADER))
+    file.write_text(counted + template, encoding="utf-8")
+    texts = {
+        _HEADER.format(shell, number) + "<musing>\n": "\n\n".join(
+            [thought.format(shell) + "\n</musing>", *([text] if text else []), *_calls(shell, commands)]
+        )
+        for shell in SHELLS
+        for number, (thought, text, commands) in enumerate(LOOP)
+    }
+    return build_memorising_model(path, texts)
+
+
+def _calls(shell: str, commands: list[str]) -> list[str]:
+    arguments = [json.dumps({SHELLS[shell]: command}, ensure_ascii=False) for command in commands]
+    return ["\n".join(f'<act to="{shell}">{one}</act>' for one in arguments)] if commands else []
