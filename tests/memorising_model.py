@@ -1,12 +1,11 @@
 """A causal language model that writes texts that it has memorised: real attention and a real KV cache, without training.
 
-One layer of Qwen2. Each head attends to the token at one distance, by rotary positions alone, and copies its code. A
-unit of the MLP recognises the codes that precede a token of a memorised text, and writes that token. So the length of the prompt and
-what it says do not matter, and a wrong position or a wrong entry of the cache shows as a wrong token. Outside of the
-memorised texts the model ends its turn.
+One layer of Qwen2. Each head attends to the token at one distance, by rotary positions alone, and copies its code. A unit
+of the MLP recognises the codes that precede a token of a memorised text, and writes that token. So the length and the
+content of the prompt do not matter, and a wrong position or a wrong entry of the cache shows as a wrong token. Outside of
+the memorised texts the model ends its turn.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,10 @@ _OUT = 64
 _THETA = 10_000.0
 _FOCUS = 400.0
 """Sharpness of the attention."""
+_WRITTEN = 1000.0
+"""Size of the next token's mark in the residual stream; beside it the rest vanishes in the last norm."""
+_CERTAINTY = 8.0
+"""Size of the logits: no temperature that clients send changes what is written."""
 _SLACK = 0.05
 """What a context may differ from a memorised one, as a part of one token's code."""
 
@@ -42,7 +45,8 @@ def build_memorising_model(path: Path, texts: Mapping[str, str]) -> Path:
     torch.manual_seed(0)
     blocks = len(distances)
     one, out = blocks * _WIDTH, slice(blocks * _WIDTH + 1, blocks * _WIDTH + 1 + _OUT)
-    config = transformers.Qwen2Config(
+    configuration: Any = transformers.Qwen2Config
+    config = configuration(
         vocab_size=len(tokenizer),
         hidden_size=out.stop,
         intermediate_size=len(contexts),
@@ -56,7 +60,7 @@ def build_memorising_model(path: Path, texts: Mapping[str, str]) -> Path:
         eos_token_id=end,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model: Any = transformers.Qwen2ForCausalLM(config).to(torch.float32)
+    model: Any = transformers.Qwen2ForCausalLM(config)
     layer = model.model.layers[0]
     codes = torch.nn.functional.normalize(torch.randn(len(tokenizer), _WIDTH), dim=-1)
     marks = torch.nn.functional.normalize(torch.randn(len(tokenizer), _OUT), dim=-1)
@@ -74,7 +78,7 @@ def build_memorising_model(path: Path, texts: Mapping[str, str]) -> Path:
         attention.v_proj.weight[:, :_WIDTH] = torch.eye(_WIDTH)
         frequencies = _THETA ** (-torch.arange(0, _WIDTH, 2) / _WIDTH)
         for head, back in enumerate(distances[1:]):
-            distance = back - 1  # the first one is the token itself
+            distance = back - 1
             query = torch.cat([torch.cos(frequencies * distance), -torch.sin(frequencies * distance)])
             attention.q_proj.bias[head * _WIDTH : (head + 1) * _WIDTH] = _FOCUS * query
             attention.o_proj.weight[(head + 1) * _WIDTH :, head * _WIDTH :][:_WIDTH, :_WIDTH] = torch.eye(_WIDTH)
@@ -82,9 +86,9 @@ def build_memorising_model(path: Path, texts: Mapping[str, str]) -> Path:
             layer.mlp.gate_proj.weight[unit, :one] = codes[list(context)].flatten() / _SLACK
             layer.mlp.gate_proj.weight[unit, one] = (_SLACK - blocks) / _SLACK
             layer.mlp.up_proj.weight[unit, one] = 1.0
-            layer.mlp.down_proj.weight[out, unit] = 1000.0 * marks[token]
-        model.lm_head.weight[:, out] = 8.0 * marks
-        model.lm_head.weight[end, one] = 8.0
+            layer.mlp.down_proj.weight[out, unit] = _WRITTEN * marks[token]
+        model.lm_head.weight[:, out] = _CERTAINTY * marks
+        model.lm_head.weight[end, one] = _CERTAINTY
     generation = (path / "generation_config.json").read_bytes()
     model.save_pretrained(path)
     (path / "generation_config.json").write_bytes(generation)
@@ -95,7 +99,7 @@ def _contexts(lessons: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int]
     """As few distances as tell all contexts apart; and the tokens at these distances before a token → that token."""
     places = [([*opening, *text], at + len(opening)) for opening, text in lessons for at in range(len(text))]
     farthest = min(len(opening) for opening, _ in lessons)
-    distances = [1]
+    distances = [1, 2]  # 1 is the last token itself, and needs no head
     while True:
         first: dict[tuple[int, ...], tuple[list[int], int]] = {}
         for ids, at in places:
