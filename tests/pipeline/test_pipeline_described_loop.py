@@ -14,8 +14,6 @@ from tests.described_model import SHELLS, build_looping_model, loop_answers
 from tests.pipeline.client import Client
 from tests.pipeline.stack import Stack
 from turnwire_tools.clients.answer import APIS, Answer, Api, Story
-from turnwire_tools.clients.apis import CLIENTS
-from turnwire_tools.clients.shared import SseParser
 
 MODEL = "tiny/looping"
 SHELL = "run_shell"
@@ -49,22 +47,7 @@ async def client(looping: Stack) -> AsyncIterator[Client]:
 async def ask(
     client: Client, api: Api, messages: list[Message], *, stream: bool, begun: asyncio.Event | None = None
 ) -> Answer:
-    """The answer to a conversation. `begun`: set when the first block has begun."""
-    conversation = Conversation(MODEL, messages, tools=[TOOL])
-    reader, events = CLIENTS[api].reader(), SseParser()
-    body, headers = CLIENTS[api].request(conversation, stream=stream), {"content-type": "application/json"}
-    async with client.http.post(f"{client.url}{CLIENTS[api].path}", data=body, headers=headers) as response:
-        assert response.status == 200, await response.text()
-        if not stream:
-            reader.document(await response.json())
-            return reader.answer
-        async for chunk in response.content.iter_any():
-            for name, data in events.feed(chunk):
-                reader.event(name, data)
-            if begun is not None and reader.answer.blocks:
-                begun.set()
-    reader.finish()
-    return reader.answer
+    return await client.converse(api, Conversation(MODEL, messages, tools=[TOOL]), stream=stream, begun=begun)
 
 
 def stripped(story: Story) -> Story:
