@@ -16,6 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 from services.runtime.config.settings import MIB
 from simulation.canonical import by_choice, canonical, log_probabilities, without_prompt_tokens
 from simulation.clients import SILENCE, Agent, Request
-from simulation.faults import ENDING, LOSING, Applied, Fault, Injector, draw
+from simulation.faults import CUTTING, ENDING, LOSING, Applied, Fault, Injector, draw
 from simulation.loop import Machine
 from simulation.result import Result
 from simulation.sessions import Answer, Ask, Behaviour, Session, Workload
@@ -99,6 +100,7 @@ class Monitor:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.clustered = len(world.servers) > 1
         self.samples: list[tuple[float, frozenset[str]]] = []
         self._sample()
 
@@ -341,12 +343,13 @@ def _forbidden_error(request: Request, near: Sequence[Applied], monitor: Monitor
     deadly = [one for one in near if one.deadly and one.stage != "frontend"]
     if any(one.fault.kind == "engine fails" for one in near) or len(deadly) >= 3:
         return ""
-    workers = [one for one in deadly if one.stage == "worker"]
-    parsers = [one for one in deadly if one.stage == "parser"]
-    for worker in workers:
-        for parser in parsers:
-            if worker.began <= parser.ended + GRACE_S and parser.began <= worker.ended + GRACE_S:
-                return ""
+    # A server of a cluster that fails cuts off those of any stage that are connected to it.
+    several = [one for one in near if monitor.clustered and one.fault.kind in CUTTING and one.lasts]
+    workers = [one for one in deadly if one.stage == "worker"] + several
+    parsers = [one for one in deadly if one.stage == "parser"] + several
+    for one, other in product(workers, parsers):
+        if one is not other and one.began <= other.ended + GRACE_S and other.began <= one.ended + GRACE_S:
+            return ""
     waits_s = recovery_s if request.answer.blocks else min(WAIT_S, recovery_s)
     since = request.began - (0.0 if request.answer.blocks else recovery_s) - GRACE_S
     longest = max(monitor.longest(stage, since, request.ended) for stage in (*INNER_STAGES, "bus"))
