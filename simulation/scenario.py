@@ -60,8 +60,9 @@ GRACE_S = 8.0
 """How long a fault has effects after it ended: others notice, successors are chosen."""
 DRAIN_S = 30.0
 """How long a process that is terminated goes on with its turns."""
-STALE_S = 60.0
-"""Time after which a NATS server disconnects a client that does not answer. A frontend's turns end then."""
+STALE_S = 40.0
+"""Time after which a NATS server may disconnect a client that does not answer: by its pings after 40 to 60 s, or
+earlier where it cannot write. A frontend's turns end then."""
 LATE_S = 25.0
 """How much longer than without faults an answer may take, without the time of faults: readers are slow by chance."""
 
@@ -321,6 +322,8 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
                 return ""
             return "" if "connect call failed" in request.problem and _starting(near) else "no fault of its frontend"
         case "refused":
+            if request.too_long and request.status == 400:
+                return ""
             if _refused_too_soon(request, applied, monitor, recovery_s, _lossy_s(request, near)):
                 return "refused too soon"
             away = any(one.deadly for one in own) or monitor.down(began - 1.0, ended) or _bus(near)
