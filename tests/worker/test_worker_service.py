@@ -23,6 +23,7 @@ from schemas.frames import (
 from services.runtime.process import Process
 from services.worker.engine import Delta, EngineDied, EngineInfo, EngineRequest, Handle, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns
+from services.worker.retention import MIN_TOKENS
 from services.worker.service import Worker
 from tests.conftest import MakeProcess, eventually
 
@@ -152,6 +153,29 @@ async def test_window_that_the_cache_reduces_is_logged_with_both_figures(
     assert [(line["log_level"], line["max_model_len"], line["full_len"]) for line in lines] == (
         [("warning", 1000, 8192)] if warned else []
     )
+
+
+async def test_prompts_are_retained_within_their_tenants_share(
+    make_process: MakeProcess, request: pytest.FixtureRequest
+) -> None:
+    shard, process = (
+        await make_process("parser", f"{request.node.name}-p"),
+        await make_process("worker", f"{request.node.name}-w"),
+    )
+    engine = HeldEngine()
+    engine.features |= {"retention"}
+    await shard.bus.flush()
+    info = msgspec.structs.replace(await engine.start(), kv_tokens=5 * MIN_TOKENS)
+    await Worker(process, engine, info, "m", 9).start()
+    await process.bus.flush()
+    trial = Trial(process, shard, engine)
+    for number, (tenant, session, retain_s) in enumerate(
+        [("a", "s", 300), ("a", "r", 300), ("b", "s", 300), ("a", "s", 3600), ("c", "s", 0)]
+    ):
+        reply = await trial.generate(f"t{number}", None, tenant=tenant, session=session, retain_s=retain_s)
+        assert reply.error is None
+    assert [one.retain_s for one in engine.requests] == [300, 0, 300, 3600, 0]
+    assert [one.session for one in engine.requests] == ["s", "r", "s", "s", "s"]
 
 
 SPELLING = {"<": pack_ids([50]), ">": pack_ids([60])}

@@ -88,11 +88,8 @@ class TurnRecord:
     def fields(self) -> dict[str, object]:
         """Returns fields for the log line."""
         fields: dict[str, object] = {"model": self.model, "stream": self.stream, "prompt_tokens": self.prompt_tokens}
-        client = self.client
-        if client.session is not None:
-            fields |= {"session": client.session, "kind": client.kind}
-        if client.parent is not None:
-            fields["parent"] = client.parent
+        if (client := self.client).session is not None:
+            fields |= {"session": client.session, "parent": client.parent, "kind": client.kind}
         if self.first_s is not None:
             fields["ttft"] = round(self.first_s, 4)
         if self.usage is not None:

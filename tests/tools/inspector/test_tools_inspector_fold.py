@@ -103,7 +103,7 @@ def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
 def test_a_title_is_under_its_session(bus: Bus) -> None:
     def turn(question: str, kind: str) -> InspectedTurn:
         conversation = asked(user(question))
-        client = replace(conversation.client, kind=kind)  # type: ignore[arg-type]
+        client = replace(conversation.client, kind=kind)
         return bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
 
     early = turn("Title?", "background")
