@@ -58,6 +58,7 @@ SEEN: dict[str, tuple[dict[str, str], Client]] = {
         {"session-id": CODEX, "thread-id": THREAD, "x-openai-subagent": "memory_consolidation"},
         Client(THREAD, kind="background"),
     ),
+    "an older codex": ({"conversation_id": CODEX, "session_id": CODEX}, Client(CODEX)),
     "opencode": ({"x-session-affinity": OPENCODE, "x-session-id": OPENCODE}, Client(OPENCODE)),
     "opencode helper": (
         {"x-session-affinity": "ses_2", "x-session-id": "ses_2", "x-parent-session-id": OPENCODE},

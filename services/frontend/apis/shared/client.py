@@ -18,10 +18,8 @@ MAX_CHARS = 200
 _SESSION = (
     "x-claude-code-session-id",
     "thread-id",  # before session-id: Codex' sub-agents send the session-id of the first agent
-    "session-id",
-    "x-session-id",
-    "x-session-affinity",
-    "x-dynamo-session-id",
+    *("session-id", "conversation_id", "session_id"),
+    *("x-session-id", "x-session-affinity", "x-dynamo-session-id"),
 )
 _PARENT = (
     "x-codex-parent-thread-id",
