@@ -50,6 +50,8 @@ class Router:
         self._weights = weights or Weights()
         self._in_flight: Counter[str] = Counter()
         """Turns sent to each process since its last heartbeat."""
+        self._held: Counter[str] = Counter()
+        """Turns that wait for a prefix which each worker computes (`leads`)."""
 
     def reset(self, heartbeat: Heartbeat) -> None:
         """Resets the estimate of turns in flight: the heartbeat reports them, or the process has left."""
@@ -101,8 +103,19 @@ class Router:
         for process in processes:
             self._in_flight[process] = max(self._in_flight[process] - 1, 0)
 
+    def hold(self, worker: str) -> None:
+        """Counts a turn that waits to be sent to a worker: those that arrive after it must not take its place."""
+        self._held[worker] += 1
+
+    def release(self, worker: str) -> None:
+        """Subtracts a turn that does not wait any more."""
+        self._held[worker] -= 1
+        if not self._held[worker]:
+            del self._held[worker]
+
     def _turns(self, worker: Heartbeat) -> int:
-        return worker.load.running + worker.load.waiting + self._in_flight[worker.id]
+        load = worker.load
+        return load.running + load.waiting + self._in_flight[worker.id] + self._held[worker.id]
 
     def _busy(self, worker: Heartbeat) -> float:
         return self._turns(worker) / max(worker.load.slots, 1)
