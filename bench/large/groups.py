@@ -197,13 +197,15 @@ class Deployment:
 
     def _taken(self, turn: Turn, held: int) -> None:
         self._index.stored(turn.worker, turn.keys)
-        if turn.prompt is not None:
+        if turn.prompt is not None and turn.prompt.worker:
             limit_s = self._leads.taken(turn.prompt, held, self.now)
-            if limit_s is not None:
+            if limit_s is None:
+                self._noticed(turn, computed=True)
+            else:
                 self._at(self.now + limit_s, lambda: self._noticed(turn, computed=False))
 
     def _noticed(self, turn: Turn, *, computed: bool) -> None:
-        if turn.prompt is not None:
+        if turn.prompt is not None and turn.prompt.worker:
             self._leads.end(turn.prompt, computed=computed, now=self.now)
 
     # -- the engines --------------------------------------------------------------------------------------------------

@@ -32,7 +32,8 @@ class Trial:
 
     def lead(self, one: LongPrompt, worker: str = "w", held: int = 0) -> LongPrompt:
         self.leads.begin(one, worker)
-        self.leads.taken(one, held, self.now)
+        if self.leads.taken(one, held, self.now) is None:
+            self.leads.end(one, computed=True, now=self.now)
         return one
 
     def waits_for(self, one: LongPrompt, worker: str = "w") -> str | None:

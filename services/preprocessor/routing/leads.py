@@ -106,15 +106,12 @@ class Leads:
         prompt.worker, prompt.taken_at = worker, None
         self._leads.setdefault(self._beginning(prompt), []).append(prompt)
 
-    def taken(self, prompt: LongPrompt, held: int, now: float) -> float | None:
-        """Notes that the worker accepted a lead and held so many of its tokens. Returns the lead's limit in seconds;
-        None: it is not a lead any more, because it computes too little."""
+    def taken(self, prompt: LongPrompt, held: int | None, now: float) -> float | None:
+        """Notes that the worker accepted a lead, and how many of its tokens it held (`GenerateReply.held`). Returns the
+        lead's limit in seconds; None: there is nothing to wait for, so that the caller ends it."""
         worker = prompt.worker
-        if not worker:
-            return None
-        prompt.computed[worker] = max(held, prompt.computed.get(worker, 0))
-        if prompt.missing(worker) < self.hold_tokens:
-            self.end(prompt, computed=True, now=now)
+        prompt.computed[worker] = max(held or 0, prompt.computed.get(worker, 0))
+        if held is None or prompt.missing(worker) < self.hold_tokens:
             return None
         prompt.taken_at = now
         for follower in [one for one in prompt.followers if self._spared(one, prompt) < self.hold_tokens]:
@@ -122,10 +119,7 @@ class Leads:
         return self.limit_s(prompt)
 
     def end(self, prompt: LongPrompt, *, computed: bool, now: float) -> None:
-        """Ends a lead. `computed`: it has its first token; else it failed, was cancelled or refused, or is late. Does
-        nothing for a turn that is not a lead."""
-        if not prompt.worker:
-            return
+        """Ends a lead. `computed`: it has its first token; else it failed, was cancelled or refused, or is late."""
         alike = self._leads[self._beginning(prompt)]
         alike.remove(prompt)
         if not alike:

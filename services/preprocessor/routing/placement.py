@@ -1,7 +1,7 @@
 """Chooses worker and parser of prepared turns, by the loads in the registry and the index of KV blocks."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from prometheus_client import Counter
@@ -15,7 +15,7 @@ from services.preprocessor.routing.kv_reader import KvEventReader
 from services.preprocessor.routing.router import Router, TurnProfile, Weights
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS
-from services.tokenization.block_keys import KeyMemo
+from services.tokenization.block_keys import KeyMemo, PromptKeys
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,13 +61,15 @@ class Placement:
         if sum(map(self._kv_events.publishes_blocks, self._process.registry.living("worker"))) > 1:
             self.follow()
 
-    def workers(self, request: TurnRequest, prompt: bytes) -> list[str]:
-        """The workers to try, best first. `prompt`: `pack_ids`. Raises Unavailable, Overloaded."""
+    def workers(self, request: TurnRequest, prompt: bytes, computing: Mapping[str, int]) -> list[str]:
+        """The workers to try, best first. `prompt`: `pack_ids`; `computing`: its leading tokens that workers compute
+        now, which count as held. Raises Unavailable, Overloaded."""
         able, late = self._able("worker")
         conversation = request.conversation
         profile = TurnProfile(output_tokens=conversation.hints.osl)
         if len(able) > 1:
             held = self._held(able, prompt, self.salt(conversation))
+            held |= {worker: max(tokens, held.get(worker, 0)) for worker, tokens in computing.items()}
             profile = TurnProfile(len(prompt) // 4, held, conversation.hints.osl)
         best = self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
         if len(able) > 1:
@@ -100,7 +102,7 @@ class Placement:
 
     def taken(self, worker: str, prompt: bytes, conversation: Conversation) -> None:
         """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next turn may arrive
-        before the worker's own update, which comes up to 20 ms later."""
+        before the worker's own update, and a sibling before its first token."""
         if self._following:
             heartbeat = self._process.registry.get("worker", worker)
             salt = self.salt(conversation)
@@ -124,6 +126,15 @@ class Placement:
         """Leading tokens of a prompt that one worker holds; None where the worker is gone, or takes no new turns."""
         able = [heartbeat for heartbeat in self._able("worker")[0] if heartbeat.id == worker]
         return self._held(able, prompt, self.salt(conversation)).get(worker, 0) if able else None
+
+    def block_tokens(self) -> int:
+        """Tokens per block of the workers, the largest number if they differ; 0: none has a prefix cache."""
+        return max(self._block_sizes(self._able("worker")[0]), default=0)
+
+    def keys(self, prompt: bytes, block_tokens: int, conversation: Conversation) -> PromptKeys:
+        """The keys of a prompt's blocks (`pack_ids`), made on demand."""
+        memo = self._keys.setdefault(block_tokens, KeyMemo(block_tokens))
+        return PromptKeys(memo, prompt, self.salt(conversation))
 
     def _held(self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None) -> dict[str, int]:
         """Leading tokens of the prompt that each worker has."""
