@@ -158,7 +158,7 @@ class Deployment:
     # -- the preprocessor ---------------------------------------------------------------------------------------------
 
     def _arrive(self, turn: Turn) -> None:
-        if self._leads.is_long(turn.tokens, BLOCK):
+        if 0 < self._shape.hold_tokens <= turn.tokens:
             turn.prompt = LongPrompt(
                 turn=turn.name, tokens=turn.tokens, keys=turn.keys, block_tokens=BLOCK, priority=turn.priority
             )
@@ -180,11 +180,11 @@ class Deployment:
 
         def go_on() -> None:
             lead.followers.pop(prompt, None)
-            self._router.release(worker)
+            self._router.hold(worker, -1)
             turn.held_s += self.now - since
             self._at(self.now, lambda: self._place(turn))
 
-        self._router.hold(worker)
+        self._router.hold(worker, 1)
         self._leads.follow(prompt, lead, self.now, go_on)
         self._at(until, lambda: go_on() if prompt in lead.followers else None)
 
@@ -318,7 +318,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for kind in kinds:
         for workers in asked.workers:
             for seed in range(asked.seeds):
-                span_s = asked.sessions / workers
+                span_s = 2 * asked.sessions / workers
                 shape = Shape(sessions=asked.sessions, workers=workers, kind=kind, span_s=span_s)
                 on = simulate(shape, seed)
                 off = simulate(replace(shape, hold_tokens=0), seed)

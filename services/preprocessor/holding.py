@@ -43,23 +43,21 @@ class Holding:
         """Returns a turn's prompt (`pack_ids`) for the calls below; None: it is too short to wait or to be waited for,
         or the turn is in progress, and continues after the death of a worker."""
         tokens, conversation = len(packed) // 4, request.conversation
-        size = self._placement.block_tokens() if tokens >= self._leads.hold_tokens > 0 else 0
-        if request.resume or not size or not self._leads.is_long(tokens, size):
+        if request.resume or not 0 < self._leads.hold_tokens <= tokens:
             return None
-        keys = self._placement.keys(packed, size, conversation)
-        turn, urgency = request.turn, priority(conversation)
-        return LongPrompt(turn=turn, tokens=tokens, keys=keys, block_tokens=size, priority=urgency)
+        keys, size = self._placement.keys(packed, conversation)
+        if len(keys) * size < self._leads.hold_tokens:
+            return None
+        urgency = priority(conversation)
+        return LongPrompt(turn=request.turn, tokens=tokens, keys=keys, block_tokens=size, priority=urgency)
 
     async def workers(
         self, request: TurnRequest, packed: bytes, prompt: LongPrompt | None, deadline: float | None
     ) -> list[str]:
         """Returns the workers to try, best first, as soon as the best one computes nothing that is worth waiting for.
 
-        The caller sends the turn in the same step of the event loop, so that the others find it as their lead.
-
-        Raises:
-            Unavailable, Overloaded: no worker takes turns.
-            TimedOut: the deadline has passed.
+        The caller sends the turn in the same step of the event loop, so that the others find it as their lead. Raises
+        as `Placement.workers`, and TimedOut.
         """
         if prompt is None:
             return self._placement.workers(request, packed, {})
@@ -69,23 +67,24 @@ class Holding:
             if found is None:
                 break
             await self._wait(prompt, *found, deadline)
-        if prompt.held_for:
+        if prompt.held_at is not None:
+            prompt.held_s = round(self._loop.time() - prompt.held_at, 4)
             self._held_s.observe(prompt.held_s)
-            figures = {"held_for": prompt.held_for, "held_s": round(prompt.held_s, 4)}
-            self._process.log.info("preprocessor.held", turn=prompt.turn, **figures)
+            self._process.log.info(
+                "preprocessor.held", turn=prompt.turn, held_for=prompt.held_for, held_s=prompt.held_s
+            )
         return workers
 
     async def _wait(self, prompt: LongPrompt, lead: LongPrompt, until: float, deadline: float | None) -> None:
         began, worker = self._loop.time(), lead.worker
         ended: asyncio.Future[None] = self._loop.create_future()
         self._leads.follow(prompt, lead, began, partial(ended.set_result, None))
-        self._placement.router.hold(worker)
+        self._placement.router.hold(worker, 1)
         try:
             await asyncio.wait((ended,), timeout=min(until, deadline or until) - began)
         finally:
             lead.followers.pop(prompt, None)
-            self._placement.router.release(worker)
-            prompt.held_s += self._loop.time() - began
+            self._placement.router.hold(worker, -1)
         await self._process.attached()  # as before the preparation
         seconds_left(deadline, self._loop.time())
 
@@ -97,7 +96,7 @@ class Holding:
         notice, forget = self._process.bus.expect(partial(self._noticed, prompt))
         self._open[prompt] = ExitStack()
         self._open[prompt].callback(forget)
-        held_s, tokens = round(prompt.held_s, 4), self._leads.hold_tokens
+        tokens, held_s = self._leads.hold_tokens, prompt.held_s
         return replace(request, notice=notice, notice_tokens=tokens, held_s=held_s, held_for=prompt.held_for)
 
     def answered(self, prompt: LongPrompt | None, reply: GenerateReply | None) -> None:
@@ -123,4 +122,4 @@ class Holding:
         for prompt in [one for one in self._open if one.worker == heartbeat.id]:
             # rare: a worker is lost while it computes a prompt
             self._end(prompt, computed=False)
-        self._leads.forget(heartbeat.id)
+        self._leads.speeds.pop(heartbeat.id, None)

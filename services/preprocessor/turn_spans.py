@@ -39,7 +39,7 @@ class TurnSpans:
 
     def held(self, turn: str, seconds: float) -> None:
         """Notes that the turn waited until another one had computed the beginning of its prompt."""
-        self._attempt = {**self._attempt, "turnwire.held_for": turn, "turnwire.held_s": round(seconds, 4)}
+        self._attempt = {**self._attempt, "turnwire.held_for": turn, "turnwire.held_s": seconds}
 
     def refused(self, worker: str, kind: str) -> None:
         """Notes that a worker did not take the turn."""

@@ -14,12 +14,11 @@ MAX_HOLD_S = 30.0
 """Longest time that a turn is held, and the limit of a lead on a worker with an unknown speed."""
 MARGIN = 2.0
 """Limit of a lead, in times of the prefill that its worker's speed predicts."""
-_SHORTEST_S = 0.001
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LongPrompt:
-    """A prompt that may wait for a lead, and that may then be one."""
+    """A prompt that may wait for a lead, and may then be one. Its whole blocks have `hold_tokens` or more."""
 
     turn: str
     tokens: int
@@ -27,7 +26,6 @@ class LongPrompt:
     """The keys of its whole blocks (`block_keys`)."""
     block_tokens: int
     priority: float = 0.0
-    """As in `GenerateRequest`."""
     computed: dict[str, int] = field(default_factory=dict)
     """Leading tokens that workers are known to hold, by worker."""
     worker: str = ""
@@ -38,10 +36,10 @@ class LongPrompt:
     """The turns that wait for it, in the order in which they came, and the functions that continue them."""
     held_at: float | None = None
     """When it was first held."""
-    held_s: float = 0.0
-    """How long it was held, and …"""
     held_for: str = ""
-    """… the turn that it waited for last."""
+    """The turn that it waited for last, and …"""
+    held_s: float = 0.0
+    """… how long it was held in all."""
 
     def shared(self, other: "LongPrompt") -> int:
         """Returns the number of leading tokens that are equal in whole blocks. Equal keys mean equal tokens up to the
@@ -58,21 +56,17 @@ class Leads:
     """The leads of one model. Times are those of one clock, in seconds."""
 
     def __init__(self, hold_tokens: int) -> None:
-        """`hold_tokens`: the fewest new shared tokens that are worth waiting for; 0: no turn waits."""
+        """`hold_tokens`: the fewest new shared tokens that are worth waiting for, 1 or more."""
         self.hold_tokens = hold_tokens
         self._leads: dict[tuple[int, int], list[LongPrompt]] = {}
         """Leads by their first `hold_tokens` tokens, the oldest first: all others share fewer."""
-        self._speeds: dict[str, float] = {}
+        self.speeds: dict[str, float] = {}
         """Prompt tokens per second from acceptance to first token, by worker."""
-
-    def is_long(self, tokens: int, block_tokens: int) -> bool:
-        """Whether a prompt has enough whole blocks to wait, or to be waited for."""
-        return self.hold_tokens > 0 and tokens // block_tokens * block_tokens >= self.hold_tokens
 
     def computing(self, prompt: LongPrompt) -> dict[str, int]:
         """Returns how many leading tokens of a prompt each worker computes now, or is known to hold."""
         tokens = dict(prompt.computed)
-        for lead in self._alike(prompt):
+        for lead in self._leads.get(self._beginning(prompt), ()):
             tokens[lead.worker] = max(tokens.get(lead.worker, 0), prompt.shared(lead))
         return tokens
 
@@ -84,7 +78,7 @@ class Leads:
         priority is not lower than the turn's.
         """
         best, most = None, self.hold_tokens - 1
-        for lead in self._alike(prompt):
+        for lead in self._leads.get(self._beginning(prompt), ()):
             if lead.worker == worker and lead.priority >= prompt.priority:
                 spared = self._spared(prompt, lead)
                 if spared > most and lead.missing(worker) - spared <= prompt.missing(worker):
@@ -125,18 +119,17 @@ class Leads:
         if not alike:
             del self._leads[self._beginning(prompt)]
         if prompt.taken_at is not None:
-            self._measure(prompt, max(now - prompt.taken_at, _SHORTEST_S), computed=computed)
+            speed = prompt.missing(prompt.worker) / max(now - prompt.taken_at, 0.001)
+            known = self.speeds.get(prompt.worker, speed if computed else 0.0)
+            if known:  # without a first token, the worker is slower than that
+                self.speeds[prompt.worker] = (known + speed) / 2 if computed else min(known, speed)
         for follower in list(prompt.followers):
             self._release(follower, prompt, follower.shared(prompt) if computed else 0)
         prompt.worker = ""
 
-    def forget(self, worker: str) -> None:
-        """Forgets the speed of a worker that has left."""
-        self._speeds.pop(worker, None)
-
     def limit_s(self, lead: LongPrompt) -> float:
         """Returns the limit of a lead from its acceptance, in seconds."""
-        speed = self._speeds.get(lead.worker)
+        speed = self.speeds.get(lead.worker)
         return MAX_HOLD_S if speed is None else min(MARGIN * lead.missing(lead.worker) / speed, MAX_HOLD_S)
 
     def _release(self, follower: LongPrompt, lead: LongPrompt, tokens: int) -> None:
@@ -144,21 +137,11 @@ class Leads:
         follower.computed[lead.worker] = max(tokens, follower.computed.get(lead.worker, 0))
         lead.followers.pop(follower)()
 
-    def _measure(self, lead: LongPrompt, seconds: float, *, computed: bool) -> None:
-        speed, known = lead.missing(lead.worker) / seconds, self._speeds.get(lead.worker)
-        if computed:
-            self._speeds[lead.worker] = speed if known is None else (speed + known) / 2
-        elif known is not None:
-            self._speeds[lead.worker] = min(speed, known)  # the worker needs longer than that
-
     def _spared(self, prompt: LongPrompt, lead: LongPrompt) -> int:
         """Tokens that the lead computes, and the turn then need not."""
         held = max(one.computed.get(lead.worker, 0) for one in (prompt, lead))
         return prompt.shared(lead) - held
 
-    def _alike(self, prompt: LongPrompt) -> Sequence[LongPrompt]:
-        return self._leads.get(self._beginning(prompt), ())
-
     def _beginning(self, prompt: LongPrompt) -> tuple[int, int]:
-        """The key of the block in which the first `hold_tokens` tokens end. Prompts are long enough (`is_long`)."""
+        """The key of the block in which the first `hold_tokens` tokens end."""
         return prompt.block_tokens, prompt.keys[-(-self.hold_tokens // prompt.block_tokens) - 1]

@@ -127,14 +127,12 @@ class Placement:
         able = [heartbeat for heartbeat in self._able("worker")[0] if heartbeat.id == worker]
         return self._held(able, prompt, self.salt(conversation)).get(worker, 0) if able else None
 
-    def block_tokens(self) -> int:
-        """Tokens per block of the workers, the largest number if they differ; 0: none has a prefix cache."""
-        return max(self._block_sizes(self._able("worker")[0]), default=0)
-
-    def keys(self, prompt: bytes, block_tokens: int, conversation: Conversation) -> PromptKeys:
-        """The keys of a prompt's blocks (`pack_ids`), made on demand."""
-        memo = self._keys.setdefault(block_tokens, KeyMemo(block_tokens))
-        return PromptKeys(memo, prompt, self.salt(conversation))
+    def keys(self, prompt: bytes, conversation: Conversation) -> tuple[Sequence[int], int]:
+        """The keys of a prompt's blocks (`pack_ids`), made on demand, and the most tokens in a block of any
+        worker; without a worker that has a prefix cache there are none."""
+        size = max(self._block_sizes(self._able("worker")[0]), default=0)
+        memo = self._keys.setdefault(size, KeyMemo(size))
+        return (PromptKeys(memo, prompt, self.salt(conversation)) if size else ()), size
 
     def _held(self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None) -> dict[str, int]:
         """Leading tokens of the prompt that each worker has."""

@@ -103,15 +103,9 @@ class Router:
         for process in processes:
             self._in_flight[process] = max(self._in_flight[process] - 1, 0)
 
-    def hold(self, worker: str) -> None:
-        """Counts a turn that waits to be sent to a worker: those that arrive after it must not take its place."""
-        self._held[worker] += 1
-
-    def release(self, worker: str) -> None:
-        """Subtracts a turn that does not wait any more."""
-        self._held[worker] -= 1
-        if not self._held[worker]:
-            del self._held[worker]
+    def hold(self, worker: str, turns: int) -> None:
+        """Adds to the turns that wait to be sent to a worker: later ones must not take their place."""
+        self._held += Counter({worker: turns})  # drops 0
 
     def _turns(self, worker: Heartbeat) -> int:
         load = worker.load
