@@ -22,7 +22,8 @@ from services.preprocessor.routing.router import Router, TurnProfile, Weights
 
 Kind: TypeAlias = Literal["queue", "together", "late"]
 """How an engine computes prompts. `queue`: one after the other, and what it holds is looked up when a turn arrives, as
-the script engine does. `together`: side by side. `late`: as `queue`, but looked up when a prompt's turn has come."""
+the script engine does. `together`: side by side. `late`: as `queue`, but looked up when a prompt's turn has come, as
+vLLM does (no turn is held for such an engine)."""
 BLOCK = 32
 HOP_S = 0.0005
 """Time of a message on the bus."""

@@ -64,7 +64,7 @@ class Holding:
         while True:
             workers = self._placement.workers(request, packed, self._leads.computing(prompt))
             found = self._leads.find(prompt, workers[0], self._loop.time())
-            if found is None:
+            if found is None or self._placement.shares_queued(workers[0]):
                 break
             await self._wait(prompt, *found, deadline)
         if prompt.held_at is not None:

@@ -117,6 +117,7 @@ class Worker(Service):
                 engine=info.name,
                 block_tokens=info.block_tokens or 0,
                 raw_prompts=True,
+                shares_queued=info.shares_queued,
             )
         ]
         process.registry.on_leave(self._peer_left)

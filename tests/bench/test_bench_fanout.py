@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from bench import fanout
-from bench.prefixes import Turn
+from bench.prefixes import CHARS_PER_TOKEN, Turn
 
 
 def test_siblings_share_a_system_prompt_and_strangers_nothing() -> None:
     alike = fanout.texts(8, shared=2000, tail=50, seed="a")
     assert len({system for system, _ in alike}) == 1
     assert len({question for _, question in alike}) == 8
-    assert len(alike[0][0]) == pytest.approx(2000 * fanout.CHARS_PER_TOKEN, rel=0.01)
+    assert len(alike[0][0]) == pytest.approx(2000 * CHARS_PER_TOKEN, rel=0.01)
     apart = fanout.texts(8, shared=0, tail=50, seed="a")
     assert len({system[:10] for system, _ in apart}) == 8
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from tokenizers import Tokenizer
 
 from schemas.control import Load
@@ -86,6 +86,7 @@ class CountingEngine:
     ) -> None:
         """`block_tokens`: of a prefix cache; None: there is none."""
         self.block_tokens = block_tokens
+        self.shares_queued = False
         self.model = model
         self.salt = salt
         self.plans = plans
@@ -104,7 +105,8 @@ class CountingEngine:
     async def start(self) -> contract.EngineInfo:
         features = frozenset({"logprobs", "min_tokens", "seed"} | ({"prefix_cache"} if self.block_tokens else set()))
         eos = [self.model.eos]
-        return contract.EngineInfo("counting", "1", WINDOW, self.slots, self.block_tokens, None, eos, features)
+        info = contract.EngineInfo("counting", "1", WINDOW, self.slots, self.block_tokens, None, eos, features)
+        return structs.replace(info, shares_queued=self.shares_queued)
 
     def open(self, request: contract.EngineRequest, sink: contract.Sink) -> EngineTurn:
         self.seen.append(request)

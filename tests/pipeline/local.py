@@ -237,6 +237,8 @@ class Local:
         self.plans: dict[str, Plan] = {}
         self.block_tokens: int | None = None
         """Of the workers' prefix caches."""
+        self.shares_queued = False
+        """Whether the workers' engines share what queued prompts have in common."""
         self.preprocessor: dict[str, Any] = {}
         """Settings of preprocessors."""
         self._turns = 0
@@ -260,6 +262,7 @@ class Local:
             elif stage == "worker":
                 salt = 100 * sum(s.stage == stage for s in self.services)
                 engine = CountingEngine(model, salt, self.plans, slots, self.block_tokens)
+                engine.shares_queued = self.shares_queued
                 core = Worker(process, engine, await engine.start(), model.name, QUEUE)
             else:
                 core = Parser(process, Shard(model.vocabulary, model.sealer), model.name)

@@ -201,6 +201,20 @@ async def test_held_turns_of_a_preprocessor_that_dies_go_to_another(started: Loc
     await siblings.finished()
 
 
+async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local: Local) -> None:
+    local.block_tokens, local.shares_queued = 16, True
+    await local.start(workers=2)
+    siblings = Group(local)
+    turns = [siblings.turn(waits=True) for _ in range(4)]
+    for turn in turns:
+        await local.begun(turn)
+    assert len({local.worker_of(turn).id for turn in turns}) == 1, "they stay together"
+    for turn in turns:
+        siblings.go(turn)
+    await siblings.finished()
+    assert not any(request.held_for for request in siblings.requests)
+
+
 async def test_zero_holds_nobody(local: Local) -> None:
     local.block_tokens, local.preprocessor = 16, {"hold_tokens": 0}
     await local.start()

@@ -89,6 +89,11 @@ class Placement:
         """Whether a worker's engine can enforce a grammar."""
         return any(GRAMMAR in card.features for card in self._cards([*self._process.registry.living("worker")]))
 
+    def shares_queued(self, worker: str) -> bool:
+        """Whether a worker's engine computes the common beginning of queued prompts once."""
+        heartbeat = self._process.registry.get("worker", worker)
+        return heartbeat is not None and any(card.shares_queued for card in self._cards([heartbeat]))
+
     def encode(self, request: GenerateRequest, worker: str) -> bytes:
         """The request in the encoding that this worker reads."""
         heartbeat = self._process.registry.get("worker", worker)
