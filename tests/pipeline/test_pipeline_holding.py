@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from schemas.errors import TurnwireError
 from schemas.events import Finish
 from schemas.frames import GenerateRequest, decode_generate
 from tests.conftest import eventually
@@ -172,6 +173,22 @@ async def test_held_turn_can_be_cancelled(started: Local) -> None:
     siblings.go(lead)
     await siblings.finished()
     assert siblings.sent() == [lead.id, staying.id]
+
+
+async def test_held_turn_ends_at_its_deadline(started: Local) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead()
+    await started.add("frontend", request_timeout_s=1.0)
+    await started.completed()
+    late = siblings.turn()
+    with pytest.raises(TurnwireError):
+        await late.task
+    (preprocessor,) = started.of("preprocessor")
+    await eventually(lambda: not preprocessor.turns)
+    siblings.turns.remove(late)
+    siblings.go(lead)
+    await siblings.finished()
+    assert siblings.sent() == [lead.id]
 
 
 async def test_preprocessor_that_drains_sends_its_held_turns(started: Local) -> None:
