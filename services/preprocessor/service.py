@@ -216,14 +216,14 @@ class Preprocessor(Service):
             grammar = await self._preparation.run(guide)
             if thoughts is not None:
                 thoughts = replace(thoughts, grammar=await self._preparation.run(partial(guide, rest=True)))
-        long = self._holding.prompt(request, packed)
-        workers = await self._holding.workers(request, packed, long, deadline)
-        if spans is not None and long is not None and long.held_for:
-            spans.held(long.held_for, long.held_s)
         comparison = self._fingerprints.compare(request.turn, conversation, prompt)
         generate = generate_request(
             request, prompt, packed, self._setup, grammar, thoughts=thoughts, comparison=comparison
         )
+        long = self._holding.prompt(request, packed)
+        workers = await self._holding.workers(request, packed, long, deadline)
+        if spans is not None and long is not None and long.held_for:
+            spans.held(long.held_for, long.held_s)
         for worker in workers:
             timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
             shard = self._placement.shard()
