@@ -93,6 +93,9 @@ async def test_siblings_wait_for_the_first_token_of_one(started: Local) -> None:
     first, *rest = siblings.requests
     assert (first.held_for, first.held_s) == ("", 0.0)
     assert all(request.held_for == lead.id and request.held_s > 0 for request in rest)
+    (preprocessor,) = started.of("preprocessor")
+    count = preprocessor.process.metrics.get_sample_value("turnwire_request_held_time_seconds_count")
+    assert count == len(rest)
 
 
 async def test_other_prompts_are_not_held(started: Local) -> None:
