@@ -105,6 +105,8 @@ class EngineInfo(Struct, frozen=True):
     """Why a feature is not in `features`, where the reason is known."""
     full_len: int | None = None
     """The context window of the model or the settings, of which the KV cache may leave only `max_model_len`."""
+    shares_queued: bool = False
+    """A prompt finds what those before it in the queue compute: its blocks are looked up when it is scheduled."""
 
 
 class EngineRequest(Struct, frozen=True):

@@ -216,6 +216,9 @@ class Fold:
         ids = frames.unpack_array(request.prompt)
         turn.prompt = len(ids) or turn.prompt
         refused = ", after a refusal" if again else ""
+        if request.held_for and not again:
+            text = f"{request.held_s:.3f} s, until {request.held_for} had computed the beginning of the prompt"
+            turn.mark(now - request.held_s, "held", text)
         turn.mark(now, "placed", f"{turn.prompt} tokens, on {worker}{refused}", trouble=again)
         prompt = self._prompts.get(turn.id)
         if prompt is not None and (not ids or prompt.ids != ids):

@@ -52,6 +52,8 @@ class Router:
         self._weights = weights or Weights()
         self._in_flight: Counter[str] = Counter()
         """Turns sent to each process since its last heartbeat."""
+        self._held: Counter[str] = Counter()
+        """Turns that wait for a prefix which each worker computes (`leads`)."""
 
     def reset(self, heartbeat: Heartbeat) -> None:
         """Resets the estimate of turns in flight: the heartbeat reports them, or the process has left."""
@@ -103,8 +105,13 @@ class Router:
         for process in processes:
             self._in_flight[process] = max(self._in_flight[process] - 1, 0)
 
+    def hold(self, worker: str, turns: int) -> None:
+        """Adds to the turns that wait to be sent to a worker: later ones must not take their place."""
+        self._held += Counter({worker: turns})  # drops 0
+
     def _turns(self, worker: Heartbeat) -> int:
-        return worker.load.running + worker.load.waiting + self._in_flight[worker.id]
+        load = worker.load
+        return load.running + load.waiting + self._in_flight[worker.id] + self._held[worker.id]
 
     def _busy(self, worker: Heartbeat) -> float:
         return self._turns(worker) / max(worker.load.slots, 1)

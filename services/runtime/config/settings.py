@@ -347,6 +347,9 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Routing: cost of a prompt token that is not in a worker's KV cache; 0: ignore the caches."""
     router_load_tokens: Annotated[float, Parameter(validator=Number(gte=0))] = 16384.0
     """Routing: cost of a worker without free slots, in prompt tokens."""
+    hold_tokens: Annotated[int, Parameter(validator=Number(gte=0))] = 2048
+    """Hold a turn while another one computes this many tokens or more of the beginning of its prompt; 0: never
+    (docs/routing.md)."""
     template_kwargs: Annotated[Table, also("--default-chat-template-kwargs")] = field(default_factory=dict)
     """Variables of the chat template for every request: a JSON object, or a JSON, YAML or TOML file."""
     effort_budgets: Budgets = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -157,6 +158,21 @@ def test_a_second_worker_in_one_attempt_was_tried_after_a_refusal(bus: Bus) -> N
     assert [mark.text for mark in bus.fold.turns[turn].marks if mark.trouble] == [
         "9 tokens, on worker-2, after a refusal"
     ]
+
+
+def test_turn_that_was_held_shows_for_whom_and_since_when(bus: Bus) -> None:
+    turn = bus.begin(asked(user("Q")), range(9))
+    held = GenerateRequest(
+        *(turn, 2, "m", pack_ids(range(9)), "parser-1", "frontend-1", Sampling(), [], Raw(b"null")),
+        held_s=0.5,
+        held_for="other",
+    )
+    bus.send(held, "worker-1")
+    *_, waits, placed = bus.fold.turns[turn].marks
+    assert (waits.kind, placed.kind) == ("held", "placed")
+    assert waits.text == "0.500 s, until other had computed the beginning of the prompt"
+    assert placed.ms - waits.ms == pytest.approx(500.0)
+    assert not waits.trouble
 
 
 def test_failures_and_cancellations_end_a_turn(bus: Bus) -> None:
