@@ -27,7 +27,7 @@ from services.families.readers.bare_text import (
     json_or_string,
     json_string_or_string,
 )
-from services.families.readers.values import JSON
+from services.families.readers.values import JSON, drop
 from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
@@ -172,8 +172,11 @@ class _Arguments:
         if found is not None and found.meaning is Tag.JSON:
             return (yield from self._json(found.match))
         while found is not None and found.meaning in (Tag.OPEN, Tag.BROKEN):
-            self._broken = self._broken or found.meaning is Tag.BROKEN
-            found = yield from (self._next() if found.meaning is Tag.BROKEN else self._parameter(found.match))
+            if found.meaning is Tag.BROKEN:
+                self._broken = True
+                found = yield from self._after((yield from self._value(found.match, StringSink(drop))))
+            else:
+                found = yield from self._parameter(found.match)
         self.whole = self.whole and not self._broken and found is not None and found.meaning is Tag.END
         if found is not None and found.meaning is Tag.BEYOND and not self.seen and found.match[0] in opener.text:
             return False
