@@ -110,10 +110,11 @@ class Parameters:
         after = [b for b in self.beyond if not any(opener.startswith(b) for opener in self.openers)]
         opens = dict.fromkeys(opener.partition("{key}")[0].removesuffix("{q}") for opener in self.opens)
         heads = (*(Shape(text).head for text in (*self.opens, *self.ends)), "{")
+        next_calls = [opener for opener in self.openers if opener.startswith(self.beyond)]
         return Markers(
             [
                 *((Shape(c + "{ws}" + then), Tag.CLOSE) for c in self.closes for then in (*opens, *self.ends, *after)),
-                *((Shape(c + "{ws}" + opener, then=heads), Tag.CLOSE) for c in self.closes for opener in self.openers),
+                *((Shape(c + "{ws}" + opener, then=heads), Tag.CLOSE) for c in self.closes for opener in next_calls),
                 *((Shape(c, then=(END,)), Tag.CLOSE) for c in self.closes),
                 *((Shape(c), Tag.CLOSED) for c in self.closes),
                 *((Shape(opener, then=heads), Tag.CALL) for opener in self.openers),
@@ -166,8 +167,9 @@ class _Arguments:
         """A value has the closing tag to one of them, so that it may be a piece of the value before."""
 
     def read(self, opener: CallOpener) -> Reader[bool]:
-        """Reads to the end of the call; returns whether it is complete. It is not if a parameter stands twice, or if
-        the next call opens before any argument or closer. The rest of a call that cannot complete is passed over."""
+        """Reads to the end of the call; returns whether it is complete. It is not if a parameter stands twice or lacks
+        its name, or if the next call opens before any argument or closer. The rest of a call that cannot complete is
+        passed over, and so is a call in the value of a parameter with a tag that cannot be read."""
         found = yield from self._next()
         if found is not None and found.meaning is Tag.JSON:
             return (yield from self._json(found.match))
@@ -230,7 +232,7 @@ class _Arguments:
         return (yield from self._next()) if found is not None and found.meaning is Tag.CLOSE else found
 
     def _begin(self, key: str) -> None:
-        self._broken = self._broken or key in self.seen
+        self._broken = self._broken or not key or key in self.seen
         self._write(("{" if not self.seen else ", ") + quoted(key) + ": ")
         self.seen.add(key)
         self._end = "}"
