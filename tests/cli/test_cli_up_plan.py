@@ -188,26 +188,6 @@ def test_unloadable_model_has_a_problem(tmp_path: Path, model: str, problem: str
     assert caught.value.problems == ["model: " + problem.format(here=tmp_path)]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        (None, "[Errno 2] No such file or directory: "),
-        ("{", "response_template is not JSON: "),
-        ('{"fields": {}, "start_anchor": "<a>"}', "response_template: fields is empty"),
-        (json.dumps(DESCRIPTION | {"version": 2}), "response_template: it is invalid: "),
-    ],
-)
-def test_description_that_cannot_be_followed_has_a_problem(tmp_path: Path, text: str | None, problem: str) -> None:
-    file = tmp_path / "own.json"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        plan("--response-template", str(file))
-    (found,) = caught.value.problems
-    assert found.startswith(f"{file}: {problem}")
-    assert "\n" not in found
-
-
 def test_description_beside_a_family_has_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "own.json"
     file.write_text(json.dumps(DESCRIPTION))
