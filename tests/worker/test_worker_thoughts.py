@@ -104,6 +104,8 @@ class Turn:
         outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
         self.decoding = Decoding(self.stream, schedule=outbox.schedule, on_step=lambda _: None, on_end=lambda _: None)
         self.closed = self.continued = 0
+        self.ends: list[int] = []
+        """The number of ids at which the engine continues after the end of a thought."""
         self.computed = 0
         self.sink = BudgetedTurn(self.decoding, counter, max_tokens, self._go_on)
         more = list(more)
@@ -135,6 +137,7 @@ class Turn:
         assert turn is self.sink
         assert not self.open, "the engine was stopped first"
         self.continued += 1
+        self.ends.append(len(self.stream.ids))
 
     def close(self) -> None:
         self.open = False
@@ -328,6 +331,30 @@ def test_turn_that_lost_its_worker_anywhere_continues_as_if_it_had_not(hermes: C
         rest = ids[at:] if at <= 20 else answer[max(at - 20 - len(end), 0) :]
         turn = Turn(budget(20, True), rest, [answer], resume=whole[:at])
         assert turn.stream.ids == whole, at
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("name", THINKING)
+def test_turn_with_several_thoughts_continues_from_any_token_as_if_it_had_not_lost_its_worker(
+    name: str, single: bool, tokenizer_of: Tokenizers
+) -> None:
+    """Also in the middle of the end of a later thought."""
+    tokenizer, family = tokenizer_of(name, single), families()[name]
+    joint, short = family.style.joint, LONG[:40]
+    opening = "\n" + family.style.write_reasoning(short)
+    texts = [thought(family, short, True), opening, opening, family.style.write_text("Done.").removeprefix(joint)]
+    played = [tokenizer.encode(text) for text in texts]
+    budget = budget_of(name, tokenizer, 4, True)
+    whole = Turn(budget, played[0], played[1:])
+    output, ids, starts, ends = whole.stream.ids, [*played, *[[]] * len(whole.ends)], [0, *whole.ends], whole.ends
+    for at in range(len(output) + 1):
+        segment = sum(start <= at for start in starts) - 1
+        if segment < len(ends) and at > ends[segment] - len(unpack_ids(budget.answer if segment else budget.end)):
+            rest = ids[segment + 1 :]  # in the end of the thought
+        else:
+            rest = [ids[segment][at - starts[segment] :], *ids[segment + 1 :]]
+        turn = Turn(budget, rest[0], rest[1:], resume=output[:at], step=lambda: 1 + at % 3)  # noqa: B023
+        assert turn.stream.ids == output, (at, tokenizer.decode(output[:at]), tokenizer.decode(turn.stream.ids))
 
 
 @pytest.mark.parametrize("step", [1, 2, 5])
