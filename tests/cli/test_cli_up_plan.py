@@ -128,7 +128,7 @@ def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (["--engine", "transformers"], "--engine transformers needs a --model"),
         (["--workers", "0"], 'Invalid value "0" for --workers. Must be >= 1.'),
-        (["--effort-budgets", "low=0"], "effort_budgets: low must be 1 or more, not 0"),
+        (["--effort-budgets", "low=0"], "effort_budgets: low must be 1 to 2147483647, not 0"),
         (["--port", "x", "--slots", "y"], 'Invalid value for --port: "x" is not a whole number'),
     ],
 )
