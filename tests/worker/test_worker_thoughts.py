@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason
 from schemas.frames import ParseContext, ThoughtBudget, TokenFinish, unpack_ids
 from services.families import Family, families, open_parser
-from services.families.grammar.channels import Channels
 from services.families.thoughts import thought_markers
 from services.parser.turn_parse import TurnParse
 from services.preprocessor.thoughts import unlimited_thoughts
@@ -209,10 +209,8 @@ def test_budget_holds_and_an_answer_follows(name: str, single: bool, tokenizer_o
         blocks, end = read(name, tokenizer, turn.stream, in_reasoning)
         assert [kind for kind, _ in blocks] == ["reasoning", "text"], blocks
         assert blocks[1][1] == "All done."
-        ending = len(unpack_ids(budget.end))
-        if isinstance(family.grammar, Channels):
-            # The parser counts the header of the next message, and the token with which that is certain.
-            ending += len(tokenizer.encode(family.style.text.partition("{text}")[0])) + 1
+        # A token that holds the opener's end and the thought's first text is in the usage only.
+        ending = len(unpack_ids(budget.end)) + (not single)
         assert LIMIT <= end.usage.reasoning <= LIMIT + ending
         assert turn.stream.ids[:LIMIT] == ids[:LIMIT]
         assert turn.stream.cached == 7, "the prompt's, not that of the turn so far"
@@ -243,6 +241,33 @@ def test_thought_within_its_budget_is_untouched(name: str, single: bool, tokeniz
             assert turn.continued == 0
         before = Turn(budget_of(name, tokenizer, counter.used - 1, in_reasoning), ids)
         assert before.continued == 1
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("name", THINKING)
+def test_usage_counts_a_thought_and_its_own_markers_at_most(name: str, single: bool, tokenizer_of: Tokenizers) -> None:
+    """Not the marker of a call or the header of a message, whether the thought is closed or these end it."""
+    tokenizer, style = tokenizer_of(name, single), families()[name].style
+    chance, vocabulary = random.Random(f"{name}{single}"), vocabulary_of(tokenizer)
+    answers = [style.write_text("All is done, and more."), style.write_call("run", {"cmd": "ls"}) if style.call else ""]
+    for trial in range(8):
+        in_reasoning, answer = bool(trial & 1), answers[trial // 2 % 2] or answers[0]
+        text = " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, 30))) + " on."
+        begun = thought(families()[name], text, in_reasoning)
+        closed = not (trial & 4 and answer == answers[1])  # a call ends a thought that is open, and so does a header
+        if not closed:
+            begun = begun[: begun.index(text) + len(text)]
+        start, end = begun.index(text), len(begun)
+        ids = tokenizer.encode(begun + style.joint + answer)
+        ends = list(accumulate(len(vocabulary.bytes_of(token)) for token in ids))
+        head, whole = len(begun[:start].encode()), len(begun.encode())
+        inner = len(begun[: start + len(text)].encode())
+        most = sum(before < whole for before in [0, *ends[:-1]])
+        least = sum(at <= inner and before >= head for before, at in zip([0, *ends], ends, strict=False))
+        stream = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=ids)
+        blocks, finish = read(name, tokenizer, stream, in_reasoning)
+        assert blocks[0][0] == "reasoning", blocks
+        assert least - (not closed) <= finish.usage.reasoning <= most, (begun + style.joint + answer, end)
 
 
 Case = tuple[PromptTokenizer, Callable[[int, bool], ThoughtBudget]]
@@ -406,7 +431,7 @@ def test_thought_that_opens_after_the_budget_is_spent_leads_to_an_answer(tokeniz
     turn = Turn(budget_of("gpt_oss", tokenizer, 20, False), ids, more)
     blocks, end = read("gpt_oss", tokenizer, turn.stream, False)
     assert blocks[-1] == ["text", "Done."]
-    assert end.usage.reasoning <= 20 + 20
+    assert end.usage.reasoning <= 20 + 2
 
 
 @pytest.mark.parametrize("single", [True, False])
