@@ -97,7 +97,7 @@ def damage(model: Path, chance: random.Random) -> str:
     file.unlink()
     if text is not None:
         file.write_bytes(text)
-    return f"{name}: {'missing' if text is None else text[:20]}"
+    return f"{name}: {'missing' if text is None else text[:20]!r}"
 
 
 def loads(model: Path) -> bool:
