@@ -34,7 +34,8 @@ def build(path: Path, *, hidden: int, layers: int, seed: int = 0) -> Path:
         tie_word_embeddings=True,
     )
     generation = (path / "generation_config.json").read_bytes()
-    model: torch.nn.Module = Qwen3ForCausalLM(config)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model: torch.nn.Module = Qwen3ForCausalLM(config)
     if torch.cuda.is_available():
         model = model.to(torch.bfloat16)
     model.save_pretrained(path)  # type: ignore[operator]

@@ -19,7 +19,7 @@ from schemas.conversation import Call, Conversation, Message, Part, Result, Text
 from simulation.canonical import choice_of
 from simulation.sessions import Answer as Wanted
 from simulation.sessions import Session
-from simulation.world import World
+from simulation.world import WINDOW, World
 from turnwire_tools.clients.answer import Answer
 from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import IllFormed, Reader, SseParser
@@ -33,6 +33,8 @@ RETRY_S, LONGEST_RETRY_S = 0.5, 16.0
 READ_BYTES = 65_536
 ENDLESS = f"Never ends. [[say]][[delay 2000]]{'on ' * 400}[[/say]]"
 """A question with an answer that takes far longer than anything is waited for."""
+TOO_LONG = "far " * WINDOW
+"""A question with a prompt that is longer than the window."""
 SILENCE_S = 700.0
 """Time without a byte after which a client gives up: far above every promise."""
 SILENCE = "not a byte for a long time"
@@ -55,6 +57,8 @@ class Request:
     events: list[tuple[str, Any]] = field(default_factory=list)
     silences: list[tuple[float, float]] = field(default_factory=list)
     """From when to when a stream that had begun had no bytes, where that is longer than `KEEPALIVE_S`."""
+    too_long: bool = False
+    """Whether the prompt is longer than the window, so that it must be refused."""
     readers: Sequence[Reader] = field(kw_only=True)
     """One for each choice."""
 
@@ -133,6 +137,8 @@ class Agent:
             hang_up = self._random.random() < behaviour.hang_up
             if hang_up and self._random.random() < 0.3:
                 await self._abandon()
+            if self._random.random() < behaviour.too_long:
+                await self._exceed()
             body = self._body(new)
             if self._random.random() < behaviour.repeat:
                 first, second = await asyncio.gather(self._request(body), self._request(body))
@@ -162,6 +168,16 @@ class Agent:
         await asyncio.wait([request], timeout=self._random.random() * 8.0)
         request.cancel()
         await asyncio.wait([request])
+
+    async def _exceed(self) -> None:
+        """Asks something with a prompt that does not fit."""
+        conversation = Conversation("m", [Message("user", [Text(TOO_LONG)])])
+        request = await self._request(
+            CLIENTS[self.session.api].request(conversation, stream=self.session.behaviour.stream)
+        )
+        request.too_long = True
+        if request.outcome == "answer":
+            self._wrong("a prompt that is longer than the window has an answer")
 
     def _body(self, new: Sequence[Message]) -> bytes:
         behaviour, conversation = self.session.behaviour, self._conversation

@@ -63,6 +63,8 @@ ENDING: frozenset[Kind] = frozenset(("kill", "lose machine", "terminate"))
 """Kinds that end a process, with its connections."""
 LOSING: frozenset[Kind] = frozenset(("empty bucket", "remove bucket", "kill bus"))
 """Kinds that lose what was stored before."""
+CUTTING: frozenset[Kind] = frozenset(("freeze bus", "cut bus", "kill bus"))
+"""Kinds that cut off the processes that are connected to a server."""
 DEAD_AFTER_S = 3.0
 """Processes that are suspended or cut off for less are not taken for dead."""
 DURATIONS_S = (0.0, 0.5, 2.0, 4.0, 4.0, 6.0, 6.0, 10.0, 10.0, 20.0, 20.0, 40.0, 90.0)
@@ -114,7 +116,12 @@ class Applied:
     def deadly(self) -> bool:
         """Whether others may take the process for dead."""
         fault = self.fault
-        return fault.kind in DEADLY and (fault.kind not in ("freeze", "cut") or fault.seconds >= DEAD_AFTER_S)
+        return fault.kind in DEADLY and (fault.kind not in ("freeze", "cut") or self.lasts)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is long enough that others take a process for dead that is cut off meanwhile."""
+        return self.fault.seconds >= DEAD_AFTER_S
 
 
 def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:

@@ -16,6 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 from services.runtime.config.settings import MIB
 from simulation.canonical import by_choice, canonical, log_probabilities, without_prompt_tokens
 from simulation.clients import SILENCE, Agent, Request
-from simulation.faults import ENDING, LOSING, Applied, Fault, Injector, draw
+from simulation.faults import CUTTING, ENDING, LOSING, Applied, Fault, Injector, draw
 from simulation.loop import Machine
 from simulation.result import Result
 from simulation.sessions import Answer, Ask, Behaviour, Session, Workload
@@ -59,8 +60,9 @@ GRACE_S = 8.0
 """How long a fault has effects after it ended: others notice, successors are chosen."""
 DRAIN_S = 30.0
 """How long a process that is terminated goes on with its turns."""
-STALE_S = 60.0
-"""Time after which a NATS server disconnects a client that does not answer. A frontend's turns end then."""
+STALE_S = 40.0
+"""Time after which a NATS server may disconnect a client that does not answer: by its pings after 40 to 60 s, or
+earlier where it cannot write. A frontend's turns end then."""
 LATE_S = 25.0
 """How much longer than without faults an answer may take, without the time of faults: readers are slow by chance."""
 
@@ -99,6 +101,7 @@ class Monitor:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.clustered = len(world.servers) > 1
         self.samples: list[tuple[float, frozenset[str]]] = []
         self._sample()
 
@@ -319,6 +322,8 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
                 return ""
             return "" if "connect call failed" in request.problem and _starting(near) else "no fault of its frontend"
         case "refused":
+            if request.too_long and request.status == 400:
+                return ""
             if _refused_too_soon(request, applied, monitor, recovery_s, _lossy_s(request, near)):
                 return "refused too soon"
             away = any(one.deadly for one in own) or monitor.down(began - 1.0, ended) or _bus(near)
@@ -341,12 +346,13 @@ def _forbidden_error(request: Request, near: Sequence[Applied], monitor: Monitor
     deadly = [one for one in near if one.deadly and one.stage != "frontend"]
     if any(one.fault.kind == "engine fails" for one in near) or len(deadly) >= 3:
         return ""
-    workers = [one for one in deadly if one.stage == "worker"]
-    parsers = [one for one in deadly if one.stage == "parser"]
-    for worker in workers:
-        for parser in parsers:
-            if worker.began <= parser.ended + GRACE_S and parser.began <= worker.ended + GRACE_S:
-                return ""
+    # A server of a cluster that fails cuts off those of any stage that are connected to it.
+    several = [one for one in near if monitor.clustered and one.fault.kind in CUTTING and one.lasts]
+    workers = [one for one in deadly if one.stage == "worker"] + several
+    parsers = [one for one in deadly if one.stage == "parser"] + several
+    for one, other in product(workers, parsers):
+        if one is not other and one.began <= other.ended + GRACE_S and other.began <= one.ended + GRACE_S:
+            return ""
     waits_s = recovery_s if request.answer.blocks else min(WAIT_S, recovery_s)
     since = request.began - (0.0 if request.answer.blocks else recovery_s) - GRACE_S
     longest = max(monitor.longest(stage, since, request.ended) for stage in (*INNER_STAGES, "bus"))

@@ -59,6 +59,8 @@ class Behaviour:
     """Chance to hang up in a stream and to send the request again."""
     repeat: float = 0.0
     """Chance that a request is sent twice at the same time."""
+    too_long: float = 0.0
+    """Chance to send a prompt that is longer than the window before a request."""
     slow: float = 0.0
     """Chance to read slowly."""
     pause_s: float = 0.2
@@ -110,6 +112,7 @@ class Workload:
             hang_up=random.choice((0.0, 0.0, 0.3)),
             repeat=random.choice((0.0, 0.0, 0.2)),
             slow=random.choice((0.0, 0.0, 0.3)),
+            too_long=random.choice((0.0, 0.0, 0.2)),
             pause_s=random.choice((0.05, 0.5, 3.0)),
             choices=random.choice((1, 1, 1, 2)) if api == "chat" else 1,
             logprobs=api != "messages" and random.random() < 0.3,

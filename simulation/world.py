@@ -56,6 +56,8 @@ from turnwire_tools.script.engine import ScriptEngine
 INNER_STAGES = ("preprocessor", "worker", "parser")
 STAGES = (*INNER_STAGES, "frontend")
 FIRST_PORT = 8000
+WINDOW = 8192
+"""Tokens of a prompt and its answer: some three times the longest prompt of a session."""
 TRACE_LINES = 4000
 _LEFT_OUT = frozenset({"time", "level", "event", "stage", "process", "evidence"})
 """Fields of log lines that a line of the trace has in another place, or that are long."""
@@ -231,7 +233,8 @@ class World:
         if stage == "frontend":
             return frontend_service.run(FrontendConfig(**common | settings))
         if stage == "preprocessor":
-            return preprocessor_service.run(PreprocessorConfig(**common | model | settings))
+            window = {"max_model_len": WINDOW}
+            return preprocessor_service.run(PreprocessorConfig(**common | model | window | settings))
         if stage == "parser":
             return parser_service.run(ParserConfig(**common | model | settings))
         return worker_service.run(WorkerConfig(**common | model | {"script_mode": "request"} | settings))

@@ -52,14 +52,16 @@ def start(
     counts: dict[str, int],
     window: int = WINDOW,
     frontend: dict[str, Any] | None = None,
+    worker: dict[str, Any] | None = None,
 ) -> tuple[NatsServer, Stack]:
     """A stack with a worker that outputs the texts in a request (`[[say]]…[[/say]]`), or else acts as the scripted
-    agent. `frontend`: its further options."""
+    agent. `frontend`, `worker`: their further options."""
     server = NatsServer(nats_binary, str(factory.mktemp("nats")))
     server.start()
     stack = Stack(server, demo_model, factory.mktemp("stack"))
     settings = options(window)
     settings["frontend"] |= frontend or {}
+    settings["worker"] |= worker or {}
     stack.start_all(counts, **settings)
     return server, stack
 

@@ -10,8 +10,11 @@ from typing import Any
 
 import aiohttp
 
+from schemas.conversation import Conversation
 from tests.conftest import LIMIT_S, until
 from tests.pipeline.stack import MODEL
+from turnwire_tools.clients import answer
+from turnwire_tools.clients.apis import CLIENTS
 from turnwire_tools.clients.shared import SseParser
 
 TOOLS = [
@@ -172,6 +175,25 @@ class Client:
             if begun is not None:
                 begun.set()
             return Answer([event async for event in events(response)])
+
+    async def converse(
+        self, api: answer.Api, conversation: Conversation, *, stream: bool, begun: asyncio.Event | None = None
+    ) -> answer.Answer:
+        """The answer to a conversation, by any API. `begun` is set when the first block of a stream has begun."""
+        reader, parser = CLIENTS[api].reader(), SseParser()
+        body, headers = CLIENTS[api].request(conversation, stream=stream), {"content-type": "application/json"}
+        async with self.http.post(f"{self.url}{CLIENTS[api].path}", data=body, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            if not stream:
+                reader.document(await response.json())
+                return reader.answer
+            async for chunk in response.content.iter_any():
+                for name, data in parser.feed(chunk):
+                    reader.event(name, data)
+                if begun is not None and reader.answer.blocks:
+                    begun.set()
+        reader.finish()
+        return reader.answer
 
     async def post(self, path: str, request: Any, **options: Any) -> tuple[int, dict[str, Any]]:
         """Status and document."""

@@ -4,11 +4,15 @@ import asyncio
 import importlib.util
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
+from schemas.conversation import Conversation, Message, Sampling, Text, Thinking
+from tests.clients.bus_turns import BusTurns, prefix_break
 from tests.conftest import NatsServer
 from tests.model_fixtures import build_random_model
 from tests.pipeline.client import Client, body, call, say
@@ -190,11 +194,42 @@ async def test_turn_with_a_budget_continues_when_its_worker_is_killed(
     assert await running == thought + text
 
 
+async def check_random_model(client: Client, nats_url: str, name: str, directory: Path, mark: str = "") -> None:
+    """A random model writes noise, never the end of a thought: it would think to the end of its tokens. On every API its
+    thought ends with the budget, an answer follows, and the next prompt begins with all tokens of the turn."""
+    end = Tokenizer.from_file(str(directory / "tokenizer.json")).token_to_id("</think>")
+    assert end is not None
+    for api in APIS:
+        limit = {"responses": "max_output_tokens"}.get(api, "max_tokens")
+        path, ask = request(api, f"{mark}Say something.", model=name, temperature=0, **{limit: 160})
+        status, document = await client.post(path, ask)
+        assert status == 200, document
+        thought, text, tokens = contents(api, document)
+        assert thought
+        assert text
+        assert tokens == LIMIT + END
+        assert await streamed(client, path, ask) == thought + text
+        messages = [Message("user", [Text(f"{mark}Say something else, by {api}.")])]
+        async with BusTurns(nats_url) as bus:
+            for stream in (False, True, False, True):
+                conversation = Conversation(
+                    name,
+                    messages,
+                    thinking=Thinking("adaptive", effort="low"),
+                    sampling=Sampling(max_tokens=160, temperature=0.0),
+                )
+                answer = await client.converse(api, conversation, stream=stream)
+                assert [block.kind for block in answer.blocks] == ["reasoning", "text"]
+                messages += [Message("assistant", answer.parts), Message("user", [Text("And else?")])]
+            turns = [await bus.ended(turn) for turn in list(bus.turns)]
+        assert [turn.output.index(end) + 1 for turn in turns] == [LIMIT + END] * 4
+        assert [found for pair in pairwise(turns) if (found := prefix_break(*pair)) is not None] == []
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 async def test_random_model_is_stopped_and_continued(
     make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """It writes noise, never the end of a thought: it would think to the end of its tokens."""
     model = build_random_model(tmp_path_factory.mktemp("tiny") / "model")
     running = Stack(make_nats(), model, tmp_path_factory.mktemp("random"))
     name = {"served_model_name": "tiny"}
@@ -202,16 +237,7 @@ async def test_random_model_is_stopped_and_continued(
     try:
         running.start_all(parser=name, preprocessor={**name, **BUDGETS}, worker=worker)
         client = Client(running.url)
-        for api in APIS:
-            limit = {"responses": "max_output_tokens"}.get(api, "max_tokens")
-            path, ask = request(api, "Say something.", model="tiny", temperature=0, **{limit: 160})
-            status, document = await client.post(path, ask)
-            assert status == 200, document
-            thought, text, tokens = contents(api, document)
-            assert thought
-            assert text
-            assert tokens == LIMIT + END
-            assert await streamed(client, path, ask) == thought + text
+        await check_random_model(client, running.nats.url, "tiny", model)
         await client.http.close()
     finally:
         running.stop()

@@ -26,6 +26,7 @@ from tests.model_fixtures import build_random_model
 from tests.pipeline.client import TOOLS, Client, call, events
 from tests.pipeline.forced_vllm import BLOCK, LIMIT_S, descendants, gone, start_up
 from tests.pipeline.stack import Stack
+from tests.pipeline.test_pipeline_budgets import BUDGETS, check_random_model
 
 MODEL = "tiny/vllm"
 TURNS = 20
@@ -42,7 +43,7 @@ pytestmark = [
 def real(make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("vllm")
     model = build_random_model(directory / "model", hidden_size=256, layers=4)
-    running = start_up(make_nats(), model, directory, MODEL, 8192)
+    running = start_up(make_nats(), model, directory, MODEL, 8192, **BUDGETS)
     yield running
     running.stop()
 
@@ -132,6 +133,12 @@ async def test_tenants_share_nothing_and_a_schema_is_kept(real: Stack) -> None:
     answer = await client.stream(ask(question, max_tokens=400, output_config=form))
     assert answer.stop_reason == "end_turn"
     assert msgspec.json.decode(answer.blocks[0]["text"]) == {"mood": "calm"}
+    await client.http.close()
+
+
+async def test_thought_ends_with_its_budget(real: Stack) -> None:
+    client = Client(real.url)
+    await check_random_model(client, real.nats.url, MODEL, real.model, "[[free]] ")
     await client.http.close()
 
 

@@ -237,7 +237,7 @@ async def test_window_is_the_models_where_memory_is_in_the_page_cache(
     monkeypatch.setattr("os.sysconf", lambda _name: 1)
     for available, expected in ((2**33, 4096), (2**22, 1024)):
         monkeypatch.setattr(loader, "available_bytes", lambda available=available: available)
-        engine = TransformersEngine(config(tiny_model, kv_tokens=None))
+        engine = TransformersEngine(config(tiny_model, kv_tokens=None, device="cpu"))
         info = await engine.start()
         await engine.stop(5.0)
         assert (info.max_model_len, info.full_len) == (expected, 4096)

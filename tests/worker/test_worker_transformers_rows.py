@@ -28,7 +28,9 @@ PROMPT = [(11 * i + 3) % 500 + 8 for i in range(60)]
 
 @pytest.fixture
 async def engine(tiny_model: Path) -> AsyncIterator[TransformersEngine]:
-    config = WorkerConfig(model=str(tiny_model), slots=8, kv_tokens=8192, engine_args={"threads": 1})
+    without_graphs = {"use_cuda_graph": False, "use_async_batching": False}  # also on a machine with a GPU
+    arguments = {"threads": 1, "batching": without_graphs}
+    config = WorkerConfig(model=str(tiny_model), slots=8, kv_tokens=8192, engine_args=arguments)
     made = TransformersEngine(config)
     await made.start()
     yield made
