@@ -257,7 +257,9 @@ def _ttl(request: wire.Body) -> str | None:
 
 
 def _compared(diagnostics: wire.Diagnostics | None) -> str | None:
-    return None if diagnostics is None else (diagnostics.previous_message_id or "").removeprefix("msg_")
+    if diagnostics is None or (previous := diagnostics.previous_message_id) is None:
+        return None if diagnostics is None else ""
+    return previous.removeprefix("msg_") or "msg_"  # an empty id is none that a turn has
 
 
 def _session(request: wire.Body) -> str | None:

@@ -30,7 +30,9 @@ def build(
     if not items.messages and not body.instructions and request.model and body.input is None:
         raise missing_parameter("input")
     reasoning, text = _settings(request, items)
-    compared = (request.comparison or "").removeprefix("resp_")
+    compared = ""
+    if request.comparison is not None:
+        compared = request.comparison.removeprefix("resp_") or "resp_"  # an empty id is none that a turn has
     specs = offered.final_specs()
     if body.max_tool_calls is not None:
         specs = [_limit_uses(spec, body.max_tool_calls) for spec in specs]
