@@ -191,7 +191,7 @@ class Deployment:
 
     def _send(self, turn: Turn, worker: str) -> None:
         if turn.prompt is not None:
-            self._leads.begin(turn.prompt, worker)
+            self._leads.begin(turn.prompt, worker, self.now)
         self._router.assigned(worker)
         turn.worker = worker
         self._at(self.now + HOP_S, lambda: self._accept(turn))
@@ -199,7 +199,7 @@ class Deployment:
     def _taken(self, turn: Turn, held: int) -> None:
         self._index.stored(turn.worker, turn.keys)
         if turn.prompt is not None and turn.prompt.worker:
-            limit_s = self._leads.taken(turn.prompt, held, self.now)
+            limit_s = self._leads.taken(turn.prompt, held)
             if limit_s is None:
                 self._noticed(turn, computed=True)
             else:

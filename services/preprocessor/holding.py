@@ -92,7 +92,7 @@ class Holding:
         """Makes a turn that is being sent to a worker a lead. Returns its request with the subject of the notice."""
         if prompt is None:
             return request
-        self._leads.begin(prompt, worker)
+        self._leads.begin(prompt, worker, self._loop.time())
         notice, forget = self._process.bus.expect(partial(self._noticed, prompt))
         self._open[prompt] = ExitStack()
         self._open[prompt].callback(forget)
@@ -105,7 +105,7 @@ class Holding:
             return
         if reply is None or reply.error is not None:
             self._end(prompt, computed=False)
-        elif (limit_s := self._leads.taken(prompt, reply.held, self._loop.time())) is None:
+        elif (limit_s := self._leads.taken(prompt, reply.held)) is None:
             self._end(prompt, computed=True)
         else:
             late = self._loop.call_later(limit_s, partial(self._end, prompt, computed=False))

@@ -30,9 +30,10 @@ class Trial:
         self.now = 100.0
         self.gone_on: list[str] = []
 
-    def lead(self, one: LongPrompt, worker: str = "w", held: int = 0) -> LongPrompt:
-        self.leads.begin(one, worker)
-        if self.leads.taken(one, held, self.now) is None:
+    def lead(self, one: LongPrompt, worker: str = "w", held: int = 0, late_s: float = 0.0) -> LongPrompt:
+        self.leads.begin(one, worker, self.now)
+        self.now += late_s
+        if self.leads.taken(one, held) is None:
             self.leads.end(one, computed=True, now=self.now)
         return one
 
@@ -60,8 +61,8 @@ def test_followers_of_a_computed_prefix_go_on_in_order_and_wait_for_nobody() -> 
     assert trial.end(first, computed=True) == ["b", "c", "d"]
     for one in others:
         assert trial.waits_for(one) is None
-        trial.leads.begin(one, "w")
-        assert trial.leads.taken(one, 0, trial.now) is None, "its own tail is not worth waiting for"
+        trial.leads.begin(one, "w", trial.now)
+        assert trial.leads.taken(one, 0) is None, "its own tail is not worth waiting for"
 
 
 def test_first_follower_leads_after_a_lead_that_failed() -> None:
@@ -85,10 +86,10 @@ def test_only_new_shared_tokens_count() -> None:
 def test_acceptance_with_a_held_prefix_continues_those_that_gain_nothing_any_more() -> None:
     trial = Trial()
     first = prompt("a", GROUP, ("a", 8))
-    trial.leads.begin(first, "w")
+    trial.leads.begin(first, "w", trial.now)
     assert trial.waits_for(prompt("b", GROUP, ("b", 8))) == "a"
     assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
-    trial.leads.taken(first, 20 * BLOCK, trial.now)
+    trial.leads.taken(first, 20 * BLOCK)
     assert trial.gone_on == ["b"]
 
 
@@ -150,6 +151,32 @@ def test_limit_is_twice_the_prefill_at_the_measured_speed() -> None:
     assert trial.leads.limit_s(trial.lead(prompt("c", ("more", 20)))) == pytest.approx(MARGIN * 1.0), "it was slower"
     trial.leads.speeds.clear()
     assert trial.leads.limit_s(trial.lead(prompt("d", ("last", 20)))) == MAX_HOLD_S
+
+
+def test_acceptance_that_is_read_late_does_not_make_a_worker_look_faster() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP), late_s=0.4)
+    trial.now += 0.1
+    trial.end(first, computed=True)
+    assert trial.leads.limit_s(trial.lead(prompt("b", ("other", 20)))) == pytest.approx(MARGIN * 0.5)
+
+
+@given(lost=st.integers(1, 3), prefill_s=st.floats(0.1, 4.0), share=st.floats(0.0, 1.0))
+def test_followers_of_leads_without_an_end_wait_for_the_next_one(lost: int, prefill_s: float, share: float) -> None:
+    """Leads whose worker dies: it is declared dead after their limit, or shortly before."""
+    trial = Trial()
+    for worker in ("w0", "w1", "w2", "w3"):  # all speeds are known
+        lead = trial.lead(prompt(f"before {worker}", (worker, 20)), worker)
+        trial.now += prefill_s
+        trial.end(lead, computed=True)
+    others = [prompt(name, GROUP) for name in "bcdef"]
+    lead = trial.lead(prompt("a", GROUP), "w0")
+    for number in range(lost):
+        assert {trial.waits_for(one, f"w{number}") for one in others} == {lead.turn}
+        trial.now += trial.leads.limit_s(lead) * (0.5 + share / 2)
+        assert trial.end(lead, computed=False) == [one.turn for one in others]
+        lead = trial.lead(others.pop(0), f"w{number + 1}")
+    assert {trial.waits_for(one, f"w{lost}") for one in others} == {lead.turn}
 
 
 def test_leads_that_fail_one_after_the_other_hold_a_turn_no_longer_than_one() -> None:

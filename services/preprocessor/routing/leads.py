@@ -30,8 +30,10 @@ class LongPrompt:
     """Leading tokens that workers are known to hold, by worker."""
     worker: str = ""
     """The worker that computes it; "": it is not a lead."""
-    taken_at: float | None = None
-    """When the worker accepted it."""
+    sent_at: float = 0.0
+    """When it was sent to its worker."""
+    taken: bool = False
+    """Whether the worker accepted it."""
     followers: "dict[LongPrompt, Callable[[], None]]" = field(default_factory=dict)
     """The turns that wait for it, in the order in which they came, and the functions that continue them."""
     held_at: float | None = None
@@ -61,7 +63,8 @@ class Leads:
         self._leads: dict[tuple[int, int], list[LongPrompt]] = {}
         """Leads by their first `hold_tokens` tokens, the oldest first: all others share fewer."""
         self.speeds: dict[str, float] = {}
-        """Prompt tokens per second from acceptance to first token, by worker."""
+        """Prompt tokens per second from sending to first token, by worker. A preprocessor that is busy with
+        siblings reads the acceptance late."""
 
     def computing(self, prompt: LongPrompt) -> dict[str, int]:
         """Returns how many leading tokens of a prompt each worker computes now, or is known to hold."""
@@ -85,7 +88,8 @@ class Leads:
                     best, most = lead, spared
         if best is None:
             return None
-        until = (now if prompt.held_at is None else prompt.held_at) + self.limit_s(best)
+        # The limit is that of this lead alone: the one before may have been on a dead worker.
+        until = min(now + self.limit_s(best), (now if prompt.held_at is None else prompt.held_at) + MAX_HOLD_S)
         return (best, until) if until > now else None
 
     def follow(self, prompt: LongPrompt, lead: LongPrompt, now: float, go_on: Callable[[], None]) -> None:
@@ -95,19 +99,19 @@ class Leads:
         prompt.held_for = lead.turn
         lead.followers[prompt] = go_on
 
-    def begin(self, prompt: LongPrompt, worker: str) -> None:
+    def begin(self, prompt: LongPrompt, worker: str, now: float) -> None:
         """Makes a turn the lead of those like it: it is being sent to this worker."""
-        prompt.worker, prompt.taken_at = worker, None
+        prompt.worker, prompt.sent_at, prompt.taken = worker, now, False
         self._leads.setdefault(self._beginning(prompt), []).append(prompt)
 
-    def taken(self, prompt: LongPrompt, held: int | None, now: float) -> float | None:
+    def taken(self, prompt: LongPrompt, held: int | None) -> float | None:
         """Notes that the worker accepted a lead, and how many of its tokens it held (`GenerateReply.held`). Returns the
         lead's limit in seconds; None: there is nothing to wait for, so that the caller ends it."""
         worker = prompt.worker
         prompt.computed[worker] = max(held or 0, prompt.computed.get(worker, 0))
         if held is None or prompt.missing(worker) < self.hold_tokens:
             return None
-        prompt.taken_at = now
+        prompt.taken = True
         for follower in [one for one in prompt.followers if self._spared(one, prompt) < self.hold_tokens]:
             self._release(follower, prompt, min(prompt.computed[worker], follower.shared(prompt)))
         return self.limit_s(prompt)
@@ -118,8 +122,8 @@ class Leads:
         alike.remove(prompt)
         if not alike:
             del self._leads[self._beginning(prompt)]
-        if prompt.taken_at is not None:
-            speed = prompt.missing(prompt.worker) / max(now - prompt.taken_at, 0.001)
+        if prompt.taken:
+            speed = prompt.missing(prompt.worker) / max(now - prompt.sent_at, 0.001)
             known = self.speeds.get(prompt.worker, speed if computed else 0.0)
             if known:  # without a first token, the worker is slower than that
                 self.speeds[prompt.worker] = (known + speed) / 2 if computed else min(known, speed)
