@@ -10,9 +10,14 @@ const KEPT = 25000;
 function tree(sessions) {
   const present = new Set(sessions.map((row) => row.session));
   const helpers = Map.groupBy(sessions, (row) => (present.has(row.parent) ? row.parent : ""));
-  const under = (parent, depth) => (helpers.get(parent) ?? []).flatMap((row) => [{ ...row, depth }, ...under(row.session, depth + 1)]);
-  for (const [parent, rows] of helpers) if (parent) rows.reverse();
-  return under("", 0);
+  const rows = [];
+  const open = (helpers.get("") ?? []).map((row) => ({ ...row, depth: 0 })).reverse();
+  for (let row = open.pop(); row !== undefined; row = open.pop()) {
+    // no recursion: clients name their parents, and a chain may be as long as the list
+    rows.push(row);
+    for (const helper of helpers.get(row.session) ?? []) open.push({ ...helper, depth: row.depth + 1 });
+  }
+  return rows;
 }
 
 export class List {
