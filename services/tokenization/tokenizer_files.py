@@ -104,9 +104,9 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
 
         try:
             loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError):
+        except OSError:
             raise
-        except Exception as error:  # damaged files raise what they run into
+        except Exception as error:  # damaged files raise what they run into, often without their name
             raise ValueError(f"the tokenizer of {model} cannot be loaded: {error}") from error
         return loaded
     entry = None if trust_remote_code else CacheEntry.of(model, Path(__file__).read_bytes(), os.environ)
@@ -152,7 +152,7 @@ def load_in_child(model: str, *, trust_remote_code: bool = False) -> Description
     if found.unreadable:
         raise OSError(found.unreadable)
     if found.wrong:
-        raise ValueError(found.wrong)
+        raise ValueError(f"the tokenizer of {model} cannot be loaded: {found.wrong}")
     return found
 
 
