@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -163,6 +164,29 @@ def test_leads_that_fail_one_after_the_other_hold_a_turn_no_longer_than_one() ->
         trial.now += 7.0
         trial.end(one, computed=False)
     assert trial.now - began <= MAX_HOLD_S + 7.0
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one group", "groups in a group"])
+def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
+    class CountedKeys(list[int]):
+        reads = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            CountedKeys.reads += 1
+            return super().__getitem__(at)
+
+    def counted(number: int) -> LongPrompt:
+        made = prompt(f"{number}", GROUP, ("inner" if together else f"inner {number}", 200), (f"{number}", 2))
+        return replace(made, keys=CountedKeys(made.keys))
+
+    leads = Leads(HOLD)
+    for number in range(200):
+        leads.begin(counted(number), f"w{number % 2}")
+    last = counted(200)
+    CountedKeys.reads = 0
+    assert leads.computing(last) == dict.fromkeys(("w0", "w1"), (220 if together else 20) * BLOCK)
+    assert leads.find(last, "w1", 0.0) is not None
+    assert CountedKeys.reads < 1000
 
 
 SHAPES = st.builds(
