@@ -187,6 +187,7 @@ class Worker(Service):
             resume += counter.resume(resume)[: max((request.sampling.max_tokens or 0) - len(resume), 0)]
         prompt = request.prompt + pack_ids(resume)
         blocks = self._kv.blocks(prompt, request.cache_salt) if self._kv is not None else None
+        held = self._kv.held(prompt, request.cache_salt, blocks) if self._kv is not None else None
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
             token_ids=unpack_array(prompt),
@@ -197,12 +198,11 @@ class Worker(Service):
             guided=_decode_form(request.guided),
             grammar=request.grammar if "grammar" in self._info.features else "",
             resumed=len(resume),
-            retain_s=self._retention.seconds(request, len(prompt) // 4, self._loop.time()),
+            retain_s=self._retention.seconds(request, len(prompt) // 4, held or 0, self._loop.time()),
             session=request.session,
             block_keys=blocks.keys if blocks is not None else None,
         )
         check(engine_request, self._info)
-        held = self._kv.held(prompt, request.cache_salt, blocks) if self._kv is not None else None
         if request.parser:
             self._open(request, engine_request, blocks, held, counter)
         elif self._turns or self._engine.load().waiting:  # speculative prefills are for idle workers
