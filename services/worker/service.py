@@ -320,7 +320,7 @@ class Worker(Service):
     # -- a turn goes on, and ends ---------------------------------------------------------------------------------
 
     def _stepped(self, stream: TokenStream) -> None:
-        if stream.sent > 0:
+        if stream.sent > stream.resumed:
             self._pacer.send_soon(stream.parser)
         else:
             stream.first_at = stream.first_at or time.perf_counter()
