@@ -62,7 +62,8 @@ class Holding:
         if prompt is None:
             return self._placement.workers(request, packed, {})
         while True:
-            workers = self._placement.workers(request, packed, self._leads.computing(prompt))
+            again = prompt.held_at is not None
+            workers = self._placement.workers(request, packed, self._leads.computing(prompt), again=again)
             found = self._leads.find(prompt, workers[0], self._loop.time())
             if found is None or self._placement.shares_queued(workers[0]):
                 break

@@ -99,6 +99,21 @@ async def test_siblings_wait_for_the_first_token_of_one(started: Local) -> None:
     assert count == len(rest)
 
 
+async def test_tokens_of_a_held_turn_are_counted_once(started: Local) -> None:
+    await started.add("worker")
+    await started.completed()
+    siblings = Group(started)
+    lead = await siblings.lead()
+    for _ in range(3):
+        siblings.turn()
+    await siblings.held(3)
+    siblings.go(lead)
+    await siblings.finished()
+    (preprocessor,) = started.of("preprocessor")
+    count = preprocessor.process.metrics.get_sample_value("turnwire_router_prompt_tokens_total")
+    assert count == sum(len(request.prompt) // 4 for request in siblings.requests)
+
+
 async def test_turns_after_their_lead_are_no_leads_for_their_own_tails(started: Local) -> None:
     siblings = Group(started)
     lead = await siblings.lead()
