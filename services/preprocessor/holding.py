@@ -109,9 +109,7 @@ class Holding:
             return
         if reply is None or reply.error is not None:
             self._end(prompt, computed=False)
-        elif self._placement.shares_queued(prompt.worker) or (
-            (limit_s := self._leads.taken(prompt, reply.held, self._loop.time())) is None
-        ):
+        elif (limit_s := self._leads.taken(prompt, reply.held, self._loop.time())) is None:
             self._end(prompt, computed=True)
         else:
             late = self._loop.call_later(limit_s, partial(self._end, prompt, computed=False))

@@ -178,7 +178,8 @@ class Worker(Service):
             delivery.reply(reply)
 
     def _take(self, request: GenerateRequest) -> int | None:
-        """Returns the prompt tokens that the cache holds; None: there is none. Raises TurnwireError to refuse."""
+        """Returns the prompt tokens that the cache holds; None: nobody waits for the others (`GenerateReply.held`).
+        Raises TurnwireError to refuse."""
         self._admit(request)
         resume = unpack_ids(request.resume)
         counter = None
@@ -211,7 +212,7 @@ class Worker(Service):
             self._engine.open(engine_request, Prefill(partial(self._prefill_failed, request.turn)))
             if self._kv is not None and blocks is not None:
                 self._kv.used(blocks)
-        return held
+        return None if self._info.shares_queued else held
 
     def _prefill_failed(self, turn: str, error: errors.TurnwireError) -> None:
         self._log.info("worker.prefill_failed", turn=turn, error=str(error))
@@ -258,8 +259,8 @@ class Worker(Service):
             prompt_tokens=len(request.prompt) // 4,
             opened_at=time.perf_counter(),
         )
-        awaited = held is not None and stream.prompt_tokens - held >= request.notice_tokens
-        notice = request.notice if awaited else ""
+        computes = held is not None and stream.prompt_tokens - held >= request.notice_tokens
+        notice = request.notice if computes and not self._info.shares_queued else ""
         stream.on_prefilled = partial(self._prefilled, request.turn, blocks, notice)
         on_end = partial(self._ended, blocks)
         decoding = Decoding(stream, schedule=self._outbox.schedule, on_step=self._stepped, on_end=on_end)

@@ -263,8 +263,12 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
         await eventually(lambda: not preprocessor.core._holding._open)  # all of them wait for their first token
     for turn in turns:
         siblings.go(turn)
+    (worker,) = {local.worker_of(turn) for turn in turns}
+    notices: list[str] = []
+    worker.watching.append(lambda subject, _: notices.append(subject) if "_INBOX" in subject else None)
     await siblings.finished()
     assert not any(request.held_for for request in siblings.requests)
+    assert not notices
 
 
 async def test_zero_holds_nobody(local: Local) -> None:
