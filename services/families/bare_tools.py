@@ -65,7 +65,7 @@ def reduced_json(tools: Sequence[ToolSpec]) -> bytes:
 
 def _reduced(tool: ToolSpec) -> bytes:
     data = msgspec.json.encode(tool)
-    empty = data.count(b"{}") - len(_KEPT_EMPTY.findall(data))
+    empty = b"{}" in data and data.count(b"{}") > len(_KEPT_EMPTY.findall(data))
     if not empty and _REFERENCE.search(data) is None:
         try:
             return msgspec.json.encode(_decode(data))
