@@ -8,6 +8,7 @@ references to places that are not kept, or nested beyond the decoder's limit.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias, Union
 
 import msgspec
@@ -51,24 +52,23 @@ class _Schema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
 
 class _Tool(Struct):
     name: str
-    tool_schema: _Schema | UnsetType = field(default=UNSET, name="schema")
+    tool_schema: _Schema | dict[str, Any] | UnsetType = field(default=UNSET, name="schema")
 
 
-_decode = msgspec.json.Decoder(_Tool).decode
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Schema).decode
 
 
 def reduced_json(tools: Sequence[ToolSpec]) -> bytes:
     """The tools as JSON with names and types only. Every parser gives the same events with them as with the tools
     themselves. Raises RecursionError for a schema that is nested too deeply to be written."""
-    return b"[%b]" % b",".join(map(_reduced, tools))
+    return _encode([_Tool(tool.name, _reduced(tool.schema)) for tool in tools])
 
 
-def _reduced(tool: ToolSpec) -> bytes:
-    data = msgspec.json.encode(tool)
+def _reduced(schema: dict[str, Any]) -> _Schema | dict[str, Any] | UnsetType:
+    data = _encode(schema)
     empty = b"{}" in data and data.count(b"{}") > len(_KEPT_EMPTY.findall(data))
     if not empty and _REFERENCE.search(data) is None:
-        try:
-            return msgspec.json.encode(_decode(data))
-        except (msgspec.ValidationError, RecursionError):
-            pass
-    return msgspec.json.encode(ToolSpec(tool.name, schema=tool.schema))
+        with suppress(msgspec.ValidationError, RecursionError):
+            return _decode(data)
+    return schema or UNSET
