@@ -39,6 +39,8 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     """Tokens in a KV block of the engine; 0: no prefix cache, or unknown."""
     raw_prompts: bool = False
     """The worker reads requests from `frames.encode_generate`; workers of older releases read JSON only."""
+    shares_queued: bool = False
+    """The engine computes the common beginning of queued prompts once, so that no turn is held for it."""
     weight: float = 1.0
     """This model's share of the new sessions for an alias that several models have."""
 

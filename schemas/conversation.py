@@ -197,11 +197,16 @@ class Client(Struct, frozen=True, omit_defaults=True):
     """The client, for routing and logs; never part of the prompt."""
 
     session: str | None = None
+    """The agent's session; helpers of an agent have their own."""
     user_agent: str | None = None
     tenant: str | None = None
     """Name of the API key; None if the server has no keys."""
     alias: str | None = None
     """The model's name in the request, if other models may have it, too."""
+    parent: str | None = None
+    """The session of the agent that started this one; None: a person or a program did, or the client does not say."""
+    kind: Literal["main", "helper", "background"] = "main"
+    """`helper`: an agent waits for this one; `background`: nobody waits (titles, recaps)."""
     compare: str | None = None
     """Id of the earlier turn with which the prompt is compared. "": none, but later prompts may be compared with this
     one; None: no comparison at all."""
@@ -220,6 +225,8 @@ class Hints(Struct, frozen=True, omit_defaults=True):
     """Prefill the certain prefix of the next turn as soon as this one has ended."""
     cache_salt: str | None = None
     """Prompts with different salts share no KV blocks."""
+    retain_s: int = 0
+    """Seconds for which the client expects to use the prompt's prefix again; 0: unspecified."""
 
 
 class RawPrompt(Struct, frozen=True, omit_defaults=True):

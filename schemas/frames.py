@@ -201,8 +201,22 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """As in `TurnRequest`."""
     reused: int = 0
     """Tokens at the prompt's start that were not encoded: those of a known prompt, and original tokens of turns."""
+    retain_s: int = 0
+    """Seconds for which an engine with the feature `retention` should prefer to keep the prompt; 0: as others."""
+    tenant: str = ""
+    """Shares the limit of what is retained; set with `retain_s`."""
+    session: str = ""
+    """A key of the turn's session (`schemas.session.tenant_key`), for engines with several caches."""
     recall: str = ""
     """The ledger's result for the newest earlier turn (`services.ledger.recall.Outcome`); "": there is no ledger."""
+    notice: str = ""
+    """Subject for a `PrefillNotice` of this turn; "": none."""
+    notice_tokens: int = 0
+    """The notice is sent only if the worker has to compute at least this many tokens of the prompt."""
+    held_s: float = 0.0
+    """How long the preprocessor held the turn, until another one had computed the beginning of its prompt."""
+    held_for: str = ""
+    """That turn."""
 
 
 _PROMPT = b"\0"
@@ -233,6 +247,17 @@ class GenerateReply(Struct, frozen=True, omit_defaults=True):
 
     worker: str
     error: ErrorInfo | None = None
+    held: int | None = None
+    """Prompt tokens that the worker expects in its KV cache. None: it refuses the turn, or sends no `PrefillNotice`."""
+
+
+class PrefillNotice(Struct, frozen=True):
+    """worker → the preprocessor of a turn, on `GenerateRequest.notice`: its first token is decoded, or it has ended
+    without one. At most once; it may be lost."""
+
+    turn: str
+    computed: bool
+    """The worker's KV cache holds the prompt."""
 
 
 class TokenFinish(Struct, frozen=True, omit_defaults=True):

@@ -25,9 +25,16 @@ def first_question(conversation: Conversation) -> str:
 
 
 def placement_key(conversation: Conversation) -> str:
-    """Returns a key of the session among all tenants: of its client's id, else of its first question."""
-    session = conversation.client.session
+    """Returns a key of the session among all tenants: of its client's id, else of its first question. A helper has the
+    key of the agent that started it, so that both get the same model."""
+    session = conversation.client.parent or conversation.client.session
     return _hash(first_question(conversation) if session is None else session)
+
+
+def tenant_key(conversation: Conversation, session: str | None) -> str:
+    """Returns a key of a session, or without one of the first question, that no other tenant's session has."""
+    told = first_question(conversation) if session is None else f"id\0{session}"
+    return _hash(f"{conversation.client.tenant or ''}\0{told}")
 
 
 def session_key(conversation: Conversation) -> SessionKey:

@@ -82,8 +82,6 @@ class Route(asyncio.Protocol):
         """Introduces this server."""
         self._transport = transport
         self.send("I", self._server.host)
-        for subject in self._server.subscriptions.subjects():
-            self.send("+", subject)
         self._ping_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -128,6 +126,8 @@ class Route(asyncio.Protocol):
                 if (before := server.routes.get(self._host)) is not None:
                     before._transport.abort()
                 server.routes[self._host] = self
+                for subject in server.subscriptions.subjects():  # from here on it gets what changes
+                    self.send("+", subject)
                 server.routes_changed()
             case "PING":
                 self.send("PONG")

@@ -148,6 +148,11 @@ class Scenario:
         self.recovery_s = random.choice((20.0, 20.0, 90.0))
         self.servers = random.choice((1, 1, 1, 3))
         self.window_bytes = random.choice((MIB, MIB, 16_384, 4096))
+        more = Random(f"holding {seed}")
+        self.settings = {
+            "preprocessor": {"hold_tokens": more.choice((0, 32, 32, 128, 512))},
+            "worker": {"prefill_tokens_per_s": more.choice((0, 2000, 5000))},
+        }
         self.faults = draw(random, span_s=self.scale.span_s, turns=self.workload.turns)
 
     def play(self, faults: Sequence[Fault] | None = None, *, keep_trace: bool = False) -> Result:
@@ -160,6 +165,7 @@ class Scenario:
             servers=self.servers,
             recovery_s=self.recovery_s,
             window_bytes=self.window_bytes,
+            settings=self.settings,
             keep_trace=keep_trace,
         )
         try:
@@ -227,10 +233,13 @@ class Scenario:
 
     def _agents(self, world: World, random: Random) -> list[Agent]:
         agents = []
+        groups: dict[int, float] = {}
         for session in self.workload.sessions:
             agent = Agent(world, session, Random(f"{self.seed} {session.name}"))
             machine = Machine(session.name)
             start = random.random() * self.scale.start_s
+            if session.group:  # siblings begin in one moment
+                start = groups.setdefault(session.group, start) + start / 1000
             world.loop.call_later(start, self._begin, world, agent, machine, context=world.loop.system.context)
             agents.append(agent)
         return agents
@@ -478,5 +487,6 @@ def _held(stage: str, service: Any) -> list[str]:
     if stage == "worker":
         return [f"turn {turn}" for turn in service._turns]
     if stage == "preprocessor":
-        return [f"turn {turn}" for turn in service._turns]
+        leads = [f"lead {lead.turn} with {len(lead.followers)} followers" for lead in service._holding._open]
+        return [*(f"turn {turn}" for turn in service._turns), *leads]
     return []

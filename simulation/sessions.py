@@ -6,7 +6,7 @@ Every word names its session and its turn: text in the wrong place is seen at on
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from schemas.conversation import ToolSpec
@@ -82,6 +82,8 @@ class Session:
     asks: Sequence[Ask]
     behaviour: Behaviour
     tools: Sequence[ToolSpec] = field(default_factory=lambda: list(TOOLS))
+    group: int = 0
+    """Sessions of one group begin together, and their prompts begin alike. 0: it is alone."""
 
     @property
     def turns(self) -> int:
@@ -95,11 +97,24 @@ class Workload:
     def __init__(self, seed: int, sessions: int) -> None:
         self._random = Random(f"workload {seed}")
         self.sessions = [self._session(number) for number in range(sessions)]
+        self._form_groups(Random(f"groups {seed}"))
 
     @property
     def turns(self) -> int:
         """The number of the model's turns in all sessions."""
         return sum(session.turns for session in self.sessions)
+
+    def _form_groups(self, random: Random) -> None:
+        """Makes siblings of some sessions: a random number of groups of random sizes."""
+        alone = random.sample(range(len(self.sessions)), len(self.sessions) // 2)
+        group = 0
+        while alone and random.random() < 0.9:
+            group += 1
+            words = " ".join(f"g{group}w{number}" for number in range(random.choice((20, 100, 400))))
+            size = random.randint(2, 8)
+            members, alone = alone[:size], alone[size:]
+            for member in members:
+                self.sessions[member] = replace(self.sessions[member], group=group, system=f"Group {group}. {words}")
 
     def _session(self, number: int) -> Session:
         random, name = self._random, f"s{number}"

@@ -94,8 +94,10 @@ class World:
         servers: int = 1,
         recovery_s: float = 90.0,
         window_bytes: int = MIB,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
         keep_trace: bool = False,
     ) -> None:
+        """`settings`: those of the processes of a stage."""
         self.seed = seed
         self.random = Random(seed)
         self.loop = SimLoop(Random(self.random.random()))
@@ -104,6 +106,7 @@ class World:
         self.model = str(model)
         self.recovery_s = recovery_s
         self.window_bytes = window_bytes
+        self._settings = settings or {}
         self.running: dict[str, Running] = {}
         self.servers: dict[str, Server] = {}
         self.prompts: list[tuple[float, list[int]]] = []
@@ -230,6 +233,7 @@ class World:
     def _serve(self, stage: str, name: str, settings: dict[str, Any]) -> Coroutine[Any, Any, None]:
         common: dict[str, Any] = {"bus": self.bus, "id": name, "log_format": "json"}
         model = {"model": self.model, "served_model_name": "m"}
+        settings = {**self._settings.get(stage, {}), **settings}
         if stage == "frontend":
             return frontend_service.run(FrontendConfig(**common | settings))
         if stage == "preprocessor":

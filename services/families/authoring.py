@@ -111,13 +111,14 @@ def key_value_tags(
     """
     opener, closer = f"<{call}{suffix}>", f"</{call}{suffix}>"
     key_tag = f"<{key}{suffix}>{{key}}</{key}{suffix}>"
-    tails = (closer,) if not section else (closer, f"</{section}{suffix}>")
-    openers = (f"<{section}{suffix}>{{ws}}{opener}", opener) if section else (opener,)
+    sections = (f"<{section}{suffix}>", f"</{section}{suffix}>") if section else ()
+    tails = (closer, *sections[1:])
+    openers = (*(f"{start}{{ws}}{opener}" for start in sections[:1]), opener)
     body = Parameters(
         opens=(key_tag + f"{{ws}}<{value}{suffix}>", key_tag),
         closes=(f"</{value}{suffix}>",),
         ends=(closer,),
-        beyond=(opener, *tails[1:]),
+        beyond=(opener, *sections),
         openers=tuple(o + "{ws}" + named for o in openers for named in ("{name}{ws}<tool_sep{suffix}>", "{name}")),
     )
     as_json = JsonCalls(form=Form.OBJECT, closes=(closer,))

@@ -270,14 +270,28 @@ class TurnParse:
         self.log.append(Finish(reason, self.log.blocks, usage, stop_string, tokens))
 
     def _parsed(self, text: str) -> list[BlockEvent]:
-        """Returns the parser's events for a text."""
-        self._count_reasoning()
-        return self._parser.feed(text)
+        """Returns the parser's events for a text. In a thought, tokens without an event are counted when it is certain
+        to what they belong: its own closer is the thought's, the marker of the next block is not."""
+        parser = self._parser
+        thinks = parser.in_reasoning
+        if parser.scanner.trigger is not None:  # also the tokens that skipped the parser
+            self._count(len(self.ids) - 1, thinks)
+        events = parser.feed(text)
+        if not parser.in_reasoning:
+            after = parser.after_thought if thinks else None
+            self._count(len(self.ids) - (after is not None and after >= len(text)), after is not None)
+            self._count(len(self.ids), False)
+        elif not thinks or events:
+            self._count(len(self.ids), bool(events) and not isinstance(events[-1], BlockStop))
+        return events
 
     def _count_reasoning(self) -> None:
-        """Counts the tokens inside reasoning. Tokens that skipped the parser cannot have changed the block."""
-        self.reasoning_tokens += (len(self.ids) - self._counted) * self._parser.in_reasoning
-        self._counted = len(self.ids)
+        """Counts all tokens so far. Those that skipped the parser cannot have changed the block."""
+        self._count(len(self.ids), self._parser.in_reasoning)
+
+    def _count(self, tokens: int, thinks: bool) -> None:
+        self.reasoning_tokens += max(tokens - self._counted, 0) * thinks
+        self._counted = max(tokens, self._counted)
 
     def _write(self, text: str) -> None:
         """Adds text without a token."""

@@ -9,6 +9,7 @@ from schemas.conversation import Conversation
 from schemas.events import PromptComparison
 from schemas.frames import GenerateRequest, ParseContext, ThoughtBudget, TurnRequest
 from schemas.ledger import LedgerContext
+from schemas.session import tenant_key
 from services.families.verbatim import VERBATIM
 from services.guides.calls import Unguidable
 from services.guides.promises import promises
@@ -74,6 +75,9 @@ def generate_request(
         context=msgspec.Raw(_with_tools(_encode(context), prompt.parser_tools)),
         resume=request.resume,
         priority=priority(conversation),
+        retain_s=conversation.hints.retain_s,
+        tenant=(conversation.client.tenant or "") if conversation.hints.retain_s else "",
+        session=tenant_key(conversation, conversation.client.session),
         guided=msgspec.Raw(_encode(output_format)),
         grammar=grammar,
         thoughts=thoughts,

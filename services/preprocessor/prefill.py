@@ -20,6 +20,7 @@ from schemas.conversation import Call, Conversation, Message, Part, Result, Samp
 from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
+from schemas.session import tenant_key
 from services.ledger.recall import Ledger
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.routing.placement import Placement
@@ -108,6 +109,7 @@ class Prefills:
             context=msgspec.Raw(b"null"),
             priority=-MAX_PRIORITY,
             cache_salt=self._placement.salt(turn.conversation),
+            session=tenant_key(turn.conversation, turn.conversation.client.session),
         )
         subject = subjects.generate(self._model, turn.worker)
         data = self._placement.encode(request, turn.worker)

@@ -34,6 +34,7 @@ from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
 from services.preprocessor.fingerprints import Fingerprints
 from services.preprocessor.generate import generate_request, ledger_context_of, thought_budget, turn_guide
+from services.preprocessor.holding import Holding
 from services.preprocessor.ledger_reader import LedgerReader, open_ledger
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prefill import PendingTurn, Prefills
@@ -90,6 +91,7 @@ class Preprocessor(Service):
         self._accepted = _encode(Accepted(process.id))
         weights = Weights(config.router_overlap_weight, config.router_load_tokens)
         self._placement = Placement(process, self._model, weights)
+        self._holding = Holding(process, self._placement, config.hold_tokens)
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The newest attempt, and its task, of each turn without a worker."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -214,32 +216,39 @@ class Preprocessor(Service):
             grammar = await self._preparation.run(guide)
             if thoughts is not None:
                 thoughts = replace(thoughts, grammar=await self._preparation.run(partial(guide, rest=True)))
-        workers = self._placement.workers(request, packed)
         comparison = self._fingerprints.compare(request.turn, conversation, prompt)
         generate = generate_request(
             request, prompt, packed, self._setup, grammar, thoughts=thoughts, comparison=comparison
         )
+        long = self._holding.prompt(request, packed)
+        workers = await self._holding.workers(request, packed, long, deadline)
+        if spans is not None and long is not None and long.held_for:
+            spans.held(long.held_for, long.held_s)
         for worker in workers:
             timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
             shard = self._placement.shard()
             salt = self._placement.salt(conversation)
             generate = replace(generate, parser=shard, timeout_s=timeout_s, cache_salt=salt)
+            generate = self._holding.begin(long, worker, generate)
             self._placement.router.assigned(worker, shard)
             self._expect(request, prompt, worker)
+            reply: GenerateReply | None = None
             try:
                 data = await self._process.bus.request(
                     subjects.generate(self._model, worker), self._placement.encode(generate, worker), TAKE_TIMEOUT_S
                 )
+                reply = _decode_reply(data)
+                refusal = reply.error
             except Unavailable:  # the worker certainly does not have the turn
                 # rare: the worker that a turn was sent to is gone
                 refusal = Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S).info
-            else:
-                refusal = _decode_reply(data).error
-                if refusal is None:
-                    self._placement.taken(worker, packed, conversation)
-                    if spans is not None:
-                        spans.placed(worker, shard)
-                    return
+            finally:
+                self._holding.answered(long, reply)
+            if refusal is None:
+                self._placement.taken(worker, packed, conversation)
+                if spans is not None:
+                    spans.placed(worker, shard)
+                return
             self._placement.router.returned(worker, shard)
             # rare: a worker did not take a turn
             if spans is not None:

@@ -14,7 +14,7 @@ class TurnSpans:
 
     def __init__(self, scope: "Scope", attempt: int) -> None:
         self._scope = scope
-        self._attempt = {"turnwire.attempt": attempt}
+        self._attempt: Attributes = {"turnwire.attempt": attempt}
         self._started = time_ns()
         self._steps: list[tuple[str, int]] = []
         """Each step of the preparation and its start."""
@@ -36,6 +36,10 @@ class TurnSpans:
                 "turnwire.ledger.tokens": found.reused if found is not None else None,
             }
         )
+
+    def held(self, turn: str, seconds: float) -> None:
+        """Notes that the turn waited until another one had computed the beginning of its prompt."""
+        self._attempt = {**self._attempt, "turnwire.held_for": turn, "turnwire.held_s": seconds}
 
     def refused(self, worker: str, kind: str) -> None:
         """Notes that a worker did not take the turn."""

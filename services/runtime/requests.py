@@ -17,7 +17,7 @@ OnAnswer = Callable[[bytes | TurnwireError], object]
 class _Request(NamedTuple):
     subject: str
     on_answer: OnAnswer
-    timer: asyncio.TimerHandle
+    timer: asyncio.TimerHandle | None
 
 
 class Requester(ABC):
@@ -77,6 +77,14 @@ class Requester(ABC):
         self.waiting[token] = _Request(subject, on_answer, timer)
         return partial(self._forget, token)
 
+    def expect(self, on_answer: OnAnswer) -> tuple[str, Callable[[], object]]:
+        """Returns a subject that another process may publish one message on, which is passed to `on_answer`, and a
+        function that ends this. The message may be lost, and has no limit of time."""
+        self._last_request += 1
+        token = str(self._last_request)
+        self.waiting[token] = _Request("", on_answer, None)
+        return self.inbox + token, partial(self._forget, token)
+
     def answer(self, token: str, answer: bytes | TurnwireError) -> None:
         """Passes the answer to a request that still waits."""
         if (request := self._forget(token)) is not None:
@@ -84,7 +92,7 @@ class Requester(ABC):
 
     def _forget(self, token: str) -> _Request | None:
         request = self.waiting.pop(token, None)
-        if request is not None:
+        if request is not None and request.timer is not None:
             request.timer.cancel()
         return request
 

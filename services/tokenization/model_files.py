@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -57,7 +58,12 @@ def read_facts(model: str) -> ModelFacts:
     config = read_json(model, "config.json")
     if config is None:
         raise FileNotFoundError(f"{model} has no config.json")
-    return facts(config, read_json(model, "generation_config.json") or {}, read_json(model, "tokenizer_config.json"))
+    generation = read_json(model, "generation_config.json") or {}
+    tokenizer = read_json(model, "tokenizer_config.json")
+    try:
+        return msgspec.convert(msgspec.to_builtins(facts(config, generation, tokenizer)), ModelFacts)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"config.json or generation_config.json of {model} has a wrong value: {error}") from error
 
 
 def read_response_template(model: str, file: str | None = None) -> str | None:
@@ -73,11 +79,16 @@ def read_response_template(model: str, file: str | None = None) -> str | None:
 
 
 def read_json(model: str, name: str) -> dict[str, Any] | None:
-    """A JSON file of the model; None if it has none of that name."""
+    """The object in a JSON file of the model; None if it has none of that name. Raises ValueError if it is damaged."""
     path = find_file(model, name)
     if path is None:
         return None
-    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{path} is not a JSON object")
     return document
 
 

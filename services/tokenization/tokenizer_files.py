@@ -102,7 +102,12 @@ def load_tokenizer(model: str, *, trust_remote_code: bool = False) -> LoadedToke
     if "transformers" in sys.modules:  # imported already
         from transformers import AutoTokenizer
 
-        loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        try:
+            loaded: LoadedTokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError):
+            raise
+        except Exception as error:  # damaged files raise what they run into
+            raise ValueError(f"the tokenizer of {model} cannot be loaded: {error}") from error
         return loaded
     entry = None if trust_remote_code else CacheEntry.of(model, Path(__file__).read_bytes(), os.environ)
     if entry is not None and (report := entry.read()) is not None:

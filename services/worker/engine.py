@@ -67,10 +67,10 @@ handles stop strings."""
 
 FEATURES = frozenset(
     {field.feature for field in SAMPLING_FIELDS.values()}
-    | {"top_logprobs", "guided", "grammar", "prefix_cache", "kv_events", "priority", "salt"}
+    | {"top_logprobs", "guided", "grammar", "prefix_cache", "kv_events", "priority", "salt", "retention"}
 )
 """All features of engines. top_logprobs: log probabilities of other tokens than the chosen one; guided: JSON, and JSON
-of a schema; grammar: a whole turn by a grammar of llguidance."""
+of a schema; grammar: a whole turn by a grammar of llguidance; retention: prompts that are evicted after others."""
 
 
 def required_features(sampling: Sampling) -> list[tuple[str, str]]:
@@ -105,6 +105,8 @@ class EngineInfo(Struct, frozen=True):
     """Why a feature is not in `features`, where the reason is known."""
     full_len: int | None = None
     """The context window of the model or the settings, of which the KV cache may leave only `max_model_len`."""
+    shares_queued: bool = False
+    """A prompt finds what those before it in the queue compute: its blocks are looked up when it is scheduled."""
 
 
 class EngineRequest(Struct, frozen=True):
@@ -129,6 +131,10 @@ class EngineRequest(Struct, frozen=True):
     resumed: int = 0
     """How many ids at the end of `token_ids` are output of an earlier attempt. An engine that decodes takes them as
     prompt; one that plays a script continues after them."""
+    retain_s: int = 0
+    """Seconds for which prompt and output should be evicted after others, by an engine with `retention`; 0: none."""
+    session: str = ""
+    """A key of the turn's session, for a library that keeps the turns of one together."""
     block_keys: Sequence[int] | None = None
     """The keys of the prompt's whole blocks (`tokenization.block_keys`), where the worker has computed them."""
 

@@ -72,11 +72,19 @@ class TokenStream:
     cached_sent: int | None = None
     context_bytes: int = 0
     token_bytes: int = TOKEN_BYTES
+    on_prefilled: Callable[[bool], None] | None = None
+    """Called once by `prefilled`."""
 
     def __post_init__(self) -> None:
         self.key = (self.turn, self.attempt)
         self.resumed = len(self.ids)
         self.context_bytes = memoryview(self.context).nbytes
+
+    def prefilled(self, *, computed: bool) -> None:
+        """Ends the prefill: with the first tokens, or at the turn's end, `computed` or not. Later calls do nothing."""
+        if (call := self.on_prefilled) is not None:
+            self.on_prefilled = None
+            call(computed)
 
     def add(self, delta: Delta) -> None:
         """Adds one engine step's result."""

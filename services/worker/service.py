@@ -16,12 +16,13 @@ from prometheus_client import Histogram
 from schemas import errors, subjects
 from schemas.control import THINKING_BUDGET, Cancel, Heartbeat, Load, ModelCard
 from schemas.conversation import OutputFormat, Sampling
-from schemas.events import Failed
+from schemas.events import Failed, FinishReason
 from schemas.frames import (
     EventEntry,
     EventFrame,
     GenerateReply,
     GenerateRequest,
+    PrefillNotice,
     decode_generate,
     pack_ids,
     unpack_array,
@@ -44,6 +45,7 @@ from services.worker.kv.publisher import PromptBlocks, open_publisher
 from services.worker.metrics import WorkerMetrics
 from services.worker.outbox import UNSENDABLE, Outbox, TokenStream
 from services.worker.pacing import Pacer
+from services.worker.retention import RetentionQuota
 from services.worker.shards import ParserShards
 from services.worker.stream_spans import StreamSpans
 from services.worker.thoughts import BudgetedTurn, ThoughtCounter
@@ -106,6 +108,7 @@ class Worker(Service):
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
         )
         self._metrics = WorkerMetrics(process.metrics)
+        self._retention = RetentionQuota(info.kv_tokens if "retention" in info.features else None)
         self._kv = open_publisher(process, engine, info, model)
         self.models = [
             ModelCard(
@@ -116,6 +119,7 @@ class Worker(Service):
                 engine=info.name,
                 block_tokens=info.block_tokens or 0,
                 raw_prompts=True,
+                shares_queued=info.shares_queued,
             )
         ]
         process.registry.on_leave(self._peer_left)
@@ -159,21 +163,22 @@ class Worker(Service):
 
     def _request(self, delivery: Delivery) -> None:
         request = decode_generate(delivery.data)
-        error = None
+        error = held = None
         try:
-            self._take(request)
+            held = self._take(request)
         except errors.TurnwireError as refusal:
             error = refusal.info
         except Exception as failure:
             self._log.exception("worker.request_failed", turn=request.turn)
             error = errors.EngineFailed(f"the request could not be taken: {type(failure).__name__}").info
-        reply = msgspec.json.encode(GenerateReply(self._process.id, error))
+        reply = msgspec.json.encode(GenerateReply(self._process.id, error, held))
         if error is None:
             after_sending(delivery.reply, reply)  # the first token goes first
         else:
             delivery.reply(reply)
 
-    def _take(self, request: GenerateRequest) -> None:
+    def _take(self, request: GenerateRequest) -> int | None:
+        """Returns the prompt tokens that the cache holds; None: there is none. Raises TurnwireError to refuse."""
         self._admit(request)
         resume = unpack_ids(request.resume)
         counter = None
@@ -192,18 +197,21 @@ class Worker(Service):
             guided=_decode_form(request.guided),
             grammar=request.grammar if "grammar" in self._info.features else "",
             resumed=len(resume),
+            retain_s=self._retention.seconds(request, len(prompt) // 4, self._loop.time()),
+            session=request.session,
             block_keys=blocks.keys if blocks is not None else None,
         )
         check(engine_request, self._info)
+        held = self._kv.held(prompt, request.cache_salt, blocks) if self._kv is not None else None
         if request.parser:
-            held = self._kv.held(prompt, request.cache_salt, blocks) if self._kv is not None else 0
             self._open(request, engine_request, blocks, held, counter)
         elif self._turns or self._engine.load().waiting:  # speculative prefills are for idle workers
             raise errors.Overloaded("this worker has turns to decode", retry_after_s=errors.RETRY_AFTER_S)
         else:
             self._engine.open(engine_request, Prefill(partial(self._prefill_failed, request.turn)))
-        if self._kv is not None and blocks is not None:
-            self._kv.used(blocks)
+            if self._kv is not None and blocks is not None:
+                self._kv.used(blocks)
+        return held
 
     def _prefill_failed(self, turn: str, error: errors.TurnwireError) -> None:
         self._log.info("worker.prefill_failed", turn=turn, error=str(error))
@@ -232,7 +240,7 @@ class Worker(Service):
         request: GenerateRequest,
         engine_request: EngineRequest,
         blocks: PromptBlocks | None,
-        held: int,
+        held: int | None,
         counter: ThoughtCounter | None,
     ) -> None:
         if request.turn in self._turns:
@@ -246,10 +254,13 @@ class Worker(Service):
             frontend=request.frontend,
             context=request.context.copy(),  # a view would keep the whole message in memory
             ids=resume,
-            held=held,
+            held=held or 0,
             prompt_tokens=len(request.prompt) // 4,
             opened_at=time.perf_counter(),
         )
+        awaited = held is not None and stream.prompt_tokens - held >= request.notice_tokens
+        notice = request.notice if awaited else ""
+        stream.on_prefilled = partial(self._prefilled, request.turn, blocks, notice)
         on_end = partial(self._ended, blocks)
         decoding = Decoding(stream, schedule=self._outbox.schedule, on_step=self._stepped, on_end=on_end)
         scope = self._process.scope(request.trace)
@@ -314,6 +325,13 @@ class Worker(Service):
         else:
             stream.first_at = stream.first_at or time.perf_counter()
             self._pacer.send_now(stream.parser)
+            stream.prefilled(computed=True)
+
+    def _prefilled(self, turn: str, blocks: PromptBlocks | None, notice: str, computed: bool) -> None:
+        if computed and blocks is not None and self._kv is not None:
+            self._kv.used(blocks)
+        if notice:  # the first token goes first
+            after_sending(self._process.publish, notice, PrefillNotice(turn, computed))
 
     def _send(self, stream: TokenStream) -> None:
         self._outbox.schedule(stream)
@@ -324,6 +342,8 @@ class Worker(Service):
         if len(stream.ids) > stream.resumed:
             stream.first_at = stream.first_at or now  # the only step had all of it
         self._send(stream)
+        broken_off = stream.finish is None or stream.finish.reason in (FinishReason.ERROR, FinishReason.CANCELLED)
+        stream.prefilled(computed=(computed := bool(stream.first_at) or not broken_off))
         self._outbox.ended(stream, self._loop.time())
         self._metrics.ended(stream, now)
         if (timer := self._deadlines.pop(decoding, None)) is not None:
@@ -332,7 +352,7 @@ class Worker(Service):
             spans.end(stream)
         if self._turns.get(stream.turn) is decoding:
             del self._turns[stream.turn]
-        if self._kv is not None and blocks is not None:
+        if computed and self._kv is not None and blocks is not None:
             self._kv.ended(blocks, stream.ids[stream.resumed :])
         self._settle()
         if not self._outbox.busy and self._process.draining:

@@ -74,19 +74,29 @@ class ThoughtCounter:
         return self._next_end()
 
     def resume(self, ids: Sequence[int]) -> list[int]:
-        """Takes the output of an earlier attempt. Returns the ids that must follow because that had spent the budget,
-        also where it had sent a part of them."""
+        """Takes the output of an earlier attempt. Returns the ids that must follow because a thought in it had spent
+        the budget, also where it had sent a part of them."""
         spent = 0 if self.thinks and not self._limit else None
         for count, token in enumerate(ids, 1):
+            thinks = self.thinks
             self.take(token)
+            if self.thinks and not thinks:
+                self._end_sent(ids, spent)
+                spent = None
             if spent is None and self.thinks and self.used + self._tokens >= self._limit:
                 spent = count - self.excess
-        end, rest = self._ends[0], [] if spent is None else list(ids[spent:])
+        if left := self._end_sent(ids, spent):
+            return self.end_thought()[-left:]
+        return self.end_thought() if self.over else []
+
+    def _end_sent(self, ids: Sequence[int], spent: int | None) -> int:
+        """Takes the end of a thought where `ids[spent:]` begin with it. Returns how many of its ids are missing, if
+        they are a part of it, else 0."""
+        rest, end = [] if spent is None else list(ids[spent:]), self._ends[0]
         if rest[: len(end)] == end:
             self._next_end()
-        elif rest and rest == end[: len(rest)]:
-            return self.end_thought()[len(rest) :]
-        return self.end_thought() if self.over else []
+            return 0
+        return len(end) - len(rest) if rest and rest == end[: len(rest)] else 0
 
     def _next_end(self) -> list[int]:
         return self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]

@@ -17,6 +17,7 @@ PARSER = "services/parser/service.py"
 SHARD = "services/parser/shard.py"
 TURN_PARSE = "services/parser/turn_parse.py"
 PREPROCESSOR = "services/preprocessor/service.py"
+HOLDING = "services/preprocessor/holding.py"
 GATEWAY = "services/frontend/turns/gateway.py"
 WATCH = "services/frontend/turns/process_watch.py"
 STAGE_WAIT = "services/frontend/turns/stage_wait.py"
@@ -293,6 +294,12 @@ PREPROCESSOR_MUTANTS = [
         PREPROCESSOR,
         "        until = asyncio.get_running_loop().time() + self._process.config.bus.recovery_s\n",
         "        until = 0.0\n",
+    ),
+    Mutant(
+        "waits for ever for the notice that a prompt is computed",
+        HOLDING,
+        "self._loop.call_later(limit_s, ",
+        "self._loop.call_later(1e9, ",
     ),
 ]
 

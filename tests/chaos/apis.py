@@ -40,11 +40,12 @@ class Frame:
     data: str
 
 
-def request(api: Api, model: str, script: Script, *, stream: bool) -> bytes:
-    """A request that makes the script engine write `script`."""
+def request(api: Api, model: str, script: Script, *, stream: bool, system: str = "") -> bytes:
+    """A request that makes the script engine write `script`. `system`: the beginning of its prompt."""
     conversation = Conversation(
         model,
         [Message("user", [Text(f"[[say]]{script.output}[[/say]]")])],
+        system=[Text(system)] if system else [],
         tools=[ToolSpec(TOOL_NAME, "Runs a command.", TOOL, strict=False)],
         sampling=Sampling(max_tokens=MAX_TOKENS if api == "messages" else None),
     )

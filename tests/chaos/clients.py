@@ -25,6 +25,8 @@ class Stream:
     wanted: Wanted
     frontend: int
     """The number of the frontend that it is sent to first."""
+    system: str = ""
+    """The beginning of its prompt, which others of its group have, too."""
     new: bool = False
     """Whether it is sent during a fault or after it."""
     attempts: list[Attempt] = field(default_factory=list)
@@ -45,7 +47,7 @@ async def run_stream(
     As behind a load balancer, an attempt after a broken one goes to the next frontend.
     """
     wanted = stream.wanted
-    body = request(wanted.api, MODEL, wanted.script, stream=wanted.stream)
+    body = request(wanted.api, MODEL, wanted.script, stream=wanted.stream, system=stream.system)
     while True:
         known = urls()
         url = known[(stream.frontend + len(stream.attempts)) % len(known)] + CLIENTS[wanted.api].path

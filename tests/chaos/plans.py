@@ -25,9 +25,11 @@ from tests.chaos.disturbances import (
 from tests.chaos.faults import ACTIONS, Action, Disturbance, Fault
 from tests.chaos.trials import Load, Trial
 
-SUITES = ("faults", "pairs", "rolling", "clock", "disk", "memory", "many", "soak")
+SUITES = ("faults", "pairs", "rolling", "clock", "disk", "memory", "many", "groups", "soak")
 MANY = Load(streams=1000, seconds=(10.0, 25.0), delay_ms=(150, 300), start_s=10.0)
 """A thousand streams at once, slow ones: the load is their number."""
+GROUP = 8
+"""Agents that a coordinator starts in one moment."""
 STORE_BYTES = 24 << 20
 SMALL_CACHES = {"prompt_cache_mb": 2, "ledger_mb": 2}
 """Full long before the end of a soak, so that memory must stay flat."""
@@ -85,6 +87,9 @@ def planned(
         found = _faults(seeds, chance, only or ["*"], outage, replace(MANY, new=load.new))
         slots = {"worker": {"slots": MANY.streams, "queue_limit": 2 * MANY.streams}}
         yield Plan(found, {"options": slots})
+    elif suite == "groups":
+        found = _faults(seeds, chance, only or ["*"], outage, replace(load, new=2 * GROUP, group=GROUP))
+        yield Plan(found, {"options": {"worker": {"prefill_tokens_per_s": 5000}}})
     else:
         steady = replace(load, streams=32, new=0, steady=True)
         found = [Trial(one, 2, (RandomFaults(one, 5.0, soak_s),), steady, watch=True) for one in seeds]

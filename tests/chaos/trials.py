@@ -29,6 +29,8 @@ LATE_S = (1.0, 4.0)
 """How long the streams take that are sent during the fault."""
 WATCH_S = 5.0
 """Between two samples of memory and files."""
+GROUP_TEXT = " ".join(f"Rule {number} holds for all of this group." for number in range(400))
+"""Some 5,000 tokens."""
 SLACK_S = 45.0
 """For the rest of a stream, beyond the time in which its turn must go on."""
 
@@ -45,6 +47,8 @@ class Load:
     delay_ms: tuple[int, int] = (20, 50)
     start_s: float = 1.5
     """Within which all are sent."""
+    group: int = 0
+    """This number of streams is sent in one moment, with prompts that begin alike; 0: each alone."""
     steady: bool = False
     """Each stream is followed by another, until the fault is over."""
 
@@ -151,17 +155,21 @@ class Run:
                 if not load.steady or number >= load.streams or deadline < math.inf:
                     return
 
+        def moment(number: int, first: float, last: float) -> float:
+            drawn = Random(f"{trial.seed} group {number // load.group}") if load.group else chance
+            return drawn.uniform(first, last)
+
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with (
             aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as http,
             asyncio.TaskGroup() as group,
         ):
             for number in range(load.streams):
-                group.create_task(one(http, number, chance.uniform(0.0, load.start_s)))
+                group.create_task(one(http, number, moment(number, 0.0, load.start_s)))
             await _all_opened(streams, load.streams)
             effects.start = max(effects.start, time.monotonic() - first)
             for number in range(load.streams, load.streams + load.new):
-                group.create_task(one(http, number, chance.uniform(first + 0.2, last + 2)))
+                group.create_task(one(http, number, moment(number, first + 0.2, last + 2)))
             await asyncio.gather(*(fault.inject(deployment, effects) for fault in trial.faults))
             deadline = time.monotonic() + RECOVERY_S + load.seconds[1] + SLACK_S
         faults = list(map(str, trial.faults))
@@ -197,7 +205,8 @@ class Run:
         )
         tokens = len(self._tokenizer.encode(script.written, add_special_tokens=False).ids) + 1
         wanted = Wanted(APIS[number % 3], number % 8 != 7, script, tokens)
-        return Stream(tag, wanted, chance.randrange(8), late or turn > 0)
+        system = f"Group {number // load.group} of {trial.seed}. {GROUP_TEXT}" if load.group else ""
+        return Stream(tag, wanted, chance.randrange(8), system, late or turn > 0)
 
 
 async def _all_opened(streams: Sequence[Stream], count: int) -> None:

@@ -20,6 +20,7 @@ from nats import connect
 
 from services.cli.instances import newest_instance
 from tests.conftest import NatsServer, until
+from tests.described_model import describe_model
 
 START_S = 90.0
 """Generous: six processes start at once."""
@@ -223,9 +224,7 @@ async def test_frontend_without_its_port_is_not_started_again(nats: NatsServer) 
 
 @pytest.mark.slow
 async def test_failed_start_of_a_stage_ends_up_with_its_reason(state: Path, tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    async with up(state, tmp_path, "--model", str(tmp_path / "model")) as running:
+    async with up(state, tmp_path, "--script-dir", str(tmp_path / "nowhere")) as running:
         await running.printed("does not run: status")
         assert await running.end() == 1
 
@@ -254,6 +253,16 @@ async def test_nothing_starts_without_the_model(state: Path, tmp_path: Path) -> 
     async with up(state, tmp_path, "--model", str(tmp_path / "nowhere")) as running:
         await running.printed(f"turnwire up: model: there is no directory {tmp_path / 'nowhere'}")
         assert await running.end() == 2
+        assert len(running.lines) == 1
+
+
+async def test_nothing_starts_with_a_model_that_no_stage_can_load(state: Path, tmp_path: Path) -> None:
+    model = describe_model(tmp_path / "model")
+    file = model / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"response_template": {"fields": {}}}))
+    async with up(state, tmp_path, "--model", str(model)) as running:
+        assert await running.end() == 1
+        await running.printed("turnwire up: model: response_template: ")
         assert len(running.lines) == 1
 
 

@@ -256,6 +256,34 @@ def test_value_that_shows_two_arguments_without_their_call_never_becomes_two_arg
         assert completed(parsed(family, family.style.write_call("write", arguments))) == []
 
 
+@pytest.mark.parametrize("family", TAGGED, ids=ids)
+def test_call_after_an_argument_without_a_key_in_a_value_never_completes(family: Family) -> None:
+    """The argument's opening tag is whole, or a piece of it."""
+    before, after = around(family, "zzz")
+    pieces = [before[: found.end()] for found in re.finditer("zzz|>|<", before)][1:]
+    for opening in dict.fromkeys(piece.replace("zzz", key) for piece in pieces for key in ("", " ", "\n")):
+        for last in ("", f"\n{example(family)}", f"\n{example(family)} names it."):
+            content = f"x{after}{opening}{last}"
+            for arguments in ({"content": content, "filePath": "/a"}, {"filePath": "/a", "content": content}):
+                calls = completed(parsed(family, family.style.write_call("write", arguments)))
+                assert calls in ([], [("write", arguments)]), arguments
+
+
+@pytest.mark.parametrize("family", TAGGED, ids=ids)
+def test_end_of_an_argument_before_a_marker_that_follows_none_is_text(family: Family) -> None:
+    """Whatever follows that marker, also what closes a call or begins an argument."""
+    before, after = around(family, "mode")
+    for marker in family.markers:
+        for then in (*filter(str.strip, words(ends(family))), *family.stops, before):
+            content = f"x{after}{marker}\n{then}\n"
+            check(
+                family,
+                [("write", {"filePath": "/a", "content": content})],
+                lambda call: family.style.write_call(*call),
+                random.Random(0),
+            )
+
+
 @pytest.mark.parametrize("family", CALLING, ids=ids)
 def test_call_with_an_argument_twice_never_completes(family: Family) -> None:
     once = family.style.write_call("write", {"content": "a", "contenu": "b", "filePath": example(family)})

@@ -330,7 +330,8 @@ async def test_turn_is_logged_and_counted() -> None:
     gate = asyncio.Event()
     steps: list[Step] = [reasoning(0, "so"), gate, [*text(1, "hi"), finish(2)]]
     async with serving(FakeGateway(lambda: steps)) as served, ClientSession(served.url) as http:
-        response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine"})
+        who = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}
+        response = await http.post("/v1/messages", json=STREAM, headers={"x-request-id": "mine", **who})
         await response.content.readuntil(b"content_block_stop")
         gate.set()
         await response.text()
@@ -339,6 +340,7 @@ async def test_turn_is_logged_and_counted() -> None:
     assert turn["outcome"] == "stop"
     assert turn["client_request"] == "mine"
     assert turn["model"] == MODEL
+    assert (turn["session"], turn["parent"], turn["kind"]) == ("s/a", "s", "helper")
     assert (turn["prompt_tokens"], turn["cached_tokens"], turn["output_tokens"], turn["reasoning_tokens"]) == (
         USAGE.prompt,
         USAGE.cached,

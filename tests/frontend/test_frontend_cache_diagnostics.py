@@ -1,16 +1,19 @@
 """The words of Messages and Responses for a comparison of two prompts, judged by the SDKs' types."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from anthropic.types.cache_miss_reason import CacheMissReason
-from openai.types.responses.response import PromptCacheDiagnostics
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.responses.response import PromptCacheDiagnostics, PromptCacheDiagnosticsCacheMiss
 from pydantic import TypeAdapter
 
 from schemas.events import PromptComparison
 from services.frontend.apis.messages.render import diagnostics as messages_diagnostics
 from services.frontend.apis.responses.render.document import diagnostics as responses_diagnostics
 from services.ledger.difference import PARTS
+from tests.conftest import examples
 
 MESSAGES: TypeAdapter[Any] = TypeAdapter(CacheMissReason)
 RESPONSES: TypeAdapter[Any] = TypeAdapter(PromptCacheDiagnostics)
@@ -51,6 +54,23 @@ def test_responses_names_the_first_change(changed: list[str], _: str, reason: st
         "comparison_reusable_tokens": 100,
     }
     assert RESPONSES.validate_python(found, strict=True).to_dict() == found
+
+
+def words_of(annotation: Any) -> list[str]:
+    """The literals of the SDK's union of reasons, in its order."""
+    return [word for kind in get_args(annotation) for word in words_of(kind)] or (
+        [annotation] if isinstance(annotation, str) else []
+    )
+
+
+@settings(max_examples=examples(200))
+@given(changed=st.lists(st.sampled_from(["model", *PARTS]), min_size=1, unique=True))
+def test_reason_of_several_changes_is_the_first_in_the_order_of_the_sdk(changed: list[str]) -> None:
+    """Instructions that change together with an effort are the effort's."""
+    words = {parts[0]: word for parts, _, word in CASES if len(parts) == 1}
+    order = words_of(PromptCacheDiagnosticsCacheMiss.model_fields["reason"].annotation)
+    found = responses_diagnostics(PromptComparison(100, 40, changed), compacted=False)
+    assert found["reason"] == min((words[part] for part in changed), key=order.index)
 
 
 def test_every_part_has_a_word() -> None:

@@ -16,6 +16,10 @@ def refused(body: bytes) -> str:
     return caught.value.info.message
 
 
+def marked(**fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", **fields}}
+
+
 def with_block(block: Any) -> dict[str, Any]:
     return {"max_tokens": 9, "messages": [{"role": "user", "content": [block]}]}
 
@@ -97,6 +101,24 @@ def unmatched(place: str, *known: str) -> str:
         ),
         ({"tool_choice": {"type": "x"}}, unmatched("tool_choice", "auto", "any", "tool", "none")),
         ({"system": [{"type": "x"}]}, unmatched("system.0", "text")),
+        ({"system": [marked(ttl="2h")]}, "system.0.cache_control.ephemeral.ttl: Input should be '5m' or '1h'"),
+        ({"cache_control": {"type": "x"}}, unmatched("cache_control", "ephemeral")),
+        (
+            with_block(marked(ttl=3600)),
+            "messages.0.content.0.text.cache_control.ephemeral.ttl: Input should be '5m' or '1h'",
+        ),
+        (
+            {
+                "tools": [
+                    {
+                        "name": "t",
+                        "input_schema": {"type": "object"},
+                        "cache_control": {"type": "ephemeral", "ttl": "x"},
+                    }
+                ]
+            },
+            "tools.0.cache_control.ephemeral.ttl: Input should be '5m' or '1h'",
+        ),
         ({"output_config": {"format": {"type": "x"}}}, unmatched("output_config.format", "json_schema")),
         (
             with_block({"type": "image", "source": {"type": "x"}}),

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from tokenizers import Tokenizer
 
 from schemas.control import Load
@@ -81,7 +81,12 @@ class EngineTurn:
 class CountingEngine:
     """An `Engine` that writes numbered words."""
 
-    def __init__(self, model: Model, salt: int, plans: dict[str, Plan], slots: int = 1000) -> None:
+    def __init__(
+        self, model: Model, salt: int, plans: dict[str, Plan], slots: int = 1000, block_tokens: int | None = None
+    ) -> None:
+        """`block_tokens`: of a prefix cache; None: there is none."""
+        self.block_tokens = block_tokens
+        self.shares_queued = False
         self.model = model
         self.salt = salt
         self.plans = plans
@@ -98,8 +103,10 @@ class CountingEngine:
         return any(request.startswith(f"{turn}.") for request in self.running)
 
     async def start(self) -> contract.EngineInfo:
-        features = frozenset({"logprobs", "min_tokens", "seed"})
-        return contract.EngineInfo("counting", "1", WINDOW, self.slots, None, None, [self.model.eos], features)
+        features = frozenset({"logprobs", "min_tokens", "seed"} | ({"prefix_cache"} if self.block_tokens else set()))
+        eos = [self.model.eos]
+        info = contract.EngineInfo("counting", "1", WINDOW, self.slots, self.block_tokens, None, eos, features)
+        return structs.replace(info, shares_queued=self.shares_queued)
 
     def open(self, request: contract.EngineRequest, sink: contract.Sink) -> EngineTurn:
         self.seen.append(request)

@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.control import Load, Stage
-from schemas.conversation import Conversation, Message, Sampling, Text
+from schemas.conversation import Conversation, Hints, Message, Sampling, Text
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -235,6 +235,12 @@ class Local:
         self.bus = BusConfig(nats_url=nats.url, **{"beat_interval_s": 0.1, "dead_after_s": 1.0, **bus})
         self.services: list[Service] = []
         self.plans: dict[str, Plan] = {}
+        self.block_tokens: int | None = None
+        """Of the workers' prefix caches."""
+        self.shares_queued = False
+        """Whether the workers' engines share what queued prompts have in common."""
+        self.preprocessor: dict[str, Any] = {}
+        """Settings of preprocessors."""
         self._turns = 0
         self._parsers: dict[str, str] = {}
         """The parser to which the token stream of each turn was sent last."""
@@ -251,10 +257,12 @@ class Local:
         else:
             process = Process(stage, ServiceConfig(**common), self.log)
             if stage == "preprocessor":
-                core = Preprocessor(process, model.setup, model.sealer, PreprocessorConfig(model="m", threads=2))
+                settings = PreprocessorConfig(model="m", threads=2, **self.preprocessor)
+                core = Preprocessor(process, model.setup, model.sealer, settings)
             elif stage == "worker":
                 salt = 100 * sum(s.stage == stage for s in self.services)
-                engine = CountingEngine(model, salt, self.plans, slots)
+                engine = CountingEngine(model, salt, self.plans, slots, self.block_tokens)
+                engine.shares_queued = self.shares_queued
                 core = Worker(process, engine, await engine.start(), model.name, QUEUE)
             else:
                 core = Parser(process, Shard(model.vocabulary, model.sealer), model.name)
@@ -313,14 +321,23 @@ class Local:
     def admission(self) -> Admission:
         return admission(self.frontend)
 
-    def turn(self, plan: Plan | None = None, *, model: str = "", **sampling: Any) -> "Running":
-        """Opens a turn in the background."""
+    def turn(
+        self,
+        plan: Plan | None = None,
+        *,
+        model: str = "",
+        before: str = "",
+        priority: int | None = None,
+        **sampling: Any,
+    ) -> "Running":
+        """Opens a turn in the background. `before`: text before its question."""
         self._turns += 1
         turn_id = f"turn{self._turns}"
         self.plans[turn_id] = plan or Plan()
         conversation = Conversation(
             model=model or self.model.name,
-            messages=[Message("user", [Text(f"Say {self._turns}.")])],
+            messages=[Message("user", [Text(f"{before}Say {self._turns}.")])],
+            hints=Hints(priority=priority),
             sampling=Sampling(**{"max_tokens": 100_000, **sampling}),
         )
         return Running(self, self.frontend, turn_id, conversation)

@@ -79,7 +79,7 @@ class Responses(Api):
         return dict(response)
 
     async def ask(self, body: dict[str, Any], compared: str | None, **more: Any) -> dict[str, Any]:
-        options = {"prompt_cache_options": {"comparison_response_id": compared}} if compared else {}
+        options = {"prompt_cache_options": {"comparison_response_id": compared}} if compared is not None else {}
         return await self.post({**body, **options}, **more)
 
 
@@ -139,8 +139,9 @@ async def test_messages_names_what_changed(stack: Stack, http: aiohttp.ClientSes
         missed = api.missed(grown["id"], other["id"])
         expected = {"cache_miss_reason": {"type": reason, "cache_missed_input_tokens": missed}}
         assert other["diagnostics"] == (expected if reason else None)
-    lost = await api.ask(request(0), "msg_unknown")
-    assert lost["diagnostics"] == {"cache_miss_reason": {"type": "previous_message_not_found"}}
+    for unknown in ("msg_unknown", "msg_", ""):
+        lost = await api.ask(request(0), unknown)
+        assert lost["diagnostics"] == {"cache_miss_reason": {"type": "previous_message_not_found"}}
     without = await api.post({"max_tokens": 50, **request(0)})
     assert "diagnostics" not in without
     unkept = await api.ask(request(0), without["id"])
@@ -155,6 +156,7 @@ async def test_responses_names_what_changed(stack: Stack, http: aiohttp.ClientSe
         ({"first": "Ho."}, "input_changed"),
         ({"first": "Ho.", "text": {"verbosity": "low"}}, "verbosity_changed"),
         ({"first": "Ho.", "reasoning": {"effort": "low"}}, "reasoning_effort_changed"),
+        ({"system": "Be.", "reasoning": {"effort": "low"}}, "reasoning_effort_changed"),
         ({"first": "Ho.", "text": {"format": {"type": "json_object"}}}, "text_format_changed"),
     ]
     for turns, (change, reason) in enumerate(changes):
@@ -170,8 +172,9 @@ async def test_responses_names_what_changed(stack: Stack, http: aiohttp.ClientSe
             "cache_missed_tokens": api.missed(grown["id"], other["id"]),
             "comparison_reusable_tokens": len(api.ids[grown["id"]]),
         }
-    lost = await api.ask(responses_request(0), "resp_unknown")
-    assert lost["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
+    for unknown in ("resp_unknown", "resp_", ""):
+        lost = await api.ask(responses_request(0), unknown)
+        assert lost["prompt_cache_diagnostics"] == {"type": "comparison_response_not_found"}
 
 
 async def test_compacted_session_is_named(stack: Stack, http: aiohttp.ClientSession) -> None:

@@ -7,8 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.conversation import (
+    Client,
     Conversation,
     Grammar,
+    Hints,
     Message,
     OutputFormat,
     RawPrompt,
@@ -18,8 +20,8 @@ from schemas.conversation import (
     ToolChoice,
     ToolSpec,
 )
-from schemas.frames import unpack_ids
-from services.preprocessor.generate import thought_budget, turn_guide
+from schemas.frames import GenerateRequest, TurnRequest, pack_ids, unpack_ids
+from services.preprocessor.generate import generate_request, thought_budget, turn_guide
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 
@@ -65,6 +67,19 @@ class Guide:
         accepting = bool(matcher.is_accepting())
         assert matcher.is_stopped() or matcher.try_consume_tokens(self._stop[:1]) == int(accepting)
         return accepting
+
+
+def test_worker_gets_keys_of_tenant_and_session(setup: ModelSetup) -> None:
+    def made(tenant: str | None, session: str | None, retain_s: int) -> GenerateRequest:
+        conversation = asked([], client=Client(session, tenant=tenant), hints=Hints(retain_s=retain_s))
+        prompt = assemble(conversation, setup)
+        return generate_request(TurnRequest("t", "f", conversation), prompt, pack_ids(prompt.ids), setup, "")
+
+    turns = [made(tenant, session, 300) for tenant in (None, "a", "b") for session in (None, "s", "r")]
+    assert len({turn.session for turn in turns}) == 9
+    assert {(turn.tenant, turn.retain_s) for turn in turns} == {("", 300), ("a", 300), ("b", 300)}
+    assert made("a", "s", 0).session == made("a", "s", 300).session
+    assert (made("a", "s", 0).tenant, made("a", "s", 0).retain_s) == ("", 0)
 
 
 def test_request_without_promises_has_no_grammar(setup: ModelSetup) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.control import Heartbeat, Load
-from schemas.conversation import Conversation, Hints
+from schemas.conversation import Client, Conversation, Hints
 from schemas.errors import Overloaded, Unavailable
 from services.preprocessor.routing.router import MAX_PRIORITY, Router, TurnProfile, Weights, priority
 
@@ -111,5 +111,7 @@ def test_priority_keeps_its_fraction_and_bounds() -> None:
     hints = [Hints(), Hints(latency_sensitivity=0.9), Hints(priority=1), Hints(priority=-2, latency_sensitivity=5.0)]
     places = [priority(Conversation("m", [], hints=each)) for each in hints]
     assert places == [0, 0.9, 1, -2]
+    background = [priority(Conversation("m", [], hints=each, client=Client(kind="background"))) for each in hints]
+    assert background == [-1, 0.9, 1, -2]  # what a client asks for wins
     extremes = [priority(Conversation("m", [], hints=Hints(latency_sensitivity=value))) for value in (1e300, -1e300)]
     assert extremes == [MAX_PRIORITY, -MAX_PRIORITY]

@@ -83,6 +83,27 @@ async def test_a_request_without_a_task_is_sent_at_once_and_ends_with_one_call(
     assert isinstance(answers[-1], Unavailable)
 
 
+async def test_expected_message_is_passed_on_once_and_not_after_it_was_forgotten(
+    nats: NatsServer, quiet_log: FilteringBoundLogger
+) -> None:
+    bus, other = make(nats.url, quiet_log), make(nats.url, quiet_log)
+    await bus.connect()
+    await other.connect()
+    answers: list[bytes | TurnwireError] = []
+    (first, _), (second, forget), (third, _) = (bus.expect(answers.append) for _ in range(3))
+    forget()
+    for subject in (second, first, first):
+        other.publish(subject, b"it")
+    await other.flush()
+    await bus.flush()
+    assert answers == [b"it"]
+    assert third not in (first, second)
+    await bus.close()
+    assert isinstance(answers[-1], Unavailable)
+    assert not bus.waiting
+    await other.close()
+
+
 async def test_too_much_is_refused_here_and_the_connection_lives(
     nats: NatsServer, quiet_log: FilteringBoundLogger
 ) -> None:

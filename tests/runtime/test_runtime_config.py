@@ -125,8 +125,12 @@ def test_flags_of_other_servers_are_accepted(argv: list[str], field: str, value:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("low=0", "effort_budgets: low must be 1 or more, not 0"),
-        ("low=-5", "effort_budgets: low must be 1 or more, not -5"),
+        ("low=0", "effort_budgets: low must be 1 to 2147483647, not 0"),
+        ("low=-5", "effort_budgets: low must be 1 to 2147483647, not -5"),
+        ("high=2147483648", "effort_budgets: high must be 1 to 2147483647, not 2147483648"),
+        ("low=1e30", 'Invalid value for --effort-budgets: "1e30" is not a whole number'),
+        ("low=1,low=2", 'Invalid value for --effort-budgets: "low=1,low=2" has a name twice'),
+        (" low=4k, high=9,low =4k", 'Invalid value for --effort-budgets: " low=4k, high=9,low =4k" has a name twice'),
         ("none=5", "effort_budgets: none is not a level of effort; there are minimal, low, medium, high, xhigh, max"),
         ("low=many", 'Invalid value for --effort-budgets: "many" is not a whole number'),
         ("low", 'Invalid value for --effort-budgets: "low" is not a JSON object, or a .json, .yaml or .toml file'),

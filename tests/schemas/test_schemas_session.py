@@ -24,6 +24,13 @@ def test_placement_keys_stay(client: Client, key: str) -> None:
     assert placement_key(Conversation("m", ASKED, client=client)) == key
 
 
+def test_a_helper_is_placed_with_the_agent_that_started_it() -> None:
+    def key(session: str, parent: str | None = None) -> str:
+        return placement_key(Conversation("m", ASKED, client=Client(session=session, parent=parent)))
+
+    assert key("helper", "s") == key("another", "s") == key("s") != key("helper")
+
+
 def test_digests_in_entries_stay() -> None:
     assert session_digest("abc").hex() == "90db0bd48d4238fb"
     assert session_digest("\ud800") != session_digest("?")

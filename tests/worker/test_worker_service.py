@@ -15,6 +15,7 @@ from schemas.events import FinishReason
 from schemas.frames import (
     GenerateReply,
     GenerateRequest,
+    PrefillNotice,
     ThoughtBudget,
     TokenEntry,
     TokenFrame,
@@ -23,8 +24,12 @@ from schemas.frames import (
 from services.runtime.process import Process
 from services.worker.engine import Delta, EngineDied, EngineInfo, EngineRequest, Handle, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns
+from services.worker.retention import MIN_TOKENS
 from services.worker.service import Worker
 from tests.conftest import MakeProcess, eventually
+
+NOTICES = "_INBOX_test.notices"
+with_cache = pytest.mark.parametrize("trial", [frozenset({"prefix_cache"})], indirect=True)
 
 
 class HeldEngine:
@@ -38,7 +43,8 @@ class HeldEngine:
         self.refuses: TurnwireError | None = None
 
     async def start(self) -> EngineInfo:
-        return EngineInfo("held", "1", 1000, 1, None, None, [2], self.features)
+        block_tokens = 2 if "prefix_cache" in self.features else None
+        return EngineInfo("held", "1", 1000, 1, block_tokens, None, [2], self.features)
 
     def open(self, request: EngineRequest, sink: Sink) -> Handle:
         def released() -> None:
@@ -69,6 +75,7 @@ class Trial:
         self.shard = shard
         self.engine = engine
         self.entries: list[TokenEntry] = []
+        self.notices: list[PrefillNotice] = []
 
     async def generate(self, turn: str, timeout_s: float | None, **more: Any) -> GenerateReply:
         fields: dict[str, Any] = {"sampling": Sampling(max_tokens=10), "stop_ids": [2], **more}
@@ -97,7 +104,11 @@ async def trial(make_process: MakeProcess, request: pytest.FixtureRequest) -> As
     name = request.node.name
     shard, process = await make_process("parser", f"{name}-p"), await make_process("worker", f"{name}-w")
     engine = HeldEngine()
+    engine.features |= getattr(request, "param", frozenset())
     made = Trial(process, shard, engine)
+    await shard.subscribe(
+        NOTICES, lambda delivery: made.notices.append(msgspec.json.decode(delivery.data, type=PrefillNotice))
+    )
     await shard.subscribe(
         subjects.tokens(shard.id),
         lambda delivery: made.entries.extend(msgspec.json.decode(delivery.data, type=TokenFrame).entries),
@@ -138,6 +149,54 @@ async def test_a_turn_that_waits_is_dropped_at_its_deadline_and_one_that_decodes
     assert last.finish.reason is FinishReason.STOP
 
 
+@with_cache
+async def test_notice_follows_the_first_token_of_a_prompt_that_was_computed(trial: Trial) -> None:
+    reply = await trial.generate("t", None, notice=NOTICES, notice_tokens=3)
+    assert reply.held == 0
+    assert (await trial.generate("u", None)).held == 0, "the other turn only computes it"
+    assert not trial.notices
+    for token in (7, 8):
+        trial.engine.open_turns["t.1"].put(Delta([token], cached=0))
+    await eventually(lambda: bool(trial.notices))
+    assert (await trial.generate("v", None, notice=NOTICES, notice_tokens=2)).held == 2
+    trial.engine.open_turns["v.1"].put(Delta([7], finish=FinishReason.STOP, stop_id=2, cached=2))
+    await trial.end_of("v")
+    for process in (trial.worker, trial.shard):
+        await process.bus.flush()
+    assert trial.notices == [PrefillNotice("t", True)], "one token of v was new"
+
+
+@with_cache
+@pytest.mark.parametrize("how", ["cancelled", "fails", "late"])
+async def test_notice_reports_a_turn_that_ended_without_a_token(trial: Trial, how: str) -> None:
+    await trial.generate("t", 0.2 if how == "late" else None, notice=NOTICES, notice_tokens=1)
+    if how == "cancelled":
+        trial.shard.publish(subjects.cancel("m"), Cancel("t", 1, "hangup"))
+    elif how == "fails":
+        trial.engine.open_turns["t.1"].fail(EngineFailed("no room"))
+    await eventually(lambda: bool(trial.notices))
+    assert trial.notices == [PrefillNotice("t", False)]
+    assert (await trial.generate("u", None)).held == 0, "nothing was computed"
+
+
+@with_cache
+async def test_turn_without_output_has_computed_its_prompt(trial: Trial) -> None:
+    await trial.generate("t", None, notice=NOTICES, notice_tokens=1)
+    trial.engine.open_turns["t.1"].put(Delta(finish=FinishReason.LENGTH, cached=0))
+    await eventually(lambda: bool(trial.notices))
+    assert trial.notices == [PrefillNotice("t", True)]
+    assert (await trial.generate("u", None)).held == 2
+
+
+async def test_worker_without_a_prefix_cache_sends_no_notice(trial: Trial) -> None:
+    assert (await trial.generate("t", None, notice=NOTICES)).held is None
+    trial.engine.open_turns["t.1"].put(Delta([7], finish=FinishReason.STOP, stop_id=2))
+    await trial.end_of("t")
+    for process in (trial.worker, trial.shard):
+        await process.bus.flush()
+    assert not trial.notices
+
+
 @pytest.mark.parametrize(("full", "warned"), [(None, False), (1000, False), (8192, True)])
 async def test_window_that_the_cache_reduces_is_logged_with_both_figures(
     make_process: MakeProcess, request: pytest.FixtureRequest, full: int | None, warned: bool
@@ -152,6 +211,29 @@ async def test_window_that_the_cache_reduces_is_logged_with_both_figures(
     assert [(line["log_level"], line["max_model_len"], line["full_len"]) for line in lines] == (
         [("warning", 1000, 8192)] if warned else []
     )
+
+
+async def test_prompts_are_retained_within_their_tenants_share(
+    make_process: MakeProcess, request: pytest.FixtureRequest
+) -> None:
+    shard, process = (
+        await make_process("parser", f"{request.node.name}-p"),
+        await make_process("worker", f"{request.node.name}-w"),
+    )
+    engine = HeldEngine()
+    engine.features |= {"retention"}
+    await shard.bus.flush()
+    info = msgspec.structs.replace(await engine.start(), kv_tokens=5 * MIN_TOKENS)
+    await Worker(process, engine, info, "m", 9).start()
+    await process.bus.flush()
+    trial = Trial(process, shard, engine)
+    for number, (tenant, session, retain_s) in enumerate(
+        [("a", "s", 300), ("a", "r", 300), ("b", "s", 300), ("a", "s", 3600), ("c", "s", 0)]
+    ):
+        reply = await trial.generate(f"t{number}", None, tenant=tenant, session=session, retain_s=retain_s)
+        assert reply.error is None
+    assert [one.retain_s for one in engine.requests] == [300, 0, 300, 3600, 0]
+    assert [one.session for one in engine.requests] == ["s", "r", "s", "s", "s"]
 
 
 SPELLING = {"<": pack_ids([50]), ">": pack_ids([60])}

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from schemas.conversation import ToolSpec
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason
 from schemas.frames import ParseContext, ThoughtBudget, TokenFinish, unpack_ids
 from services.families import Family, families, open_parser
-from services.families.grammar.channels import Channels
 from services.families.thoughts import thought_markers
 from services.parser.turn_parse import TurnParse
 from services.preprocessor.thoughts import unlimited_thoughts
@@ -104,6 +104,8 @@ class Turn:
         outbox = Outbox("w", frame_bytes=100_000, linger_s=1.0)
         self.decoding = Decoding(self.stream, schedule=outbox.schedule, on_step=lambda _: None, on_end=lambda _: None)
         self.closed = self.continued = 0
+        self.ends: list[int] = []
+        """The number of ids at which the engine continues after the end of a thought."""
         self.computed = 0
         self.sink = BudgetedTurn(self.decoding, counter, max_tokens, self._go_on)
         more = list(more)
@@ -135,6 +137,7 @@ class Turn:
         assert turn is self.sink
         assert not self.open, "the engine was stopped first"
         self.continued += 1
+        self.ends.append(len(self.stream.ids))
 
     def close(self) -> None:
         self.open = False
@@ -206,10 +209,8 @@ def test_budget_holds_and_an_answer_follows(name: str, single: bool, tokenizer_o
         blocks, end = read(name, tokenizer, turn.stream, in_reasoning)
         assert [kind for kind, _ in blocks] == ["reasoning", "text"], blocks
         assert blocks[1][1] == "All done."
-        ending = len(unpack_ids(budget.end))
-        if isinstance(family.grammar, Channels):
-            # The parser counts the header of the next message, and the token with which that is certain.
-            ending += len(tokenizer.encode(family.style.text.partition("{text}")[0])) + 1
+        # A token that holds the opener's end and the thought's first text is in the usage only.
+        ending = len(unpack_ids(budget.end)) + (not single)
         assert LIMIT <= end.usage.reasoning <= LIMIT + ending
         assert turn.stream.ids[:LIMIT] == ids[:LIMIT]
         assert turn.stream.cached == 7, "the prompt's, not that of the turn so far"
@@ -240,6 +241,33 @@ def test_thought_within_its_budget_is_untouched(name: str, single: bool, tokeniz
             assert turn.continued == 0
         before = Turn(budget_of(name, tokenizer, counter.used - 1, in_reasoning), ids)
         assert before.continued == 1
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("name", THINKING)
+def test_usage_counts_a_thought_and_its_own_markers_at_most(name: str, single: bool, tokenizer_of: Tokenizers) -> None:
+    """Not the marker of a call or the header of a message, whether the thought is closed or these end it."""
+    tokenizer, style = tokenizer_of(name, single), families()[name].style
+    chance, vocabulary = random.Random(f"{name}{single}"), vocabulary_of(tokenizer)
+    answers = [style.write_text("All is done, and more."), style.write_call("run", {"cmd": "ls"}) if style.call else ""]
+    for trial in range(8):
+        in_reasoning, answer = bool(trial & 1), answers[trial // 2 % 2] or answers[0]
+        text = " ".join(chance.choice(WORDS) for _ in range(chance.randrange(1, 30))) + " on."
+        begun = thought(families()[name], text, in_reasoning)
+        closed = not (trial & 4 and answer == answers[1])  # a call ends a thought that is open, and so does a header
+        if not closed:
+            begun = begun[: begun.index(text) + len(text)]
+        start, end = begun.index(text), len(begun)
+        ids = tokenizer.encode(begun + style.joint + answer)
+        ends = list(accumulate(len(vocabulary.bytes_of(token)) for token in ids))
+        head, whole = len(begun[:start].encode()), len(begun.encode())
+        inner = len(begun[: start + len(text)].encode())
+        most = sum(before < whole for before in [0, *ends[:-1]])
+        least = sum(at <= inner and before >= head for before, at in zip([0, *ends], ends, strict=False))
+        stream = TokenStream(turn="t", attempt=1, parser="p", frontend="f", context=Raw(b"{}"), ids=ids)
+        blocks, finish = read(name, tokenizer, stream, in_reasoning)
+        assert blocks[0][0] == "reasoning", blocks
+        assert least - (not closed) <= finish.usage.reasoning <= most, (begun + style.joint + answer, end)
 
 
 Case = tuple[PromptTokenizer, Callable[[int, bool], ThoughtBudget]]
@@ -330,6 +358,30 @@ def test_turn_that_lost_its_worker_anywhere_continues_as_if_it_had_not(hermes: C
         assert turn.stream.ids == whole, at
 
 
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("name", THINKING)
+def test_turn_with_several_thoughts_continues_from_any_token_as_if_it_had_not_lost_its_worker(
+    name: str, single: bool, tokenizer_of: Tokenizers
+) -> None:
+    """Also in the middle of the end of a later thought."""
+    tokenizer, family = tokenizer_of(name, single), families()[name]
+    joint, short = family.style.joint, LONG[:40]
+    opening = "\n" + family.style.write_reasoning(short)
+    texts = [thought(family, short, True), opening, opening, family.style.write_text("Done.").removeprefix(joint)]
+    played = [tokenizer.encode(text) for text in texts]
+    budget = budget_of(name, tokenizer, 4, True)
+    whole = Turn(budget, played[0], played[1:])
+    output, ids, starts, ends = whole.stream.ids, [*played, *[[]] * len(whole.ends)], [0, *whole.ends], whole.ends
+    for at in range(len(output) + 1):
+        segment = sum(start <= at for start in starts) - 1
+        if segment < len(ends) and at > ends[segment] - len(unpack_ids(budget.answer if segment else budget.end)):
+            rest = ids[segment + 1 :]  # in the end of the thought
+        else:
+            rest = [ids[segment][at - starts[segment] :], *ids[segment + 1 :]]
+        turn = Turn(budget, rest[0], rest[1:], resume=output[:at], step=lambda: 1 + at % 3)  # noqa: B023
+        assert turn.stream.ids == output, (at, tokenizer.decode(output[:at]), tokenizer.decode(turn.stream.ids))
+
+
 @pytest.mark.parametrize("step", [1, 2, 5])
 def test_later_thought_of_a_resumed_turn_is_ended_at_its_first_token(hermes: Case, step: int) -> None:
     tokenizer, budget = hermes
@@ -379,7 +431,7 @@ def test_thought_that_opens_after_the_budget_is_spent_leads_to_an_answer(tokeniz
     turn = Turn(budget_of("gpt_oss", tokenizer, 20, False), ids, more)
     blocks, end = read("gpt_oss", tokenizer, turn.stream, False)
     assert blocks[-1] == ["text", "Done."]
-    assert end.usage.reasoning <= 20 + 20
+    assert end.usage.reasoning <= 20 + 2
 
 
 @pytest.mark.parametrize("single", [True, False])

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +35,8 @@ BOTH = pytest.mark.parametrize("fake_trtllm", VERSIONS, indirect=True)
 NEW = pytest.mark.parametrize("fake_trtllm", VERSIONS[3:], indirect=True)
 OLD = pytest.mark.parametrize("fake_trtllm", VERSIONS[:3], indirect=True)
 
+OWN = ("cache_salt", "guided", "grammar", "priority", "retain_s", "session")
+"""Fields of `EngineRequest` beside the sampling."""
 PRIORITY = pytest.mark.parametrize("fake_trtllm", VERSIONS[2:], indirect=True)
 
 
@@ -55,7 +58,7 @@ async def engine(fake_trtllm: Any, model: Path) -> AsyncIterator[TrtllmEngine]:
 
 
 def request(turn: str = "t", stop_ids: tuple[int, ...] = (), **more: Any) -> EngineRequest:
-    own = {name: more.pop(name) for name in ("cache_salt", "guided", "grammar", "priority") if name in more}
+    own = {name: more.pop(name) for name in OWN if name in more}
     return EngineRequest(turn, PROMPT, Sampling(**{"max_tokens": 16, **more}), list(stop_ids), **own)
 
 
@@ -185,6 +188,43 @@ async def test_salt_and_priority_arrive(engine: TrtllmEngine, fake_trtllm: Any) 
     await run(engine, request(cache_salt="tenant", priority=-1))
     (output,) = fake_trtllm.LLM.last.runtime.outputs
     assert (output.salt, output.priority) == ("tenant", 0.25)
+
+
+@BOTH
+async def test_a_retained_prompt_is_evicted_after_others(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    await run(engine, request())
+    await run(engine, request(retain_s=300, session="s"))
+    plain, retained = (output.cache_arguments for output in fake_trtllm.LLM.last.runtime.outputs[-2:])
+    assert plain == {}
+    assert set(retained) == {"kv_cache_retention_config"}  # one cache: the session is of no use
+    config = retained["kv_cache_retention_config"]
+    for part in (*config.ranges, config.decode):
+        assert (part.token_start, part.token_end, part.duration) == (0, None, timedelta(seconds=300))
+        assert part.priority > 35  # the default
+
+
+@BOTH
+async def test_without_reuse_nothing_is_retained(fake_trtllm: Any, model: Path) -> None:
+    options = {"kv_cache_config": {"enable_block_reuse": False}}
+    engine = TrtllmEngine(WorkerConfig(model=str(model), max_model_len=4096, engine_args=options))
+    assert "retention" not in (await engine.start()).features
+    await run(engine, request(retain_s=300))
+    assert fake_trtllm.LLM.last.runtime.outputs[-1].cache_arguments == {}
+    await engine.stop(5.0)
+
+
+@BOTH
+async def test_ranks_with_own_caches_get_the_session(fake_trtllm: Any, model: Path) -> None:
+    config = WorkerConfig(model=str(model), max_model_len=4096, engine_args={"enable_attention_dp": True})
+    engine = TrtllmEngine(config)
+    await engine.start()
+    await run(engine, request(session="s"))
+    await run(engine, request())
+    with_session, without = (output.cache_arguments for output in fake_trtllm.LLM.last.runtime.outputs[-2:])
+    known = "conversation_params" in fake_trtllm.LLM.release.generate
+    assert [one.conversation_id for one in with_session.values()] == ["s"] * known
+    assert without == {}
+    await engine.stop(5.0)
 
 
 @BOTH

@@ -63,7 +63,7 @@ async def test_it_describes_the_engine_that_was_built(fake_vllm: Any, tmp_path: 
 def test_it_explains_itself_without_a_start(fake_vllm: Any) -> None:
     support = VllmEngine.explain(WorkerConfig(model=None, engine_args={"skip_tokenizer_init": True}))  # type: ignore[arg-type]
     assert support.version == "0.32.0"
-    assert support.features == FEATURES - {"guided", "grammar"}
+    assert support.features == FEATURES - {"guided", "grammar", "retention"}
     assert "skip_tokenizer_init" in support.lacking["guided"]
     with pytest.raises(ValueError, match="no argument nonesuch"):
         VllmEngine.explain(WorkerConfig(model="m", engine_args={"nonesuch": 1}))

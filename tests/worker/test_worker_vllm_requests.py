@@ -75,15 +75,15 @@ def test_the_capacity_of_the_cache_is_a_number_of_blocks(given: dict[str, int], 
 )
 def test_a_lacking_feature_has_a_reason(given: dict[str, Any], features: set[str]) -> None:
     found = lacking(engine_arguments(WorkerConfig(model="m", engine_args=given)), FIELDS)
-    assert set(found) == features | {"grammar"}
+    assert set(found) == features | {"grammar", "retention"}
     assert all(found.values())
 
 
 def test_a_release_and_a_model_may_lack_something() -> None:
     arguments = engine_arguments(WorkerConfig(model="m", engine_args=LARK))
-    assert not lacking(arguments, FIELDS)
-    assert set(lacking(arguments, [name for name in FIELDS if name != "min_p"])) == {"min_p"}
-    assert set(lacking(arguments, FIELDS, caches=False)) == {"prefix_cache", "kv_events"}
+    assert set(lacking(arguments, FIELDS)) == {"retention"}  # its cache knows no priorities
+    assert set(lacking(arguments, [name for name in FIELDS if name != "min_p"])) == {"min_p", "retention"}
+    assert set(lacking(arguments, FIELDS, caches=False)) == {"prefix_cache", "kv_events", "retention"}
 
 
 def test_sampling_arguments_are_what_vllm_takes() -> None:

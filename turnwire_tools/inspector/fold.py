@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from schemas import events, frames
 from schemas.control import Cancel, Replay
-from schemas.conversation import Conversation
+from schemas.conversation import Client, Conversation
 from schemas.events import Failed, Finish
 from schemas.session import first_question
 from services.ledger.difference import answers_in, content_of
@@ -55,6 +55,10 @@ class Fold:
         """Turns by the history that the next request of their session has."""
         self._latest: LRUCache[int, str] = LRUCache(max_turns)
         """The newest turn by the key of a session's beginning."""
+        self._agents: LRUCache[int, str] = LRUCache(max_turns)
+        """The session by the key of the tenant and the client's own id of it."""
+        self._titles: LRUCache[int, str] = LRUCache(max_turns)
+        """Sessions of a background request that came before the first of its agent, by the same key."""
         self._decode = decode
 
     def take(self, message: Any, now: float, receiver: str = "") -> None:
@@ -122,6 +126,7 @@ class Fold:
         text = f"{len(conversation.messages)} messages, {len(conversation.tools)} tools, by {request.frontend}"
         turn.mark(now, "received", text)
         self._place_in_session(turn, conversation)
+        self._find_parent(turn, conversation.client)
         self.turns[turn.id] = turn
         self._changed(turn)
         self._prompts[turn.id] = StoredPrompt(conversation, frames.unpack_array(b""))
@@ -159,6 +164,23 @@ class Fold:
         self._remember(keys[-1], turn.id)
         self._latest[keys[0]] = turn.id
 
+    def _find_parent(self, turn: InspectedTurn, client: Client) -> None:
+        """Finds the session of the agent that started this one. A session keeps its parent, which is older, so that
+        there are no circles. Only that of a title may be younger, and titles start no agents."""
+        caller = client.session if client.kind == "background" and client.parent is None else client.parent
+        oldest = self.sessions[turn.session][0]
+        turn.kind = client.kind
+        known = self._agents.get(hash((client.tenant, caller)), "")
+        turn.parent = known if oldest == turn.id else self.turns[oldest].parent
+        own = hash((client.tenant, client.session))
+        if client.kind == "background" and not turn.parent:
+            self._titles[own] = turn.session
+        elif client.kind != "background" and client.session is not None:
+            self._agents[own] = turn.session
+            for name in self.sessions.get(self._titles.pop(own, ""), ()):
+                self.turns[name].parent = turn.session
+                self._changed(self.turns[name])
+
     def _keys(self, conversation: Conversation, *more: int) -> list[int]:
         """Returns a key for the history after each answer; the first one for none. `more`: hashes of further answers.
 
@@ -194,6 +216,9 @@ class Fold:
         ids = frames.unpack_array(request.prompt)
         turn.prompt = len(ids) or turn.prompt
         refused = ", after a refusal" if again else ""
+        if request.held_for and not again:
+            text = f"{request.held_s:.3f} s, until {request.held_for} had computed the beginning of the prompt"
+            turn.mark(now - request.held_s, "held", text)
         turn.mark(now, "placed", f"{turn.prompt} tokens, on {worker}{refused}", trouble=again)
         prompt = self._prompts.get(turn.id)
         if prompt is not None and (not ids or prompt.ids != ids):

@@ -16,6 +16,7 @@ State: TypeAlias = Literal["received", "placed", "writing", "finished", "failed"
 MarkKind: TypeAlias = Literal[
     "received",
     "attempt",
+    "held",
     "placed",
     "opened",
     "takeover",
@@ -28,6 +29,7 @@ MarkKind: TypeAlias = Literal[
 ]
 """
 received: the frontend's first request.  attempt: another one: the frontend tries again, on another worker.
+held: from here until `placed`, it waited until another turn had computed the beginning of its prompt.
 placed: the prompt is ready and goes to a worker; a second one in an attempt: the worker before refused.
 opened: a parser has the worker's stream.  takeover: another parser has it.  first: the first output arrived.
 block: a block is complete.  dispatch: a call is complete and was sent to the client.
@@ -94,6 +96,10 @@ class Row(Struct, kw_only=True):
     model: str
     client: str
     """The first word of the user agent."""
+    kind: str = "main"
+    """`Client.kind`."""
+    parent: str = ""
+    """The session of the agent that started this one; "": none is known."""
     state: State = "received"
     prompt: int = 0
     """Tokens, as `cached` and `output`."""

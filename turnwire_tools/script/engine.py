@@ -41,7 +41,11 @@ from turnwire_tools.script.output_source import OutputSource
 from turnwire_tools.script.player import Action, Playback, PlayDirective, Script, parse_file
 from turnwire_tools.script.ticker import NOW, Ticker, aligned, now_us
 
-LACKING = {"kv_events": "its cache is simulated", "grammar": "its agent writes calls by its own rules"}
+LACKING = {
+    "kv_events": "its cache is simulated",
+    "grammar": "its agent writes calls by its own rules",
+    "retention": "its cache is simulated",
+}
 """The features that it lacks, and why."""
 BLOCK_TOKENS = 16
 DEFAULT_WINDOW = 131_072

@@ -57,10 +57,9 @@ def _describe(message: Any) -> str:
             )
         case frames.GenerateRequest():
             limit = message.sampling.max_tokens
-            return (
-                _attempt(message.attempt)
-                + f"prompt {ids(frames.unpack_ids(message.prompt))}, max_tokens {limit}, tokens to {message.parser}"
-            )
+            prompt = ids(frames.unpack_ids(message.prompt))
+            held = f", held {message.held_s:.3f} s for {message.held_for}" if message.held_for else ""
+            return _attempt(message.attempt) + f"prompt {prompt}, max_tokens {limit}, tokens to {message.parser}{held}"
         case frames.CountRequest(conversation=conversation):
             return f"count {len(conversation.messages)} messages"
         case frames.TokenizeRequest():

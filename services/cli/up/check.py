@@ -1,18 +1,19 @@
 """`turnwire check`: checks the settings and the model before any process starts."""
 
 import importlib.util
+import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from schemas.errors import TurnwireError
-from services.cli.common import CommandError
+from services.cli.common import CommandError, UsageError
 from services.cli.registry import Command
-from services.families.response_template import template_name
 from services.runtime.config import STAGES, PreprocessorConfig
-from services.runtime.config.command_line import CLEAN
+from services.runtime.config.command_line import CLEAN, USAGE
 from services.runtime.config.loader import Sources
-from services.tokenization.model_files import find_file, local_folder, read_response_template
+from services.tokenization.model_files import find_file, local_folder
 
 PACKAGES = {
     "transformers": ("torch", "torch"),
@@ -68,14 +69,14 @@ def model_problem(model: str) -> str | None:
     return None if folder is None or (folder / "config.json").is_file() else f"{model} has no config.json"
 
 
-def description_problem(file: str | None) -> str | None:
-    """Returns why the description in a file (`response_template`) cannot be followed; None if it can, or for None."""
-    try:
-        if file is not None:
-            template_name(read_response_template("", file) or "")
-    except (OSError, ValueError) as error:
-        return f"{file}: {error}"
-    return None
+def require_model(flags: Iterable[str]) -> None:
+    """Raises CommandError with the problem that `turnwire check` finds with these flags. Uses another process: the
+    libraries that read a model leave 90 MB allocated."""
+    command = [sys.executable, "-m", "services.cli.main", "check", *flags]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode != CLEAN:
+        problem = ran.stderr.strip().rpartition("\n")[2].removeprefix("turnwire check: ")
+        raise (UsageError if ran.returncode == USAGE else CommandError)(problem)
 
 
 def require_hub_model(model: str) -> None:

@@ -14,7 +14,7 @@ from schemas.errors import TurnwireError
 from services.cli.common import reserve_ports
 from services.cli.instances import CONNECT_S, Instance, announce, program, write_ready_file
 from services.cli.registry import Command
-from services.cli.up.check import require_hub_model
+from services.cli.up.check import require_model
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
 from services.cli.up.plan import Plan, make_plan, make_specs, prepare_state
@@ -67,13 +67,13 @@ class _Up:
         self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
 
     def prepare(self) -> None:
-        """Makes the files that the processes need, and finds the model. Raises OSError.
+        """Makes the files that the processes need, and tries the model. Raises OSError or CommandError.
 
         Blocks, so that Ctrl-C ends it at once.
         """
-        with self._screen.progress("preparing the demo model" if self._plan.demo else "looking for the model"):
+        with self._screen.progress("preparing the demo model" if self._plan.demo else "trying the model"):
             prepare_state(self._plan)
-            require_hub_model(self._plan.worker.model)
+            require_model(dict.fromkeys(flag for flags in self._plan.flags.values() for flag in flags))
 
     async def run(self) -> int:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

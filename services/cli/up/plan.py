@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from services.cli.common import create_file, make_private, reachable_host
 from services.cli.instances import default_state_dir
-from services.cli.up.check import PACKAGES, description_problem, engine_problem, model_problem
+from services.cli.up.check import PACKAGES, engine_problem, model_problem
 from services.cli.up.supervisor import Spec, quiet_variables
 from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig
 from services.runtime.config.command_line import forwarded
@@ -69,8 +69,6 @@ def make_plan(sources: Sources) -> Plan:
         raise ConfigError([f"--engine {worker.engine} needs a --model: the demo model has no weights"])
     if not demo and (problem := model_problem(worker.model)):
         raise ConfigError([f"model: {problem}"])
-    if problem := description_problem(stages["preprocessor"].config.response_template):
-        raise ConfigError([problem])
     if problem := engine_problem(worker.engine):
         raise ConfigError([f"engine: {problem}"])
     if any(loaded.config.tracing for loaded in stages.values()) and (problem := engine_problem("tracing")):

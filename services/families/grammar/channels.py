@@ -79,6 +79,8 @@ class Channels:
             shown = turn.calls and edge is _Edge.HEADER and (fenced or turn.code.last == "`")
             if not shown:
                 turn.end_prose()
+                turn.reasoning = False
+                turn.after_thought = len(scanner.rest()) if edge is _Edge.END else None
             kind, header = yield from self._header(turn)
             if shown and isinstance(kind, Tool):
                 calls = self._calls_in_code(turn, kind, fenced)

@@ -149,6 +149,7 @@ class Markup:
             else:
                 turn.end_prose()
                 turn.blocks.passed(text)
+                turn.after_thought = len(turn.scanner.rest()) if meaning is Mark.ANSWER else None
             place = self._after(place, meaning)
 
     def _is_cut(self, match: Match[str]) -> bool:

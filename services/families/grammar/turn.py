@@ -26,7 +26,10 @@ class CallOpener(NamedTuple):
 class TurnState:
     """The state that the readers of a turn share: input, output, tools, and whether the block is reasoning."""
 
-    __slots__ = ("_broken", "_held", "_resumed", "blocks", "calls", "code", "quotes", "reasoning", "scanner", "tools")
+    __slots__ = (
+        *("_broken", "_held", "_resumed", "after_thought", "blocks", "calls", "code", "quotes", "reasoning"),
+        *("scanner", "tools"),
+    )
 
     def __init__(
         self,
@@ -43,6 +46,9 @@ class TurnState:
         """Whether call markers count; otherwise they are text."""
         self.reasoning = reasoning
         """Whether the open or the next block is reasoning."""
+        self.after_thought: int | None = None
+        """The input after the last thought's own closer when that was read, in characters; None: another marker ended
+        the thought."""
         self.quotes = False
         """The open block mentions a marker without what must follow it, so a closer may be text, too."""
         self.code = Code()
@@ -124,7 +130,7 @@ class TurnState:
         call."""
         self.scanner.recorded()
         self.end_prose()
-        self.reasoning = False
+        self.reasoning, self.after_thought = False, None
         self.blocks.open("tool_use", name, call_id)
 
     def resume(self) -> None:
@@ -280,6 +286,11 @@ class TurnParser:
         """Whether the open block, or else the next one, is reasoning; also while its events are held back."""
         kind = self._blocks.kind
         return self._turn.reasoning if kind is None else kind == "reasoning"
+
+    @property
+    def after_thought(self) -> int | None:
+        """As `TurnState.after_thought`."""
+        return self._turn.after_thought
 
     def feed(self, text: str) -> list[BlockEvent]:
         """Adds the next piece of the generation; returns the events that are now certain."""

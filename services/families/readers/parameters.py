@@ -27,7 +27,7 @@ from services.families.readers.bare_text import (
     json_or_string,
     json_string_or_string,
 )
-from services.families.readers.values import JSON
+from services.families.readers.values import JSON, drop
 from services.families.tool_types import NULLABLE_STRING, STRING
 
 _RAW: Final = frozenset({"string", "true"})
@@ -110,10 +110,11 @@ class Parameters:
         after = [b for b in self.beyond if not any(opener.startswith(b) for opener in self.openers)]
         opens = dict.fromkeys(opener.partition("{key}")[0].removesuffix("{q}") for opener in self.opens)
         heads = (*(Shape(text).head for text in (*self.opens, *self.ends)), "{")
+        next_calls = [opener for opener in self.openers if opener.startswith(self.beyond)]
         return Markers(
             [
                 *((Shape(c + "{ws}" + then), Tag.CLOSE) for c in self.closes for then in (*opens, *self.ends, *after)),
-                *((Shape(c + "{ws}" + opener, then=heads), Tag.CLOSE) for c in self.closes for opener in self.openers),
+                *((Shape(c + "{ws}" + opener, then=heads), Tag.CLOSE) for c in self.closes for opener in next_calls),
                 *((Shape(c, then=(END,)), Tag.CLOSE) for c in self.closes),
                 *((Shape(c), Tag.CLOSED) for c in self.closes),
                 *((Shape(opener, then=heads), Tag.CALL) for opener in self.openers),
@@ -166,14 +167,18 @@ class _Arguments:
         """A value has the closing tag to one of them, so that it may be a piece of the value before."""
 
     def read(self, opener: CallOpener) -> Reader[bool]:
-        """Reads to the end of the call; returns whether it is complete. It is not if a parameter stands twice, or if
-        the next call opens before any argument or closer. The rest of a call that cannot complete is passed over."""
+        """Reads to the end of the call; returns whether it is complete. It is not if a parameter stands twice or lacks
+        its name, or if the next call opens before any argument or closer. The rest of a call that cannot complete is
+        passed over, and so is a call in the value of a parameter with a tag that cannot be read."""
         found = yield from self._next()
         if found is not None and found.meaning is Tag.JSON:
             return (yield from self._json(found.match))
         while found is not None and found.meaning in (Tag.OPEN, Tag.BROKEN):
-            self._broken = self._broken or found.meaning is Tag.BROKEN
-            found = yield from (self._next() if found.meaning is Tag.BROKEN else self._parameter(found.match))
+            if found.meaning is Tag.BROKEN:
+                self._broken = True
+                found = yield from self._after((yield from self._value(found.match, StringSink(drop))))
+            else:
+                found = yield from self._parameter(found.match)
         self.whole = self.whole and not self._broken and found is not None and found.meaning is Tag.END
         if found is not None and found.meaning is Tag.BEYOND and not self.seen and found.match[0] in opener.text:
             return False
@@ -227,7 +232,7 @@ class _Arguments:
         return (yield from self._next()) if found is not None and found.meaning is Tag.CLOSE else found
 
     def _begin(self, key: str) -> None:
-        self._broken = self._broken or key in self.seen
+        self._broken = self._broken or not key or key in self.seen
         self._write(("{" if not self.seen else ", ") + quoted(key) + ": ")
         self.seen.add(key)
         self._end = "}"

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from schemas.conversation import Conversation
+from schemas.conversation import Client, Conversation
 from schemas.errors import ContextOverflow
 from schemas.events import Failed, Finish, TurnEvent, Usage, failure_of
 from services.frontend.http.middleware import RequestContext
@@ -25,6 +25,7 @@ class TurnRecord:
         """The served model's name; "" until it is known."""
         self.outcome = ""
         """The finish reason, the kind of error, or `hangup`, `slow_reader`; "" while the turn runs."""
+        self.client = Client()
         self.stream = False
         self.prompt_tokens: int | None = None
         self.usage: Usage | None = None
@@ -36,9 +37,9 @@ class TurnRecord:
         self._times: dict[int, TokenTimes] = {}
         """The times of each choice's tokens."""
 
-    def opened(self, model: str) -> None:
+    def opened(self, model: str, client: Client) -> None:
         """Records that the model is known and the turn begins."""
-        self.model = model
+        self.model, self.client = model, client
         self._open = True
         self._metrics.running(model).inc()
         self._metrics.receive(model).observe(self._clock() - self._started)
@@ -87,6 +88,8 @@ class TurnRecord:
     def fields(self) -> dict[str, object]:
         """Returns fields for the log line."""
         fields: dict[str, object] = {"model": self.model, "stream": self.stream, "prompt_tokens": self.prompt_tokens}
+        if (client := self.client).session is not None:
+            fields |= {"session": client.session, "parent": client.parent, "kind": client.kind}
         if self.first_s is not None:
             fields["ttft"] = round(self.first_s, 4)
         if self.usage is not None:

@@ -28,6 +28,7 @@ from schemas.errors import (
 )
 from schemas.events import Delta, Failed, Finish, HostedResults, Interrupted, Prepared, TurnEvent
 from schemas.frames import EventEntry, EventFrame
+from schemas.session import tenant_key
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
@@ -136,7 +137,7 @@ class BusGateway(TurnGateway):
             with suppress(TimeoutError):
                 async with asyncio.timeout(None) as turn.waiting:
                     patient = turn.state is State.RESUMING
-                    prefer = turn.compared.preprocessor if turn.compared is not None else ""
+                    prefer = self._preferred(turn)
                     choose = partial(self._preprocessors.next, turn.card.name, tried, turn.wait_until)
                     tried.append(await choose(patient=patient, prefer=prefer))
             turn.waiting = None
@@ -155,6 +156,15 @@ class BusGateway(TurnGateway):
                     raise
                 if asyncio.get_running_loop().time() >= turn.wait_until:
                     raise unreachable() from refusal
+
+    def _preferred(self, turn: BusTurn) -> str:
+        """Returns the preprocessor that knows the prompt that this one is compared with, or else the one that the
+        helpers of the same agent share: their prompts begin alike, and there the second waits for the first."""
+        if turn.compared is not None:
+            return turn.compared.preprocessor
+        if (parent := turn.conversation.client.parent) is None:
+            return ""
+        return self._preprocessors.shared(turn.card.name, tenant_key(turn.conversation, parent))
 
     def _move(self, turn: BusTurn) -> None:
         """Moves a waiting turn to another model with the same alias, if its own model takes no turns any more."""

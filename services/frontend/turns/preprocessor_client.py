@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
+import xxhash
 from typing_extensions import override
 
 from schemas import subjects
@@ -23,8 +24,9 @@ from services.runtime.registry import LATE_HEARTBEATS
 PREPARE_TIMEOUT_S = 60.0
 """If a prompt is not ready after this time, another preprocessor gets the request."""
 TEXT_TIMEOUT_S = 10.0
-PREFERENCE = 4
-"""How many more turns a preferred preprocessor may be preparing than the least busy one."""
+PREFERENCE = 64
+"""How many more turns a preferred preprocessor may be preparing than the least busy one: it is full then. Fewer differ
+by chance where many sessions run."""
 PAUSE_S = 0.5
 """Pause before the same preprocessor is tried again: after an outage, processes come back one by one."""
 
@@ -43,8 +45,8 @@ class PreprocessorClient(TextService):
         """Turns of this frontend that each preprocessor is preparing."""
 
     def choose(self, model: str, tried: Sequence[str], prefer: str = "") -> str:
-        """Returns the least busy preprocessor, or `prefer` if it is little busier. Prefers those that were not tried
-        yet and have a recent heartbeat.
+        """Returns the least busy preprocessor, or `prefer` unless that is full (`PREFERENCE`). Prefers those that were
+        not tried yet and have a recent heartbeat.
 
         Raises:
             Unavailable: the model has no preprocessor.
@@ -64,6 +66,14 @@ class PreprocessorClient(TextService):
                 random.random(),
             ),
         ).id
+
+    def shared(self, model: str, key: str) -> str:
+        """Returns the preprocessor that all frontends prefer for turns with this key, by rendezvous hashing; "" where
+        the model has none."""
+        able = self._process.registry.able("preprocessor", model)
+        return max(
+            (peer.id for peer in able), key=lambda peer: xxhash.xxh3_64_intdigest(f"{key} {peer}".encode()), default=""
+        )
 
     async def next(
         self,

@@ -192,7 +192,7 @@ class TurnRunner:
         if conversations[0].summary:  # a compaction must not fail because of what it removes
             answer.shorten = partial(shorten_conversation, count=partial(self.count, context=context))
         card = self.model(conversations[0], context)
-        answer.record.opened(card.name)
+        answer.record.opened(card.name, conversations[0].client)
         first = await self.admission.admit(conversations[0], context.caller, card)
         return [first, *map(first.with_choice, conversations[1:])]
 

@@ -39,7 +39,7 @@ class TurnSpan:
         if parent is None:
             return None
         operation = "chat" if conversation.prompt is None else "text_completion"
-        sampling, model = conversation.sampling, conversation.model
+        sampling, model, client = conversation.sampling, conversation.model, conversation.client
         attributes = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": "turnwire",
@@ -53,6 +53,9 @@ class TurnSpan:
             "gen_ai.request.seed": sampling.seed,
             "gen_ai.request.presence_penalty": sampling.presence_penalty,
             "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
+            "gen_ai.conversation.id": client.session,
+            "turnwire.parent": client.parent,
+            "turnwire.kind": client.kind if client.session is not None else None,
             "turnwire.turn": turn,
         }
         return cls(parent.open(f"{operation} {model}", time_ns(), attributes))

@@ -1,7 +1,7 @@
 """Chooses worker and parser of prepared turns, by the loads in the registry and the index of KV blocks."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from prometheus_client import Counter
@@ -15,7 +15,7 @@ from services.preprocessor.routing.kv_reader import KvEventReader
 from services.preprocessor.routing.router import Router, TurnProfile, Weights
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS
-from services.tokenization.block_keys import KeyMemo
+from services.tokenization.block_keys import KeyMemo, PromptKeys
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,13 +61,15 @@ class Placement:
         if sum(map(self._kv_events.publishes_blocks, self._process.registry.living("worker"))) > 1:
             self.follow()
 
-    def workers(self, request: TurnRequest, prompt: bytes) -> list[str]:
-        """The workers to try, best first. `prompt`: `pack_ids`. Raises Unavailable, Overloaded."""
+    def workers(self, request: TurnRequest, prompt: bytes, computing: Mapping[str, int]) -> list[str]:
+        """The workers to try, best first. `prompt`: `pack_ids`; `computing`: its leading tokens that workers compute
+        now, which count as held. Raises Unavailable, Overloaded."""
         able, late = self._able("worker")
         conversation = request.conversation
         profile = TurnProfile(output_tokens=conversation.hints.osl)
         if len(able) > 1:
             held = self._held(able, prompt, self.salt(conversation))
+            held |= {worker: max(tokens, held.get(worker, 0)) for worker, tokens in computing.items()}
             profile = TurnProfile(len(prompt) // 4, held, conversation.hints.osl)
         best = self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
         if len(able) > 1:
@@ -87,6 +89,11 @@ class Placement:
         """Whether a worker's engine can enforce a grammar."""
         return any(GRAMMAR in card.features for card in self._cards([*self._process.registry.living("worker")]))
 
+    def shares_queued(self, worker: str) -> bool:
+        """Whether a worker's engine computes the common beginning of queued prompts once."""
+        heartbeat = self._process.registry.get("worker", worker)
+        return heartbeat is not None and any(card.shares_queued for card in self._cards([heartbeat]))
+
     def encode(self, request: GenerateRequest, worker: str) -> bytes:
         """The request in the encoding that this worker reads."""
         heartbeat = self._process.registry.get("worker", worker)
@@ -100,7 +107,7 @@ class Placement:
 
     def taken(self, worker: str, prompt: bytes, conversation: Conversation) -> None:
         """Notes that a worker has the turn, and will hold the prompt's blocks: the session's next turn may arrive
-        before the worker's own update, which comes up to 20 ms later."""
+        before the worker's own update, and a sibling before its first token."""
         if self._following:
             heartbeat = self._process.registry.get("worker", worker)
             salt = self.salt(conversation)
@@ -124,6 +131,13 @@ class Placement:
         """Leading tokens of a prompt that one worker holds; None where the worker is gone, or takes no new turns."""
         able = [heartbeat for heartbeat in self._able("worker")[0] if heartbeat.id == worker]
         return self._held(able, prompt, self.salt(conversation)).get(worker, 0) if able else None
+
+    def keys(self, prompt: bytes, conversation: Conversation) -> tuple[Sequence[int], int]:
+        """The keys of a prompt's blocks (`pack_ids`), made on demand, and the most tokens in a block of any
+        worker; without a worker that has a prefix cache there are none."""
+        size = max(self._block_sizes(self._able("worker")[0]), default=0)
+        memo = self._keys.setdefault(size, KeyMemo(size))
+        return (PromptKeys(memo, prompt, self.salt(conversation)) if size else ()), size
 
     def _held(self, workers: Sequence[Heartbeat], prompt: bytes, salt: str | None) -> dict[str, int]:
         """Leading tokens of the prompt that each worker has."""

@@ -19,6 +19,8 @@ from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, Overloaded, Unavailable
 
 MAX_PRIORITY = 2.0**31
+BACKGROUND_PRIORITY = -1.0
+"""The priority of a background turn, if neither its client nor its key sets one."""
 LONG_OUTPUT_TOKENS = 1024
 """Output tokens of a turn that suffers from load twice as long as a turn without output."""
 MAX_OUTPUT_FACTOR = 4.0
@@ -50,6 +52,8 @@ class Router:
         self._weights = weights or Weights()
         self._in_flight: Counter[str] = Counter()
         """Turns sent to each process since its last heartbeat."""
+        self._held: Counter[str] = Counter()
+        """Turns that wait for a prefix which each worker computes (`leads`)."""
 
     def reset(self, heartbeat: Heartbeat) -> None:
         """Resets the estimate of turns in flight: the heartbeat reports them, or the process has left."""
@@ -101,8 +105,13 @@ class Router:
         for process in processes:
             self._in_flight[process] = max(self._in_flight[process] - 1, 0)
 
+    def hold(self, worker: str, turns: int) -> None:
+        """Adds to the turns that wait to be sent to a worker: later ones must not take their place."""
+        self._held += Counter({worker: turns})  # drops 0
+
     def _turns(self, worker: Heartbeat) -> int:
-        return worker.load.running + worker.load.waiting + self._in_flight[worker.id]
+        load = worker.load
+        return load.running + load.waiting + self._in_flight[worker.id] + self._held[worker.id]
 
     def _busy(self, worker: Heartbeat) -> float:
         return self._turns(worker) / max(worker.load.slots, 1)
@@ -115,5 +124,7 @@ class Router:
 def priority(conversation: Conversation) -> float:
     """The turn's priority in an engine's queue; a greater one goes first."""
     hints = conversation.hints
-    value = hints.priority if hints.priority is not None else hints.latency_sensitivity or 0
+    value = hints.priority if hints.priority is not None else hints.latency_sensitivity
+    if value is None:
+        value = BACKGROUND_PRIORITY if conversation.client.kind == "background" else 0.0
     return max(-MAX_PRIORITY, min(MAX_PRIORITY, value))

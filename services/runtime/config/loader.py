@@ -233,8 +233,11 @@ def _convert(hint: Any, tokens: Sequence[Token]) -> Any:
     if get_origin(hint) is list:
         return [item.strip() for token in tokens for item in token.value.split(",") if item.strip()]
     if get_origin(hint) is dict and "=" in text and get_args(hint)[1] is int:
-        pairs = (item.partition("=") for item in text.split(",") if item.strip())
-        return msgspec.convert({name.strip(): _whole_number(number) for name, _, number in pairs}, hint)
+        pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+        numbers = {name.strip(): _whole_number(number) for name, _, number in pairs}
+        if len(numbers) < len(pairs):
+            raise ValueError(f'"{text}" has a name twice')
+        return msgspec.convert(numbers, hint)
     if get_origin(hint) is dict:
         is_json = text.lstrip().startswith("{")
         return msgspec.convert(msgspec.json.decode(text) if is_json else _read_table(text), hint)

@@ -7,7 +7,7 @@ field names the file that holds the secret, and `read_secret` reads it at its us
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -24,6 +24,8 @@ FROM_FILE = Parameter(accepts_keys=False, n_tokens=1)
 """Parameter of a dict with a text that is a JSON object or a file's name, not one of its items."""
 Table: TypeAlias = Annotated[dict[str, Any], FROM_FILE]
 Budgets: TypeAlias = Annotated[dict[str, int], FROM_FILE]
+MAX_BUDGET: Final = 2**31 - 1
+"""More reasoning tokens than any context window has; a larger number is a mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,6 +349,9 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Routing: cost of a prompt token that is not in a worker's KV cache; 0: ignore the caches."""
     router_load_tokens: Annotated[float, Parameter(validator=Number(gte=0))] = 16384.0
     """Routing: cost of a worker without free slots, in prompt tokens."""
+    hold_tokens: Annotated[int, Parameter(validator=Number(gte=0))] = 2048
+    """Hold a turn while another one computes this many tokens or more of the beginning of its prompt; 0: never
+    (docs/routing.md)."""
     template_kwargs: Annotated[Table, also("--default-chat-template-kwargs")] = field(default_factory=dict)
     """Variables of the chat template for every request: a JSON object, or a JSON, YAML or TOML file."""
     effort_budgets: Budgets = field(default_factory=dict)
@@ -366,8 +371,8 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
         for level, tokens in self.effort_budgets.items():
             if level not in EFFORTS:
                 raise ValueError(f"effort_budgets: {level} is not a level of effort; there are {', '.join(EFFORTS)}")
-            if tokens < 1:
-                raise ValueError(f"effort_budgets: {level} must be 1 or more, not {tokens}")
+            if not 1 <= tokens <= MAX_BUDGET:
+                raise ValueError(f"effort_budgets: {level} must be 1 to {MAX_BUDGET}, not {tokens}")
 
 
 @dataclass(frozen=True, kw_only=True)

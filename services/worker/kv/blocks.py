@@ -1,8 +1,8 @@
 """Indexes what this worker's KV cache holds, by the keys that all workers share. Pure.
 
 An engine with KV events reports every block; the index maps its hashes to our keys. For any other engine with a prefix
-cache the index assumes the usual: the blocks of a prompt are cached when its turn is accepted, those of its output when
-the turn ends, and the least recently used are evicted when the capacity is reached.
+cache the index assumes the usual: the blocks of a prompt are cached with its first token, those of its output when the
+turn ends, and the least recently used are evicted when the capacity is reached.
 """
 
 from bisect import bisect_left

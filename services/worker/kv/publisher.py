@@ -43,8 +43,9 @@ class KvPublisher:
     """Publishes one worker's changes: those within `PUBLISH_DELAY_S` together, and at once after the end of a turn,
     because its client may then send the next request.
 
-    Until the first request for a snapshot no preprocessor follows this worker, and nothing is published. The index is
-    updated `PUBLISH_DELAY_S` after the turns, one chain of blocks per tick, so that no token waits for it.
+    Until the first request for a snapshot no preprocessor follows this worker, and nothing is published. The index has
+    a prompt as soon as its first token is sent, and is updated `PUBLISH_DELAY_S` after the end of a turn, one chain of
+    blocks per tick, so that no token waits for it.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class KvPublisher:
         self._events = events
         index.followed = False
         self._chains: deque[Callable[[], Sequence[int]]] = deque()
-        """Used blocks that are not in the index yet."""
+        """Blocks of ended turns that are not in the index yet."""
         self._seq = 0
         self._due = False
         self._memo = KeyMemo(index.block_tokens)
@@ -86,9 +87,8 @@ class KvPublisher:
         return max(min(self._index.held(keys), (tokens - 1) // size), 0) * size
 
     def used(self, blocks: PromptBlocks) -> None:
-        """Notes that a prompt with these blocks is being computed."""
-        self._chains.append(lambda: blocks.keys)
-        self._publish_soon()
+        """Notes that a prompt with these blocks has been computed."""
+        after_sending(self._use, blocks)
 
     def ended(self, blocks: PromptBlocks, output: Sequence[int]) -> None:
         """Notes that a turn has ended: the cache also has its output, except the last token, which was not computed."""
@@ -98,6 +98,10 @@ class KvPublisher:
             after_sending(self._enter)  # the end itself is sent first
         else:
             self._publish_soon()
+
+    def _use(self, blocks: PromptBlocks) -> None:
+        self._index.used(blocks.keys)
+        self._publish_soon()
 
     async def _read(self, events: AsyncIterator[KvEvent]) -> None:
         async for event in events:

@@ -63,7 +63,12 @@ CASES = [
         "declared",
         "a first message of the assistant",
     ),
-    Case("MessageCreateParamsStreaming.cache_control", messages(cache_control=TOO_MANY), "declared", "with any `ttl`"),
+    Case(
+        "MessageCreateParamsStreaming.cache_control",
+        messages(cache_control=TOO_MANY),
+        "declared",
+        "`cache_control` in any number, order",
+    ),
     Case("MessageCreateParamsStreaming.stop_sequences", messages(stop_sequences=[""]), "refused", "stop_sequences: "),
     Case(
         "MessageCreateParamsStreaming.stop_sequences",
@@ -377,7 +382,7 @@ CASES = [
         "ToolParam.cache_control",
         messages(tools=[TOOL, TOOL | {"name": "b", "defer_loading": True, "cache_control": TOO_MANY}]),
         "declared",
-        "`cache_control` in any number, order, place and form",
+        "`cache_control` in any number, order and place",
     ),
     Case("ToolParam.strict", tool(strict=True), "noted", "strict"),
     Case(

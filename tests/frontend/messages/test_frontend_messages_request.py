@@ -250,6 +250,22 @@ def test_session_is_read_from_headers_and_metadata(
     assert conversation(headers, metadata={"user_id": user_id}).client.session == session
 
 
+def test_the_longest_lifetime_of_a_prefix_holds() -> None:
+    def marked(ttl: str | None) -> dict[str, Any]:
+        return {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": ttl}}
+
+    def seconds(**fields: Any) -> int:
+        return conversation(**fields).hints.retain_s
+
+    assert seconds(system=[marked(None)], cache_control={"type": "ephemeral"}) == 0
+    assert seconds(system=[marked("1h")], messages=[{"role": "user", "content": [marked("5m")]}]) == 3600
+    assert seconds(messages=[{"role": "user", "content": [marked("5m"), marked(None)]}]) == 300
+    tool = {"name": "t", "input_schema": {"type": "object", "properties": {"ttl": {"type": "string"}}}}
+    assert seconds(tools=[tool]) == 0
+    assert seconds(tools=[{**tool, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]) == 3600
+    assert seconds(cache_control={"type": "ephemeral", "ttl": "5m"}) == 300
+
+
 def test_fields_without_effect_are_skipped() -> None:
     plain = conversation()
     assert plain == conversation(

@@ -9,6 +9,7 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
+from schemas.conversation import Client
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
@@ -47,7 +48,7 @@ class Lane:
         self.record = TurnRecord(FrontendMetrics(CollectorRegistry()), loop.time(), loop.time)
         context = RequestContext("0" * 24, None, loop.time())
         answer = OpenAnswer(context, "responses", self.record, loop.time() + 60, context.id)
-        self.record.opened("m")
+        self.record.opened("m", Client())
         self.renderer = Renderer()
         self.emitted: list[bytes] = []
         self.emitter = Emitter(self.emitted.append, lambda: self.emitted.append(b"<end>"))

@@ -48,10 +48,12 @@ class Bus:
 
     def __init__(self) -> None:
         self.requests: list[TurnRequest] = []
+        self.subjects: list[str] = []
         self.replies: list[bytes] = []
 
-    def ask(self, _subject: str, data: bytes, _timeout_s: float, known: Callable[[bytes], None]) -> Callable[[], None]:
+    def ask(self, subject: str, data: bytes, _timeout_s: float, known: Callable[[bytes], None]) -> Callable[[], None]:
         self.requests.append(msgspec.json.decode(data, type=TurnRequest))
+        self.subjects.append(subject)
         known(b"{}")
         return lambda: None
 
@@ -277,6 +279,28 @@ async def test_late_request_is_not_tried_again(stage: Stage) -> None:
         await asyncio.wait_for(opening, 60)
     assert len(stage.process.bus.requests) == 1
     assert stage.gateway.running == 0
+
+
+async def test_helpers_of_an_agent_meet_at_one_preprocessor(stage: Stage) -> None:
+    for number in range(2, 9):
+        stage.process.registry.receive(
+            Heartbeat("preprocessor", f"preprocessor-{number}", models=[ModelCard("m")]), 0.0
+        )
+    places: dict[str, set[str]] = {}
+    for agent in range(12):
+        parent = f"session-{agent % 6}"
+        names = [f"{agent}.{helper}" for helper in range(8)]
+        openings = []
+        for name in names:
+            client = Client(session=name, parent=parent, kind="helper")
+            openings.append(asyncio.create_task(stage.opened(Conversation("m", [], client=client), Sink(), name)))
+        await eventually(lambda: len(stage.process.bus.requests) == 8 * (agent + 1))  # noqa: B023
+        places.setdefault(parent, set()).update(stage.process.bus.subjects[-8:])
+        for name in names:
+            stage.send((name, [Prepared(1, 9, "worker-1", "parser-1")]))
+        await asyncio.gather(*openings)
+    assert {len(found) for found in places.values()} == {1}
+    assert len(set.union(*places.values())) > 1
 
 
 async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage: Stage) -> None:

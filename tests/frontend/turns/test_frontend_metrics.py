@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from schemas.conversation import Client
 from services.frontend.turns.answer import TurnRecord
 from services.frontend.turns.metrics import FrontendMetrics
 
@@ -18,7 +19,7 @@ class Turn:
         self.registry = CollectorRegistry()
         self.now = 0.0
         self.record = TurnRecord(FrontendMetrics(self.registry), 0.0, lambda: self.now)
-        self.record.opened("m")
+        self.record.opened("m", Client())
 
     def arrived(self, at: float, tokens: int, choice: int = 0) -> None:
         """`tokens`: since the start of the turn."""

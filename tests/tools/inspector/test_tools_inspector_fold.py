@@ -1,6 +1,10 @@
 """Messages of a bus become turns and sessions, also where they are lost, repeated or of several attempts."""
 
+from typing import Any
+
+import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from schemas.control import Cancel, Replay, StreamPosition
 from schemas.conversation import Call, Reasoning, Sampling, Text
@@ -9,6 +13,7 @@ from schemas.events import BlockStart, Delta, Failed, Finish, FinishReason, Inte
 from schemas.frames import GenerateRequest, TokenEntry, TokenFrame, TurnRequest, pack_ids
 from tests.tools.inspector.by_hand import Bus, answer, asked, block_events, result, user
 from turnwire_tools.inspector.fold import Fold
+from turnwire_tools.inspector.turns import InspectedTurn
 from turnwire_tools.inspector.views import turn_view
 
 LS = Call("toolu_1", "Bash", '{"command": "ls"}')
@@ -77,6 +82,37 @@ def test_a_helper_with_other_tools_is_a_session_of_its_own(bus: Bus) -> None:
     assert (retry.session, retry.previous) == (main.id, main.id)
 
 
+def test_helpers_are_under_the_agent_that_started_them(bus: Bus) -> None:
+    def turn(session: str, question: str, parent: str | None = None, **more: Any) -> InspectedTurn:
+        conversation = asked(user(question), session=session, **more)
+        client = replace(conversation.client, parent=parent, kind="main" if parent is None else "helper")
+        return bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
+
+    main = turn("s", "Q")
+    helpers = [turn(f"s/{number}", "Task", "s") for number in range(2)]
+    inner = turn("s/0/1", "Inner", "s/0")
+    assert [helper.parent for helper in helpers] == [main.id] * 2
+    assert len({helper.session for helper in helpers}) == 2
+    assert (main.parent, inner.parent) == ("", helpers[0].id)
+    again = turn("s", "Q", "s/0/1")  # now it names one of its own helpers
+    assert (again.session, again.parent) == (main.id, "")
+    assert turn("x", "Other", "never seen").parent == ""
+    foreign = replace(asked(user("Q"), session="t").client, tenant="other", parent="s", kind="helper")
+    assert bus.turn(replace(asked(user("Q")), client=foreign), range(9), [100], Text("Done.")).parent == ""
+
+
+def test_a_title_is_under_its_session(bus: Bus) -> None:
+    def turn(question: str, kind: str) -> InspectedTurn:
+        conversation = asked(user(question))
+        client = replace(conversation.client, kind=kind)
+        return bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
+
+    early = turn("Title?", "background")
+    main = turn("Q", "main")
+    late = turn("Recap?", "background")
+    assert (early.parent, main.parent, late.parent) == (main.id, "", main.id)
+
+
 def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:
     first = bus.turn(asked(user("Q")), range(9), [100], Text("One"))
     history = (user("Q"), answer(Text("One")), user("Q2"))
@@ -122,6 +158,21 @@ def test_a_second_worker_in_one_attempt_was_tried_after_a_refusal(bus: Bus) -> N
     assert [mark.text for mark in bus.fold.turns[turn].marks if mark.trouble] == [
         "9 tokens, on worker-2, after a refusal"
     ]
+
+
+def test_turn_that_was_held_shows_for_whom_and_since_when(bus: Bus) -> None:
+    turn = bus.begin(asked(user("Q")), range(9))
+    held = GenerateRequest(
+        *(turn, 2, "m", pack_ids(range(9)), "parser-1", "frontend-1", Sampling(), [], Raw(b"null")),
+        held_s=0.5,
+        held_for="other",
+    )
+    bus.send(held, "worker-1")
+    *_, waits, placed = bus.fold.turns[turn].marks
+    assert (waits.kind, placed.kind) == ("held", "placed")
+    assert waits.text == "0.500 s, until other had computed the beginning of the prompt"
+    assert placed.ms - waits.ms == pytest.approx(500.0)
+    assert not waits.trouble
 
 
 def test_failures_and_cancellations_end_a_turn(bus: Bus) -> None:

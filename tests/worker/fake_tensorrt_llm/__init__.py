@@ -13,6 +13,7 @@ import threading
 import time
 import types
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any, ClassVar
@@ -117,6 +118,45 @@ class GuidedDecodingParams:
             raise ValueError("only one guide can be used")
 
 
+class RangeConfig:
+    def __init__(self, token_start: int, token_end: int | None, priority: int, duration_ms: timedelta | None) -> None:
+        self.token_start, self.token_end, self.priority, self.duration = token_start, token_end, priority, duration_ms
+        if not 0 <= priority <= 100 or (token_end is not None and token_end <= token_start):
+            raise ValueError("invalid retention of a range")
+        if duration_ms is not None and not isinstance(duration_ms, timedelta):
+            raise TypeError("duration_ms must be a timedelta")
+
+
+class KvCacheRetentionConfig:
+    TokenRangeRetentionConfig = RangeConfig
+
+    def __init__(
+        self,
+        token_range_retention_configs: list[RangeConfig],
+        decode_retention_priority: int = 35,
+        decode_duration_ms: timedelta | None = None,
+    ) -> None:
+        self.ranges = token_range_retention_configs
+        self.decode = RangeConfig(0, None, decode_retention_priority, decode_duration_ms)
+        if not all(isinstance(one, RangeConfig) for one in self.ranges):
+            raise TypeError("incompatible constructor arguments")
+
+
+class ConversationParams(Strict):
+    model_fields: ClassVar[dict[str, Any]] = {"conversation_id": None}
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        if not isinstance(fields.get("conversation_id"), str) or not fields["conversation_id"].strip():
+            raise ValueError("conversation_id must be non-empty")
+
+
+_CACHE_ARGUMENTS: Mapping[str, type] = {
+    "kv_cache_retention_config": KvCacheRetentionConfig,
+    "conversation_params": ConversationParams,
+}
+
+
 class LLM:
     last: ClassVar["LLM | None"] = None
     release: ClassVar[Release]
@@ -160,6 +200,9 @@ class LLM:
             raise TypeError("prompt_token_ids must be a list of ints")
         if not 0.0 <= kwargs.get("priority", 0.5) <= 1.0:
             raise ValueError("priority must be in [0, 1]")
+        for name, kind in _CACHE_ARGUMENTS.items():
+            if not isinstance(kwargs.get(name), kind | None):
+                raise TypeError(f"{name} must be a {kind.__name__}")
         if sampling_params.guided_decoding is not None and not self.kwargs.get("guided_decoding_backend"):
             raise ValueError("guided_decoding_backend is not set")
         if sampling_params.used:
@@ -170,6 +213,7 @@ class LLM:
         output = RequestOutput(
             self.runtime, inputs, sampling_params, kwargs.get("cache_salt"), kwargs.get("priority", 0.5)
         )
+        output.cache_arguments = {name: kwargs[name] for name in _CACHE_ARGUMENTS if name in kwargs}
         self.runtime.submit(output)
         return output
 
@@ -232,11 +276,13 @@ class Package(MetaPathFinder):
 
     def __init__(self, version: str) -> None:
         release = known_release(version)
-        root, llmapi, executor, proxy = (
-            types.ModuleType(f"tensorrt_llm{part}") for part in ("", ".llmapi", ".executor", ".executor.proxy")
-        )
+        parts = ("", ".llmapi", ".executor", ".executor.proxy", ".conversation_params")
+        root, llmapi, executor, proxy, conversations = (types.ModuleType(f"tensorrt_llm{part}") for part in parts)
         self.root: Any = root
         self.modules = {module.__name__: module for module in (root, llmapi, executor, proxy)}
+        if "conversation_params" in release.generate:
+            self.modules[conversations.__name__] = conversations
+            self._set(conversations, ConversationParams=ConversationParams)
         generate: Any = lambda self, *args, **kwargs: LLM.generate_async(self, *args, **kwargs)  # noqa: E731
         first = ["inputs", "sampling_params"]
         generate.__signature__ = _signature(sorted(release.generate), first=["self", *first])
@@ -248,6 +294,7 @@ class Package(MetaPathFinder):
             llmapi,
             RequestError=RequestError,
             GuidedDecodingParams=GuidedDecodingParams,
+            KvCacheRetentionConfig=KvCacheRetentionConfig,
             TorchLlmArgs=_strict("TorchLlmArgs", release.llm),
             SchedulerConfig=_scheduler_config(release),
             KvCacheConfig=_kv_cache_config(release),

@@ -83,6 +83,7 @@ class RequestOutput:
         self.sampling = sampling
         self.salt = salt
         self.priority = priority
+        self.cache_arguments: dict[str, Any] = {}
         self.aborts = 0
         self._engine = engine
         self._loop = asyncio.get_running_loop()

@@ -6,6 +6,15 @@ const HEIGHT = 46; // as in style.css
 const SPARE = 6;
 const KEPT = 25000;
 
+// Sessions in their order, each followed by those of the helpers that it started, oldest first.
+function tree(sessions) {
+  const present = new Set(sessions.map((row) => row.session));
+  const helpers = Map.groupBy(sessions, (row) => (present.has(row.parent) ? row.parent : ""));
+  const under = (parent, depth) => (helpers.get(parent) ?? []).flatMap((row) => [{ ...row, depth }, ...under(row.session, depth + 1)]);
+  for (const [parent, rows] of helpers) if (parent) rows.reverse();
+  return under("", 0);
+}
+
 export class List {
   constructor(frame, body, open) {
     this.frame = frame;
@@ -58,6 +67,7 @@ export class List {
     let rows = [...this.known.values()];
     if (this.bySession) rows = [...this.sessions.keys()].map((session) => this.summary(session));
     this.shown = (words.length ? rows.filter(fits) : rows).sort((one, other) => other.time - one.time);
+    if (this.bySession && !words.length) this.shown = tree(this.shown);
     this.stale = false;
   }
 
@@ -65,7 +75,7 @@ export class List {
     const rows = this.turnsOf(session);
     const last = rows[rows.length - 1];
     const total = (name) => rows.reduce((sum, row) => sum + (row[name] ?? 0), 0);
-    return { ...last, session, turns: rows.length, again: total("again"), output: total("output"), calls: total("calls"), trouble: rows.some((row) => row.trouble) };
+    return { ...last, session, depth: 0, turns: rows.length, again: total("again"), output: total("output"), calls: total("calls"), trouble: rows.some((row) => row.trouble) };
   }
 
   // At most one drawing a frame, however many rows change.
@@ -104,13 +114,14 @@ export class List {
     const parts = element.parts;
     element.row = row;
     element.style.transform = `translateY(${at * HEIGHT}px)`;
+    element.style.paddingLeft = `${10 + 16 * Math.min(row.depth ?? 0, 8)}px`;
     element.dataset.state = row.state;
     element.setAttribute("aria-selected", String(this.keyOf(row) === this.selected));
     parts.state.title = row.trouble ? `${row.state}, with trouble` : row.state;
     parts.title.textContent = this.bySession ? `${row.turns} turn${row.turns === 1 ? "" : "s"} · ${row.model}` : `${row.number}. ${row.model}`;
     parts.time.textContent = clock(row.time);
     parts.again.textContent = row.again >= 128 ? `${count(row.again)} again` : "";
-    parts.note.textContent = `${row.client || row.id.slice(0, 8)}${row.trouble ? " ⚠" : ""}`;
+    parts.note.textContent = `${row.client || row.id.slice(0, 8)}${row.kind === "main" ? "" : ` · ${row.kind}`}${row.trouble ? " ⚠" : ""}`;
     const calls = row.calls ? ` · ${row.calls} call${row.calls === 1 ? "" : "s"}` : "";
     parts.figures.textContent = `${count(row.prompt)} → ${count(row.output)} · ${share(row.cached, row.prompt)} cached · ${ms(row.ttft_ms)}${calls}`;
   }

@@ -107,7 +107,9 @@ function timeline(turn) {
   const end = Math.max(turn.ms ?? 0, turn.marks.at(-1)?.ms ?? 0, 0.1);
   const placed = turn.marks.find((mark) => mark.kind === "placed");
   const lanes = [];
-  if (placed) lanes.push(["prompt prepared", "prepare", 0, placed.ms]);
+  const held = turn.marks.find((mark) => mark.kind === "held");
+  if (placed) lanes.push(["prompt prepared", "prepare", 0, (held ?? placed).ms]);
+  if (held) lanes.push([`held: ${held.text}`, "prepare", held.ms, placed.ms]);
   if (placed && turn.ttft_ms !== null) lanes.push(["queue and prefill", "prefill", placed.ms, turn.ttft_ms]);
   turn.blocks.slice(0, MAX_LANES).forEach((block, at) => {
     lanes.push([`${at + 1}. ${block.kind === "tool_use" ? block.name : block.kind}`, block.kind, block.start_ms, block.end_ms ?? end, dispatched(block)]);

@@ -19,6 +19,7 @@ def make_settings(target: Target) -> Plan:
         "ANTHROPIC_MODEL": name,
         **{f"ANTHROPIC_DEFAULT_{tier}_MODEL": name for tier in _TIERS},
         **limits(target.model.window, target.model.longest),
+        "CLAUDE_CODE_GATEWAY_HINT_HEADERS": "1",  # headers that say what kind of request it is (docs/clients.md)
     }
     folder = target.settings_folder("~/.claude", "CLAUDE_CONFIG_DIR")
     note = (

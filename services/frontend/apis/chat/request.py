@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking, ToolSpec
+from schemas.conversation import Conversation, OutputFormat, Text, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.chat import tools, wire
 from services.frontend.apis.chat.history import MessageReader
@@ -22,6 +22,7 @@ from services.frontend.apis.chat.render import (
     ReasoningPlace,
     Settings,
 )
+from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
@@ -31,8 +32,8 @@ from services.frontend.apis.shared.openai.wording import (
     unknown_parameter,
     unsupported,
 )
-from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
-from services.frontend.http.headers import first_header, header_flag
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_hints, openai_sampling
+from services.frontend.http.headers import header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo
@@ -43,7 +44,6 @@ REASONING_DETAILS_HEADER = "x-turnwire-reasoning-details"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _TIERS = ("default", "flex", "scale", "priority")
 _UNSPECIFIED = ("auto", "default")
-_SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session-id")
 _explain = explainer(
     {
         "role": ("developer", "system", "user", "assistant", "tool", "function"),
@@ -58,6 +58,7 @@ _explain = explainer(
         "thinking.type": ("enabled", "disabled", "adaptive", "auto"),
         "reasoning_effort": EFFORTS,
         "verbosity": ("low", "medium", "high"),
+        "prompt_cache_options.ttl": ("30m", "12h"),
     }
 )
 
@@ -115,9 +116,7 @@ def parse(
         missing = missing_tools(["web_search"])
     reader = MessageReader(pairing=not counting)
     reader.read(request.messages)
-    last, session = request.messages[-1], first_header(headers, _SESSION_HEADERS)
-    if session is None and isinstance(request.prompt_cache_key, str):
-        session = request.prompt_cache_key or None
+    last = request.messages[-1]
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
     conversation = Conversation(
         request.model,
@@ -129,11 +128,12 @@ def parse(
         sampling=openai_sampling(request, max_tokens=limit, logprobs=_logprobs(request)),
         format=_format(request) or guided_format(request),
         template_kwargs={**(request.chat_template_args or {}), **(request.chat_template_kwargs or {})},
-        client=Client(session=session, user_agent=headers.get("user-agent")),
         verbosity=request.verbosity,
-        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
+        hints=openai_hints(request),
         prefill=bool(request.continue_final_message or last.prefix or last.partial),
     )
+    session = request.prompt_cache_key if isinstance(request.prompt_cache_key, str) else None
+    conversation = with_client(conversation, headers, session)
     shape = _shape(request, specs, headers, settings)
     return ChatAsk(conversation, request.n or 1, bool(request.stream), notes, shape)
 

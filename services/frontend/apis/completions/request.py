@@ -5,15 +5,16 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Client, Conversation, RawPrompt
+from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from services.frontend.apis.completions import wire
 from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, CompletionsStream
+from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import body_decoder, decode_body
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import explainer, unknown_parameter
-from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, hints, openai_sampling
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_hints, openai_sampling
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 
 MAX_TOKENS = 16
@@ -120,9 +121,10 @@ class Completions(Dialect):
             [],
             sampling=openai_sampling(request, max_tokens=limit, logprobs=request.logprobs),
             format=guided_format(request),
-            client=Client(user_agent=headers.get("user-agent")),
-            hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
+            hints=openai_hints(request),
         )
+        session = request.prompt_cache_key if isinstance(request.prompt_cache_key, str) else None
+        conversation = with_client(conversation, headers, session)
         options = request.stream_options
         shape = CompletionsShape(
             echoes=[text for text in echo_texts(raw_prompts, request) for _ in range(each)],

@@ -86,6 +86,7 @@ _TAGS = {
     "system": ("text",),
     "format": ("json_schema",),
     "output_format": ("json_schema",),
+    "cache_control": ("ephemeral",),
     "tool": tags_of(wire.ChangedTool),
     "tool_changes": ("tool_addition", "tool_removal"),
 }
@@ -101,6 +102,7 @@ _TAGS_IN = {
 _CHOICES = {
     "role": ("user", "assistant", "system"),
     "effort": get_args(wire.Effort),
+    "ttl": ("5m", "1h"),
     "clear_at": ("next_user_message", "never"),
     "display": ("summarized", "omitted", "updates"),
 }
@@ -136,13 +138,12 @@ def extra_input(name: str) -> Invalid:
 def _reason(what: str, steps: Sequence[str]) -> str:
     if bound := _BOUND.match(what):
         return f"Input should be {_SIDES[bound['sign']]} {bound['bound'].removesuffix('.0')}"
-    expected = _EXPECTED.match(what)
+    expected, choices = _EXPECTED.match(what), _CHOICES.get(steps[-1] if steps else "")
+    if choices and (expected is None or "str" in expected[1]):
+        return one_of(choices)
     if expected:
         kinds = [_TYPES.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null"]
         return f"Input should be a valid {' or '.join(kinds)}"
-    choices = _CHOICES.get(steps[-1] if steps else "")
-    if choices and what.startswith("Invalid enum value"):
-        return one_of(choices)
     return what
 
 
@@ -170,7 +171,12 @@ def _place(body: bytes, steps: Sequence[str]) -> str:
     place: list[str] = []
     for step, node in zip(steps, values_along(body, steps[:-1])[1:], strict=False):
         place.append(step)
-        inside = step.isdigit() or step in ("source", "thinking", "tool_choice")
+        inside = (step.isdigit() and place[0] != "system") or step in (
+            "source",
+            "thinking",
+            "tool_choice",
+            "cache_control",
+        )
         if inside and isinstance(node, dict) and isinstance(node.get("type"), str):
             place.append(node["type"])
     return ".".join([*place, *steps[-1:]])

@@ -12,16 +12,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import Client, Conversation, OutputFormat, Text, Thinking
+from schemas.conversation import Conversation, OutputFormat, Text, Thinking
 from schemas.errors import Invalid
 from services.frontend.apis.messages import context_edits, tools, wire
 from services.frontend.apis.messages.compaction import CompactEdit, Compaction, Write, read_compact_edit, summary_of
 from services.frontend.apis.messages.errors import explain, extra_input
 from services.frontend.apis.messages.history import MessageReader
 from services.frontend.apis.messages.render import PING, CompactionStream, MessageCollector, MessagesStream
+from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import BodyDecoder, is_set, share_texts
-from services.frontend.apis.shared.sampling_fields import hints, sampling_of
-from services.frontend.http.headers import first_header
+from services.frontend.apis.shared.sampling_fields import CACHE_TTLS, hints, sampling_of
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo
 
@@ -31,8 +31,6 @@ THREADS = "thread_unsupported_request"
 _MIN_BUDGET = 1024
 _INTERLEAVED = "interleaved-thinking-"
 _TOKEN_COUNT = "thinking-token-count-"
-_SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id")
-_AGENT_HEADER = "x-claude-code-agent-id"
 
 
 class MessagesAsk(Struct, frozen=True):
@@ -119,9 +117,9 @@ def parse(
         ),
         format=_format(request),
         template_kwargs=request.chat_template_kwargs or {},
-        client=Client(_session(request, headers), headers.get("user-agent"), compare=_compared(request.diagnostics)),
-        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt),
+        hints=hints(request.nvext, priority=request.priority, cache_salt=request.cache_salt, ttl=_ttl(request)),
     )
+    conversation = with_client(conversation, headers, _session(request), compare=_compared(request.diagnostics))
     edits, compact_edit = None, None
     if (management := request.context_management) is not None:
         edits = context_edits.Edits(all_messages if cleared else None, cleared, context_edits.tool_edit(management))
@@ -249,18 +247,23 @@ def _format(request: wire.Body) -> OutputFormat | None:
     return None if format is None else OutputFormat("json_schema", schema=format.schema)
 
 
+def _ttl(request: wire.Body) -> str | None:
+    """The longest `ttl` of the request. It holds for the whole prompt."""
+    marks = [request.cache_control]
+    for items in (request.system, request.tools, *(message.content for message in request.messages)):
+        if type(items) is list:
+            marks += [getattr(item, "cache_control", None) for item in items]
+    return max((mark.ttl for mark in marks if mark is not None), key=CACHE_TTLS.__getitem__, default=None)
+
+
 def _compared(diagnostics: wire.Diagnostics | None) -> str | None:
-    return None if diagnostics is None else (diagnostics.previous_message_id or "").removeprefix("msg_")
+    if diagnostics is None or (previous := diagnostics.previous_message_id) is None:
+        return None if diagnostics is None else ""
+    return previous.removeprefix("msg_") or "msg_"  # an empty id is none that a turn has
 
 
-def _session(request: wire.Body, headers: Mapping[str, str]) -> str | None:
-    """The session id. Claude Code's subagents send the id of their session and an id of their own."""
-    session = first_header(headers, _SESSION_HEADERS) or _session_of_user(request)
-    agent = headers.get(_AGENT_HEADER)
-    return f"{session}/{agent}" if session and agent else session
-
-
-def _session_of_user(request: wire.Body) -> str | None:
+def _session(request: wire.Body) -> str | None:
+    """The session id that Claude Code's `user_id` contains."""
     user = request.metadata.user_id if request.metadata else None
     if not user:
         return None

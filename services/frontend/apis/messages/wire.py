@@ -1,7 +1,7 @@
 """The JSON of the Messages API as typed Structs: requests, answers, and the events of a stream.
 
-Fields that decide neither prompt nor answer are left out and skipped (`cache_control`, `citations`, `speed`,
-`service_tier`, future betas). Values that are large or must keep their spelling (tool input, base64 data) stay raw.
+Fields that decide neither prompt nor answer are left out and skipped (`citations`, `speed`, `service_tier`, future
+betas). Values that are large or must keep their spelling (tool input, base64 data) stay raw.
 """
 
 from typing import Annotated, Any, Literal, TypeAlias
@@ -17,10 +17,17 @@ UNSEALED = "unsealed"
 """Signature of reasoning without a seal: clients drop thinking with an empty signature."""
 
 
+class CacheControl(Struct, tag="ephemeral"):
+    """Marks the end of a prefix that the client will send again. Every prefix is cached; the time is a hint."""
+
+    ttl: Literal["5m", "1h"] | None = None
+
+
 class TextBlock(Struct, tag="text"):
     """Text."""
 
     text: str
+    cache_control: CacheControl | None = None
 
 
 class Base64Source(Struct, tag="base64"):
@@ -52,6 +59,7 @@ class ImageBlock(Struct, tag="image"):
     """An image."""
 
     source: Base64Source | UrlSource | FileSource
+    cache_control: CacheControl | None = None
 
 
 class ContentSource(Struct, tag="content"):
@@ -66,6 +74,7 @@ class DocumentBlock(Struct, tag="document"):
     source: Base64Source | UrlSource | FileSource | PlainSource | ContentSource
     title: str | None = None
     context: str | None = None
+    cache_control: CacheControl | None = None
 
 
 class SearchResultBlock(Struct, tag="search_result"):
@@ -74,6 +83,7 @@ class SearchResultBlock(Struct, tag="search_result"):
     content: list[TextBlock]
     source: str = ""
     title: str = ""
+    cache_control: CacheControl | None = None
 
 
 class ThinkingBlock(Struct, tag="thinking"):
@@ -95,6 +105,7 @@ class ToolUseBlock(Struct, tag="tool_use"):
     id: str
     name: str
     input: _Object
+    cache_control: CacheControl | None = None
 
 
 class ToolReferenceBlock(Struct, tag="tool_reference"):
@@ -121,6 +132,7 @@ class ToolResultBlock(Struct, tag="tool_result"):
     tool_use_id: str
     content: str | list[ResultBlock] | None = None
     is_error: bool | None = None
+    cache_control: CacheControl | None = None
 
 
 class HostedUse(Struct):
@@ -300,6 +312,7 @@ class Tool(Struct):
     user_location: dict[str, Any] | None = None
     max_content_tokens: Integer | None = None
     url_sources: Any = None
+    cache_control: CacheControl | None = None
 
 
 class ToolChoice(Struct):
@@ -400,6 +413,7 @@ class Body(SamplingFields, kw_only=True):
     logprobs: bool | None = None
     priority: Integer | None = None
     cache_salt: str | None = None
+    cache_control: CacheControl | None = None
     nvext: Nvext | None = None
 
 

@@ -114,7 +114,7 @@ class Responses(Dialect):
             sources=SOURCES in (body.include or ()),
             logprobs=built.sampling.logprobs is not None,
             prefill=request.prefill,
-            compared=bool(request.comparison),
+            compared=request.comparison is not None,
             compacted=any(kind.type == "compaction" for kind in request.kinds),
         )
         notes = [*tools.dropped, *items.notes, *(["moderation"] if is_set(body.moderation) else [])]

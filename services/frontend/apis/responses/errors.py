@@ -70,7 +70,15 @@ def _literals(hint: Any) -> list[str]:
 _PARTS = tags_of(wire.Part)
 _CHOICES = {
     name: choices
-    for owner in (wire.Reasoning, wire.TextConfig, wire.Body, wire.Message, wire.Tool, wire.ToolChoice)
+    for owner in (
+        wire.Reasoning,
+        wire.TextConfig,
+        wire.CacheOptions,
+        wire.Body,
+        wire.Message,
+        wire.Tool,
+        wire.ToolChoice,
+    )
     for name, hint in get_type_hints(owner).items()
     if (choices := _literals(hint))
 }

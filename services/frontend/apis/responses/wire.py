@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from services.frontend.apis.shared.decode import MAX_INTEGER, NULL, Integer, Limit, Name
-from services.frontend.apis.shared.sampling_fields import Nvext, SamplingFields
+from services.frontend.apis.shared.sampling_fields import CacheLifetime, Nvext, SamplingFields
 
 Includable: TypeAlias = Literal[
     "file_search_call.results",
@@ -110,7 +110,7 @@ class TextConfig(Struct):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class CacheOptions(Struct):
+class CacheOptions(CacheLifetime):
     """The members of `prompt_cache_options` that this server acts on."""
 
     prewarm: bool | None = None

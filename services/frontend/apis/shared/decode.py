@@ -31,6 +31,7 @@ _DECISIVE = (
     *("messages", "input", "prompt", "system", "instructions", "previous_response_id", "tools", "functions"),
     *("max_tokens", "max_completion_tokens", "max_output_tokens", "stop", "stop_sequences", "n"),
     *("response_format", "text", "output_config", "output_format", "reasoning", "reasoning_effort", "thinking"),
+    *("enable_thinking", "thinking_budget", "thinking_token_budget"),
     *FORMS,
 )
 """Fields that decide the answer of an API or of another server. An API that lacks one refuses it."""

@@ -6,7 +6,7 @@ Chat Completions and Completions, from OpenAI, vLLM and SGLang. `Nvext` are the 
 which every API takes.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -40,8 +40,18 @@ class Nvext(Struct):
     agent_hints: AgentHints | None = None
 
 
-def hints(nvext: Nvext | None, *, priority: int | None, cache_salt: str | None) -> Hints:
-    """The hints in a body's `nvext`, `priority` and `cache_salt` (vLLM's spelling)."""
+class CacheLifetime(Struct):
+    """The member of OpenAI's `prompt_cache_options` that both APIs have."""
+
+    ttl: Literal["30m", "12h"] | None = None
+
+
+CACHE_TTLS = {None: 0, "5m": 300, "30m": 1800, "1h": 3600, "12h": 43_200}
+"""Seconds of each `ttl` of the APIs."""
+
+
+def hints(nvext: Nvext | None, *, priority: int | None, cache_salt: str | None, ttl: str | None = None) -> Hints:
+    """The hints in a body's `nvext`, `priority` and `cache_salt` (vLLM's spelling). `ttl`: a key of `CACHE_TTLS`."""
     agent = (nvext.agent_hints if nvext is not None else None) or AgentHints()
     return Hints(
         latency_sensitivity=agent.latency_sensitivity,
@@ -49,6 +59,7 @@ def hints(nvext: Nvext | None, *, priority: int | None, cache_salt: str | None) 
         osl=agent.osl,
         speculative_prefill=bool(agent.speculative_prefill),
         cache_salt=cache_salt or None,
+        retain_s=CACHE_TTLS[ttl],
     )
 
 
@@ -100,6 +111,7 @@ class OpenAIFields(SamplingFields, kw_only=True):
     include_stop_str_in_output: bool | None = None
     user: Any = None
     prompt_cache_key: Any = None
+    prompt_cache_options: CacheLifetime | None = None
     service_tier: Any = None
     priority: Integer | None = None
     cache_salt: str | None = None
@@ -107,6 +119,12 @@ class OpenAIFields(SamplingFields, kw_only=True):
     guided_json: Any = None
     structured_outputs: dict[str, Any] | None = None
     json_schema: Any = None
+
+
+def openai_hints(body: OpenAIFields) -> Hints:
+    """The hints of a Chat Completions or Completions request."""
+    ttl = body.prompt_cache_options.ttl if body.prompt_cache_options is not None else None
+    return hints(body.nvext, priority=body.priority, cache_salt=body.cache_salt, ttl=ttl)
 
 
 def openai_sampling(body: OpenAIFields, *, max_tokens: int | None, logprobs: int | None) -> Sampling:

@@ -15,6 +15,7 @@ import importlib
 import re
 import time
 from collections.abc import AsyncGenerator, Callable
+from datetime import timedelta
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -83,6 +84,8 @@ class TrtllmEngine(Engine, KvEventSource):
         self._kv_use = KvUse()
         self._iteration: Any = None
         self._healthy_at = 0.0
+        self._conversation_params: Any = None
+        """The library's class, where ranks have caches of their own: it sends a session's turns to one rank."""
         self._llm: Any = None
         self._trtllm: Any = None
         self._llmapi: Any = None
@@ -119,6 +122,11 @@ class TrtllmEngine(Engine, KvEventSource):
         self._dead_error = getattr(importlib.import_module("tensorrt_llm.executor"), "EngineDeadError", None)
         try:
             self._library = installed_release(self._trtllm, self._llmapi)
+            if (self._config.engine_args or {}).get(
+                "enable_attention_dp"
+            ) and "conversation_params" in self._library.generate:
+                module = importlib.import_module("tensorrt_llm.conversation_params")
+                self._conversation_params = module.ConversationParams
             self._info = await in_daemon_thread(self._build, "trtllm-build")
             await self._probe_window()
         except Exception as error:
@@ -184,7 +192,8 @@ class TrtllmEngine(Engine, KvEventSource):
                 arguments["embedding_bias"] = importlib.import_module("torch").tensor(row)
             sampling = self._trtllm.SamplingParams(**arguments)
             ids = prompt_ids(request, self._window)
-            return self._llm.generate_async(ids, sampling, **requests.generate_arguments(request, self._library))
+            others = requests.generate_arguments(request, self._library) | self._cache_arguments(request)
+            return self._llm.generate_async(ids, sampling, **others)
         except Exception as error:
             if self._is_death(error):
                 turn.close()  # the exception reports the death to this turn
@@ -193,6 +202,18 @@ class TrtllmEngine(Engine, KvEventSource):
             if isinstance(error, (self._request_error, *REQUEST_ERRORS)):
                 raise Invalid(f"TensorRT-LLM refused the request: {error}") from error
             raise EngineFailed(f"TensorRT-LLM: {error}") from error
+
+    def _cache_arguments(self, request: EngineRequest) -> dict[str, Any]:
+        """Makes the arguments about the KV cache that need classes of the library."""
+        arguments: dict[str, Any] = {}
+        if request.retain_s and "retention" in self._info.features:
+            retention, lasts = self._llmapi.KvCacheRetentionConfig, timedelta(seconds=request.retain_s)
+            prompt = retention.TokenRangeRetentionConfig(0, None, requests.RETAINED_PRIORITY, lasts)
+            # The output, too: the next prompt begins with it.
+            arguments["kv_cache_retention_config"] = retention([prompt], requests.RETAINED_PRIORITY, lasts)
+        if self._conversation_params is not None and request.session:
+            arguments["conversation_params"] = self._conversation_params(conversation_id=request.session)
+        return arguments
 
     async def _pump(self, turn: OpenTurn, handle: Any, request: EngineRequest) -> None:
         """Passes the iterator's outputs to the turn. Runs in a task, so that a silent engine can be given up."""

@@ -18,6 +18,8 @@ EVENT_BUFFER = 65_536
 _LARK_BACKEND = "llguidance"
 """The guided decoding backend that reads Lark."""
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED}
+RETAINED_PRIORITY = 60
+"""Priority of the blocks of a retained prompt: 0 to 100, by default 35; lower ones are evicted first."""
 _NAMES = {"logit_bias": "embedding_bias"}
 """Field of `Sampling` → argument of `SamplingParams`, if their names differ."""
 
@@ -95,6 +97,10 @@ def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | No
         lacks["kv_events"] = "with kv_events_config they are published elsewhere"
     if "cache_salt" not in release.generate:
         lacks["salt"] = f"{name} has no cache_salt"
+    if "kv_cache_retention_config" not in release.generate:
+        lacks["retention"] = f"{name} has no kv_cache_retention_config"
+    elif "prefix_cache" in lacks:
+        lacks["retention"] = lacks["prefix_cache"]
     if "priority" not in release.generate or "priority" not in release.waiting_queue_policy:
         lacks["priority"] = f"{name} has no scheduling by priority"
     elif scheduler.get("waiting_queue_policy") != "priority":

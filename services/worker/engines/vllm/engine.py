@@ -204,6 +204,7 @@ class VllmEngine(Engine, KvEventSource):
             features=FEATURES - lacks.keys(),
             vocab_size=config.model_config.get_vocab_size(),
             lacking=lacks,
+            shares_queued=True,  # it enters a prompt's blocks into its cache in the step that schedules them
         )
 
 

@@ -65,6 +65,7 @@ def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, c
         for name, field in SAMPLING_FIELDS.items()
         if name not in sampling_fields
     }
+    lacks["retention"] = "vLLM evicts the least recently used blocks"
     if arguments.get("speculative_config") is not None:
         lacks |= dict.fromkeys(("min_p", "logit_bias"), "vLLM refuses it with speculative decoding")
     if (mode := arguments.get("logprobs_mode", "raw_logprobs")) != "raw_logprobs":

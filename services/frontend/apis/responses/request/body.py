@@ -51,6 +51,8 @@ class ResponsesRequest(Struct, frozen=True):
     """The members of a Response object that repeat the request."""
     prefill: bool
     """Only compute the prompt, generate nothing (`generate: false`, `prompt_cache_options.prewarm`)."""
+    cache_ttl: str | None = None
+    """How long the client expects to use the prompt's prefix; a key of `CACHE_TTLS`."""
     comparison: str | None = None
     """Id of the response that the prompt is compared with."""
     earlier: int = 0
@@ -132,6 +134,7 @@ def decode(data: bytes, memo: Memo[Raw] | None = None) -> ResponsesRequest:
         text=text,
         echo=_echo(body, reasoning, text, Memo() if memo is None else memo),
         prefill=body.generate is False or bool(cache.prewarm),
+        cache_ttl=cache.ttl,
         comparison=cache.comparison_response_id,
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from schemas.conversation import Client, Conversation, Message, OutputFormat, Sampling, Text, Thinking, ToolSpec
+from schemas.conversation import Conversation, Message, OutputFormat, Sampling, Text, Thinking, ToolSpec
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
 from services.frontend.apis.responses.errors import convert
@@ -13,13 +13,12 @@ from services.frontend.apis.responses.request import tools
 from services.frontend.apis.responses.request.body import LOGPROBS, TRIGGER, ResponsesRequest
 from services.frontend.apis.responses.request.items import ItemReader
 from services.frontend.apis.responses.request.tools import RequestTools
+from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.apis.shared.openai.wording import missing_parameter
 from services.frontend.apis.shared.sampling_fields import hints, sampling_of
-from services.frontend.http.headers import first_header
 from services.frontend.turns.hosted.tools import missing_tools
 
-_SESSION_HEADERS = ("session-id", "thread-id", "x-session-id", "x-session-affinity")
 _HISTORY: dict[str | None, Any] = {"all_turns": "keep", "current_turn": "drop"}
 
 
@@ -31,12 +30,13 @@ def build(
     if not items.messages and not body.instructions and request.model and body.input is None:
         raise missing_parameter("input")
     reasoning, text = _settings(request, items)
-    session = first_header(headers, _SESSION_HEADERS)
-    compared = (request.comparison or "").removeprefix("resp_")
+    compared = ""
+    if request.comparison is not None:
+        compared = request.comparison.removeprefix("resp_") or "resp_"  # an empty id is none that a turn has
     specs = offered.final_specs()
     if body.max_tool_calls is not None:
         specs = [_limit_uses(spec, body.max_tool_calls) for spec in specs]
-    return Conversation(
+    conversation = Conversation(
         request.model,
         items.messages or [Message("user", [])],
         system=[*([Text(body.instructions)] if body.instructions else []), *missing_tools(offered.dropped)],
@@ -46,11 +46,11 @@ def build(
         sampling=_sampling(request),
         format=_format(text),
         template_kwargs=body.chat_template_kwargs or {},
-        client=Client(session or body.prompt_cache_key, headers.get("user-agent"), compare=compared),
         verbosity=text.verbosity,
-        hints=hints(body.nvext, priority=body.priority, cache_salt=body.cache_salt),
+        hints=hints(body.nvext, priority=body.priority, cache_salt=body.cache_salt, ttl=request.cache_ttl),
         prefill=False,
     )
+    return with_client(conversation, headers, body.prompt_cache_key, compare=compared)
 
 
 def _limit_uses(spec: ToolSpec, calls: int) -> ToolSpec:

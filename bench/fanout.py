@@ -1,0 +1,191 @@
+"""`python -m bench.fanout`: measures what holding does for siblings that start in one moment.
+
+Two stacks run at once, with holding and without (`--hold-tokens 0`), and take turns, so that other work of the machine
+slows both:
+
+    alone      one prompt that nobody has seen: what a lead takes
+    siblings   prompts at once that begin with the same tokens (`--tokens`), each with an own tail (`--tail`)
+    strangers  as many prompts at once that share nothing
+
+Gates, on an idle machine: siblings compute 1.15 of one prompt at most; the slowest one in twenty has its first token
+within the time of one prompt and a tail, and 5 % more; strangers take 2 % longer at most with holding.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from bench import report
+from bench.prefixes import CHARS_PER_TOKEN, PREFILL_TOKENS_PER_S, Turn, ask
+from bench.prompts import make_prompt
+from bench.stack import StackFailed, own_stack
+from bench.stats import quantile
+
+STACKS = {"held": (), "not held": ("--hold-tokens=0",)}
+STRANGER_TOKENS = 4000
+PAUSE_S = 1.5
+"""Time between the measurements, in which heartbeats report that the workers are idle."""
+CASES = ((8, 1), (16, 2))
+"""Siblings, and workers."""
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One case on one stack: medians of the rounds."""
+
+    stack: str
+    siblings: int
+    workers: int
+    prompt_tokens: int
+    alone_ms: float
+    computed: float
+    """Prompt tokens of all siblings that were computed, in prompts."""
+    p50_ms: float
+    p95_ms: float
+    """Siblings' time to the first token."""
+    strangers_ms: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One run."""
+
+    started: str
+    label: str
+    machine: report.Machine
+    figures: list[Figures]
+
+
+def texts(count: int, *, shared: int, tail: int, seed: str) -> list[tuple[str, str]]:
+    """Returns a system prompt and a question for each of `count` requests. `shared`, `tail`: tokens, about; `shared` 0:
+    each has a system prompt of its own."""
+    manual = make_prompt("large", "same", "text n=4 delay=0", 1).system
+
+    def text(name: str, tokens: int) -> str:
+        wanted = int(tokens * CHARS_PER_TOKEN)
+        return f"{name}. " + (manual * (wanted // len(manual) + 1))[:wanted]
+
+    systems = [text(seed, shared) if shared else text(f"{seed} {n}", STRANGER_TOKENS) for n in range(count)]
+    return [(system, f"{text(f'Task {n}', tail)} [[play text n=4 delay=0]]") for n, system in enumerate(systems)]
+
+
+async def together(http: aiohttp.ClientSession, model: str, requests: Sequence[tuple[str, str]]) -> list[Turn]:
+    """Sends requests at once. Raises RuntimeError, aiohttp.ClientError."""
+    bodies = [
+        {
+            "model": model,
+            "max_tokens": 8,
+            "stream": True,
+            "system": system,
+            "messages": [{"role": "user", "content": question}],
+        }
+        for system, question in requests
+    ]
+    await asyncio.sleep(PAUSE_S)
+    return await asyncio.gather(*(ask(http, body) for body in bodies))
+
+
+def computed(turns: Sequence[Turn]) -> float:
+    """Returns how much of the prompts was computed, in prompts."""
+    return sum(one.prompt_tokens - one.cached_tokens for one in turns) / turns[0].prompt_tokens
+
+
+async def measure(siblings: int, workers: int, asked: argparse.Namespace, arguments: Sequence[str]) -> list[Figures]:
+    """Measures one case on both stacks. Raises StackFailed, RuntimeError, aiohttp.ClientError."""
+    rounds: dict[str, list[tuple[list[Turn], list[Turn], list[Turn]]]] = {stack: [] for stack in STACKS}
+    async with AsyncExitStack() as opened:
+        sites = {}
+        for stack, flags in STACKS.items():
+            speed = f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}"
+            all_flags = (speed, f"--workers={workers}", *flags, *arguments)
+            up = await opened.enter_async_context(own_stack(all_flags, start_s=asked.timeout))
+            timeout = aiohttp.ClientTimeout(total=asked.timeout)
+            headers = {"anthropic-version": "2023-06-01", "content-type": "application/json"}
+            connector = aiohttp.TCPConnector(limit=0)
+            http = aiohttp.ClientSession(up.url, headers=headers, timeout=timeout, connector=connector)
+            sites[stack] = await opened.enter_async_context(http), up.model
+        for number in range(asked.rounds + 1):
+            for stack, site in sites.items():
+                one, group, others = (f"{kind} {siblings} {number}" for kind in ("One", "Group", "Stranger"))
+                alone = await together(*site, texts(1, shared=asked.tokens, tail=asked.tail, seed=one))
+                alike = await together(*site, texts(siblings, shared=asked.tokens, tail=asked.tail, seed=group))
+                apart = await together(*site, texts(siblings, shared=0, tail=asked.tail, seed=others))
+                if number:  # the first round is for the speed of the workers, and for caches
+                    rounds[stack].append((alone, alike, apart))
+    return [
+        Figures(
+            stack,
+            siblings,
+            workers,
+            some[0][1][0].prompt_tokens,
+            median(alone[0].ttft_ms for alone, _, _ in some),
+            median(computed(alike) for _, alike, _ in some),
+            median(median(one.ttft_ms for one in alike) for _, alike, _ in some),
+            median(quantile(sorted(one.ttft_ms for one in alike), 0.95) for _, alike, _ in some),
+            median(median(one.ttft_ms for one in apart) for _, _, apart in some),
+        )
+        for stack, some in rounds.items()
+    ]
+
+
+def show(result: Result, console: Console) -> None:
+    """Prints the table."""
+    table = Table(title="Siblings that start in one moment", box=None)
+    columns = ("", "siblings", "workers", "tokens", "alone ms", "computed", "p50", "p95", "strangers")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for one in result.figures:
+        row = (one.stack, one.siblings, one.workers, one.prompt_tokens)
+        times = (one.alone_ms, one.computed, one.p50_ms, one.p95_ms, one.strangers_ms)
+        table.add_row(*map(str, row), *(f"{value:.2f}" for value in times))
+    console.print(table)
+    for held, not_held in zip(result.figures[::2], result.figures[1::2], strict=True):
+        console.print(
+            f"{held.siblings} siblings, {held.workers} workers: computed {held.computed:.2f} of one prompt; "
+            f"p95 ÷ one alone {held.p95_ms / held.alone_ms:.3f}, not held {not_held.p95_ms / not_held.alone_ms:.3f}; "
+            f"strangers, held ÷ not held {held.strangers_ms / not_held.strangers_ms:.3f}"
+        )
+
+
+async def run(asked: argparse.Namespace, arguments: Sequence[str]) -> Result:
+    """Measures all cases. Raises as `measure`."""
+    figures = [one for siblings, workers in CASES for one in await measure(siblings, workers, asked, arguments)]
+    return Result(report.now(), "fanout", report.this_machine(), figures)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    end = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.fanout",
+        description="Siblings that start in one moment, with holding and without.",
+        epilog="Everything after -- goes to `turnwire up`, e.g. -- --engine transformers --model DIR",
+    )
+    parser.add_argument("--tokens", type=int, default=30_000, help="that siblings share, about")
+    parser.add_argument("--tail", type=int, default=100, help="tokens of a sibling's own, about")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one request")
+    parser.add_argument("--out", type=Path, help="result file; default: one in bench/results")
+    asked = parser.parse_args(words[:end])
+    try:
+        result = asyncio.run(run(asked, words[end + 1 :]))
+    except (StackFailed, RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    show(result, Console())
+    path = asked.out or report.RESULTS / f"{result.started.replace(':', '')}-fanout.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Finds the turns that should wait while another turn computes the beginning of their prompts. Pure.
+
+A *lead* is a turn with a worker that computes its prompt. A *follower* begins with the same tokens, and waits until the
+lead's first token: the worker's KV cache then has what both share. Nothing is elected. When a lead ends, its followers
+go on in the order in which they came. If the prefix was computed, none of them waits for another. If not, the first to
+go on is the next lead, and the others find it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+MAX_HOLD_S = 30.0
+"""Longest time that a turn is held, and the limit of a lead on a worker with an unknown speed."""
+MARGIN = 2.0
+"""Limit of a lead, in times of the prefill that its worker's speed predicts."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LongPrompt:
+    """A prompt that may wait for a lead, and may then be one. Its whole blocks have `hold_tokens` or more."""
+
+    turn: str
+    tokens: int
+    keys: Sequence[int]
+    """The keys of its whole blocks (`block_keys`)."""
+    block_tokens: int
+    priority: float = 0.0
+    computed: dict[str, int] = field(default_factory=dict)
+    """Leading tokens that workers are known to hold, by worker."""
+    worker: str = ""
+    """The worker that computes it; "": it is not a lead."""
+    taken_at: float | None = None
+    """When the worker accepted it."""
+    followers: "dict[LongPrompt, Callable[[], None]]" = field(default_factory=dict)
+    """The turns that wait for it, in the order in which they came, and the functions that continue them."""
+    held_at: float | None = None
+    """When it was first held."""
+    held_for: str = ""
+    """The turn that it waited for last, and …"""
+    held_s: float = 0.0
+    """… how long it was held in all."""
+
+    def shared(self, other: "LongPrompt") -> int:
+        """Returns the number of leading tokens that are equal in whole blocks. Equal keys mean equal tokens up to the
+        block's end, so that a binary search finds it."""
+        blocks = range(min(len(self.keys), len(other.keys)))
+        return self.block_tokens * bisect_left(blocks, True, key=lambda at: self.keys[at] != other.keys[at])
+
+    def missing(self, worker: str) -> int:
+        """Returns the number of tokens that a worker would compute."""
+        return self.tokens - self.computed.get(worker, 0)
+
+
+class Leads:
+    """The leads of one model. Times are those of one clock, in seconds."""
+
+    def __init__(self, hold_tokens: int) -> None:
+        """`hold_tokens`: the fewest new shared tokens that are worth waiting for, 1 or more."""
+        self.hold_tokens = hold_tokens
+        self._leads: dict[tuple[int, int], list[LongPrompt]] = {}
+        """Leads by their first `hold_tokens` tokens, the oldest first: all others share fewer."""
+        self.speeds: dict[str, float] = {}
+        """Prompt tokens per second from acceptance to first token, by worker."""
+
+    def computing(self, prompt: LongPrompt) -> dict[str, int]:
+        """Returns how many leading tokens of a prompt each worker computes now, or is known to hold."""
+        tokens = dict(prompt.computed)
+        for lead in self._leads.get(self._beginning(prompt), ()):
+            tokens[lead.worker] = max(tokens.get(lead.worker, 0), prompt.shared(lead))
+        return tokens
+
+    def find(self, prompt: LongPrompt, worker: str, now: float) -> tuple[LongPrompt, float] | None:
+        """Returns the lead that a turn should wait for if it goes to this worker, and until when.
+
+        That is the one which spares it most, and at least `hold_tokens`. It computes no more besides than the turn
+        would without it, so that a worker which computes prompts side by side is not slower with holding, either. Its
+        priority is not lower than the turn's.
+        """
+        best, most = None, self.hold_tokens - 1
+        for lead in self._leads.get(self._beginning(prompt), ()):
+            if lead.worker == worker and lead.priority >= prompt.priority:
+                spared = self._spared(prompt, lead)
+                if spared > most and lead.missing(worker) - spared <= prompt.missing(worker):
+                    best, most = lead, spared
+        if best is None:
+            return None
+        until = (now if prompt.held_at is None else prompt.held_at) + self.limit_s(best)
+        return (best, until) if until > now else None
+
+    def follow(self, prompt: LongPrompt, lead: LongPrompt, now: float, go_on: Callable[[], None]) -> None:
+        """Makes a turn wait for a lead, which calls `go_on` at its end unless the turn stops waiting before."""
+        if prompt.held_at is None:
+            prompt.held_at = now
+        prompt.held_for = lead.turn
+        lead.followers[prompt] = go_on
+
+    def begin(self, prompt: LongPrompt, worker: str) -> None:
+        """Makes a turn the lead of those like it: it is being sent to this worker."""
+        prompt.worker, prompt.taken_at = worker, None
+        self._leads.setdefault(self._beginning(prompt), []).append(prompt)
+
+    def taken(self, prompt: LongPrompt, held: int | None, now: float) -> float | None:
+        """Notes that the worker accepted a lead, and how many of its tokens it held (`GenerateReply.held`). Returns the
+        lead's limit in seconds; None: there is nothing to wait for, so that the caller ends it."""
+        worker = prompt.worker
+        prompt.computed[worker] = max(held or 0, prompt.computed.get(worker, 0))
+        if held is None or prompt.missing(worker) < self.hold_tokens:
+            return None
+        prompt.taken_at = now
+        for follower in [one for one in prompt.followers if self._spared(one, prompt) < self.hold_tokens]:
+            self._release(follower, prompt, min(prompt.computed[worker], follower.shared(prompt)))
+        return self.limit_s(prompt)
+
+    def end(self, prompt: LongPrompt, *, computed: bool, now: float) -> None:
+        """Ends a lead. `computed`: it has its first token; else it failed, was cancelled or refused, or is late."""
+        alike = self._leads[self._beginning(prompt)]
+        alike.remove(prompt)
+        if not alike:
+            del self._leads[self._beginning(prompt)]
+        if prompt.taken_at is not None:
+            speed = prompt.missing(prompt.worker) / max(now - prompt.taken_at, 0.001)
+            known = self.speeds.get(prompt.worker, speed if computed else 0.0)
+            if known:  # without a first token, the worker is slower than that
+                self.speeds[prompt.worker] = (known + speed) / 2 if computed else min(known, speed)
+        for follower in list(prompt.followers):
+            self._release(follower, prompt, follower.shared(prompt) if computed else 0)
+        prompt.worker = ""
+
+    def limit_s(self, lead: LongPrompt) -> float:
+        """Returns the limit of a lead from its acceptance, in seconds."""
+        speed = self.speeds.get(lead.worker)
+        return MAX_HOLD_S if speed is None else min(MARGIN * lead.missing(lead.worker) / speed, MAX_HOLD_S)
+
+    def _release(self, follower: LongPrompt, lead: LongPrompt, tokens: int) -> None:
+        """Continues a follower. `tokens`: what the lead's worker holds of it."""
+        follower.computed[lead.worker] = max(tokens, follower.computed.get(lead.worker, 0))
+        lead.followers.pop(follower)()
+
+    def _spared(self, prompt: LongPrompt, lead: LongPrompt) -> int:
+        """Tokens that the lead computes, and the turn then need not."""
+        held = max(one.computed.get(lead.worker, 0) for one in (prompt, lead))
+        return prompt.shared(lead) - held
+
+    def _beginning(self, prompt: LongPrompt) -> tuple[int, int]:
+        """The key of the block in which the first `hold_tokens` tokens end."""
+        return prompt.block_tokens, prompt.keys[-(-self.hold_tokens // prompt.block_tokens) - 1]

@@ -1,0 +1,76 @@
+"""Which agent each request of a real client is taken to come from, with helpers that the client starts."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.clients.claude import ClaudeCode
+from tests.clients.codex import CodexCli
+from tests.clients.conftest import MODEL
+from tests.clients.machine import Machine
+from tests.clients.noncanonical import call, request
+from tests.clients.opencode import Opencode
+from tests.clients.pieces import turn_id
+from tests.clients.session import Session
+
+pytestmark = pytest.mark.timeout(900)
+TASK = "Use your shell tool to run exactly this command and nothing else: `echo seen`. Then answer DONE."
+OVER = "It is done.\n</think>\n\nDONE"
+HELPERS = 2
+
+
+def starting(tool: str, **arguments: str) -> str:
+    """An output that starts helpers."""
+    return "I delegate.\n</think>\n\n" + "\n".join(call(tool, **arguments) for _ in range(HELPERS))
+
+
+async def logged(session: Session, timeout_s: float = 60) -> list[dict[str, Any]]:
+    """The line of each turn in the frontends' logs, which is written after the answer."""
+    turns = {f"req_{turn_id(one)}" for one in session.wire.turns}
+    async with asyncio.timeout(timeout_s):
+        while True:
+            texts = [child.text() for child in session.stack.children if child.stage == "frontend"]
+            lines = [json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")]
+            found = [line for line in lines if line.get("request") in turns and "output_tokens" in line]
+            if len(found) == len(turns):
+                return found
+            await asyncio.sleep(0.05)
+
+
+def check_family(lines: list[dict[str, Any]], *, titles: int = 0) -> None:
+    """One agent, its helpers, and titles."""
+    main = {line["session"] for line in lines if line["kind"] == "main"}
+    helpers = {(line["session"], line["parent"]) for line in lines if line["kind"] == "helper"}
+    assert len(main) == 1
+    assert len(helpers) == HELPERS
+    assert {parent for _, parent in helpers} == main
+    assert not {session for session, _ in helpers} & main
+    background = [line["session"] for line in lines if line["kind"] == "background"]
+    assert background == [*main] * titles
+
+
+async def test_claude_codes_helpers_name_their_session(machine: Machine, session: Session) -> None:
+    claude = await ClaudeCode(machine).connect(session.wire.url)
+    agent = {"description": "look", "prompt": TASK, "subagent_type": "general-purpose", "run_in_background": "false"}
+    await claude.ask(request([starting("Agent", **agent), OVER]))
+    check_family(await logged(session))
+    kinds = {one.headers.get("x-claude-code-request-class") for one in session.wire.turns}
+    assert kinds <= {None, "main", "subagent"}  # None: releases before 2.1.273
+
+
+async def test_codexs_helpers_name_their_thread(machine: Machine, session: Session) -> None:
+    codex = await CodexCli(machine).plain(session.wire.url, MODEL)
+    waiting = "I wait.\n</think>\n\n" + call("exec_command", cmd="sleep 6")
+    outputs = request([starting("multi_agent_v1__spawn_agent", message=TASK), waiting, OVER])
+    (await machine.run(*codex.command(), outputs)).ok()
+    check_family(await logged(session))
+
+
+@pytest.mark.parametrize("api", ["messages", "responses", "chat"])
+async def test_opencodes_helpers_name_their_session(machine: Machine, session: Session, api: str) -> None:
+    opencode = await Opencode(machine).connect(session.wire.url, api)
+    task = {"description": "look", "prompt": TASK, "subagent_type": "general"}
+    await opencode.ask(request([starting("task", **task), OVER]))
+    check_family(await logged(session), titles=1)

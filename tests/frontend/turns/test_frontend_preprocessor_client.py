@@ -1,0 +1,74 @@
+"""The choice of a preprocessor for a turn: the least busy one, or the one that made an earlier prompt."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.frontend.turns.preprocessor_client import PREFERENCE, PreprocessorClient
+from services.runtime.config import FrontendConfig
+
+
+class Registry:
+    """Processes by the age of their last heartbeat."""
+
+    def __init__(self, ages: Mapping[str, float]) -> None:
+        self._ages = ages
+
+    def on_heartbeat(self, listener: Any) -> None:
+        """Reports nothing."""
+
+    def able(self, stage: str, model: str) -> list[Any]:
+        return [SimpleNamespace(id=name) for name in self._ages]
+
+    def age(self, stage: str, process: str, now: float) -> float:
+        return self._ages[process]
+
+
+@asynccontextmanager
+async def preparing(turns: Mapping[str, int], ages: Mapping[str, float]) -> AsyncIterator[PreprocessorClient]:
+    """A client with this number of turns at each preprocessor, none of which answers."""
+    process: Any = SimpleNamespace(
+        id="f",
+        registry=Registry(ages),
+        bus=SimpleNamespace(ask=lambda *_: lambda: None),
+        on_attached=[],
+        on_reconnect=[],
+    )
+    client = PreprocessorClient(process, FrontendConfig())
+    waiting = []
+    for name, count in turns.items():
+        turn: Any = SimpleNamespace(
+            attempt=SimpleNamespace(preprocessor=name),
+            card=SimpleNamespace(name="m"),
+            request=lambda frontend: {},
+            take=lambda event: None,
+        )
+        waiting += [asyncio.create_task(client.prepare(turn)) for _ in range(count)]
+    await asyncio.sleep(0)
+    try:
+        yield client
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_preprocessor_of_the_compared_prompt_is_chosen_unless_it_is_gone_or_full(seed: int) -> None:
+    """However many turns it prepares below that, as with 250 sessions on few preprocessors."""
+    chance = random.Random(seed)
+    busy = {name: chance.randrange(40) for name in ("a", "b", "c")}
+    ages, least = dict.fromkeys(busy, 0.1), min(busy.values())
+    async with preparing(busy, ages) as client:
+        assert client.choose("m", [], "b") == "b"
+        assert client.choose("m", ["b"], "b") != "b"
+        assert busy[client.choose("m", [], "z")] == least
+    async with preparing({**busy, "b": max(busy.values()) + PREFERENCE + 1}, ages) as client:
+        assert client.choose("m", [], "b") != "b"
+    async with preparing(busy, {**ages, "b": 1000.0}) as client:
+        assert client.choose("m", [], "b") != "b"

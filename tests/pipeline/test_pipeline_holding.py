@@ -1,0 +1,247 @@
+"""Turns that wait while another turn computes the beginning of their prompts, over all four services."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from schemas.errors import TurnwireError
+from schemas.events import Finish
+from schemas.frames import GenerateRequest, decode_generate
+from tests.conftest import eventually
+from tests.pipeline.counting import Plan
+from tests.pipeline.local import Local, Running, is_gone, other
+
+WORDS = 4
+
+
+def group(name: str) -> str:
+    """The beginning of the questions of a group: some 5,000 tokens."""
+    return "".join(f"{name} {number} is a number of this group. " for number in range(400))
+
+
+@dataclass
+class Group:
+    """Turns with one beginning. The first token of each waits for its own event."""
+
+    local: Local
+    name: str = "red"
+    turns: list[Running] = field(default_factory=list)
+    requests: list[GenerateRequest] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for preprocessor in self.local.of("preprocessor"):
+            preprocessor.watching.append(self._watch)
+
+    def _watch(self, subject: str, data: bytes) -> None:
+        if ".gen." in subject:
+            self.requests.append(decode_generate(data))
+
+    def turn(self, *, waits: bool = False, priority: int | None = None, fails: bool = False) -> Running:
+        """Opens a turn. `waits`: for its event; `fails`: then without a token."""
+        plan = Plan(WORDS, hold_at=0 if waits or fails else None, go=asyncio.Event(), fail_at=0 if fails else None)
+        turn = self.local.turn(plan, before=group(self.name), priority=priority)
+        self.turns.append(turn)
+        return turn
+
+    def go(self, turn: Running) -> None:
+        self.local.plans[turn.id].go.set()
+
+    async def lead(self, *, fails: bool = False, priority: int | None = None) -> Running:
+        """Opens a turn; returns when its worker has it."""
+        turn = self.turn(waits=True, fails=fails, priority=priority)
+        await self.local.begun(turn)
+        return turn
+
+    async def held(self, count: int) -> None:
+        """Waits until this number of turns is held."""
+        (preprocessor,) = self.local.of("preprocessor")
+        await eventually(lambda: preprocessor.turns == count)
+        holding = preprocessor.core._holding
+        await eventually(lambda: sum(len(lead.followers) for lead in holding._open) == count)
+
+    def sent(self) -> list[str]:
+        """The turns that workers have got."""
+        return [request.turn for request in self.requests]
+
+    async def finished(self) -> None:
+        for turn in self.turns:
+            assert isinstance(await turn.finished(), Finish)
+        await self.local.idle()
+        for preprocessor in self.local.of("preprocessor"):
+            assert not preprocessor.core._holding._open
+
+
+@pytest.fixture
+async def started(local: Local) -> Local:
+    local.block_tokens = 16
+    return await local.start()
+
+
+async def test_siblings_wait_for_the_first_token_of_one(started: Local) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead()
+    others = [siblings.turn(waits=True) for _ in range(3)]
+    await siblings.held(3)
+    assert siblings.sent() == [lead.id]
+    siblings.go(lead)
+    await eventually(lambda: len(siblings.requests) == 4)  # none of them has its first token
+    for turn in others:
+        siblings.go(turn)
+    await siblings.finished()
+    assert sorted(siblings.sent()) == sorted(turn.id for turn in siblings.turns)
+    first, *rest = siblings.requests
+    assert (first.held_for, first.held_s) == ("", 0.0)
+    assert all(request.held_for == lead.id and request.held_s > 0 for request in rest)
+    (preprocessor,) = started.of("preprocessor")
+    count = preprocessor.process.metrics.get_sample_value("turnwire_request_held_time_seconds_count")
+    assert count == len(rest)
+
+
+async def test_other_prompts_are_not_held(started: Local) -> None:
+    red, blue = Group(started), Group(started, "blue")
+    lead = await red.lead()
+    short = started.turn(Plan(WORDS))
+    assert isinstance(await short.finished(), Finish)
+    assert isinstance(await blue.turn().finished(), Finish)
+    red.go(lead)
+    await red.finished()
+    assert not any(request.held_for for request in red.requests)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "fails"])
+async def test_next_sibling_leads_after_a_lead_without_a_token(started: Local, how: str) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead(fails=how == "fails")
+    others = [siblings.turn(waits=True) for _ in range(3)]
+    await siblings.held(3)
+    if how == "cancelled":
+        (await lead.task).cancel("hangup")
+    else:
+        siblings.go(lead)
+    siblings.turns.remove(lead)
+    await siblings.held(2)
+    _, successor = siblings.sent()
+    for turn in others:
+        siblings.go(turn)
+    await siblings.finished()
+    assert [request.held_for for request in siblings.requests[1:]] == [lead.id, successor, successor]
+
+
+async def test_siblings_of_a_worker_that_dies_go_to_another(started: Local) -> None:
+    await started.add("worker")
+    await started.completed()
+    siblings = Group(started)
+    lead = await siblings.lead()
+    worker = started.worker_of(lead)
+    successor = other(started, worker)
+    others = [siblings.turn() for _ in range(3)]
+    await siblings.held(3)
+    await worker.kill()
+    siblings.go(lead)
+    await siblings.finished()
+    (preprocessor,) = started.of("preprocessor")
+    assert is_gone(worker, preprocessor)
+    seen = {request.id.partition(".")[0] for request in successor.engine.seen}
+    assert {turn.id for turn in others} <= seen
+
+
+async def test_turn_goes_on_at_the_limit_of_a_lead(started: Local) -> None:
+    assert isinstance(await Group(started, "blue").turn().finished(), Finish)  # shows that the worker is fast
+    siblings = Group(started)
+    lead = await siblings.lead()
+    late = siblings.turn()
+    assert isinstance(await late.finished(), Finish)
+    assert started.worker_of(lead)
+    siblings.go(lead)
+    await siblings.finished()
+
+
+async def test_higher_priority_is_not_held_by_a_lower_one(started: Local) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead(priority=-1)
+    assert isinstance(await siblings.turn(priority=0).finished(), Finish)
+    siblings.go(lead)
+    await siblings.finished()
+
+
+async def test_held_turn_can_be_cancelled(started: Local) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead()
+    leaving, staying = siblings.turn(), siblings.turn()
+    await siblings.held(2)
+    leaving.task.cancel()
+    siblings.turns.remove(leaving)
+    await siblings.held(1)
+    siblings.go(lead)
+    await siblings.finished()
+    assert siblings.sent() == [lead.id, staying.id]
+
+
+async def test_held_turn_ends_at_its_deadline(started: Local) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead()
+    await started.add("frontend", request_timeout_s=1.0)
+    await started.completed()
+    late = siblings.turn()
+    with pytest.raises(TurnwireError):
+        await late.task
+    (preprocessor,) = started.of("preprocessor")
+    await eventually(lambda: not preprocessor.turns)
+    siblings.turns.remove(late)
+    siblings.go(lead)
+    await siblings.finished()
+    assert siblings.sent() == [lead.id]
+
+
+async def test_preprocessor_that_drains_sends_its_held_turns(started: Local) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead()
+    for _ in range(3):
+        siblings.turn()
+    await siblings.held(3)
+    (preprocessor,) = started.of("preprocessor")
+    leaving = asyncio.create_task(preprocessor.leave())
+    await eventually(lambda: preprocessor.process.draining)
+    siblings.go(lead)
+    await leaving
+    await siblings.finished()
+
+
+async def test_held_turns_of_a_preprocessor_that_dies_go_to_another(started: Local) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead()
+    for _ in range(3):
+        siblings.turn()
+    await siblings.held(3)
+    (preprocessor,) = started.of("preprocessor")
+    await started.add("preprocessor")
+    await preprocessor.kill()
+    siblings.go(lead)
+    await siblings.finished()
+
+
+async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local: Local) -> None:
+    local.block_tokens, local.shares_queued = 16, True
+    await local.start(workers=2)
+    siblings = Group(local)
+    turns = [siblings.turn(waits=True) for _ in range(4)]
+    for turn in turns:
+        await local.begun(turn)
+    assert len({local.worker_of(turn).id for turn in turns}) == 1, "they stay together"
+    for turn in turns:
+        siblings.go(turn)
+    await siblings.finished()
+    assert not any(request.held_for for request in siblings.requests)
+
+
+async def test_zero_holds_nobody(local: Local) -> None:
+    local.block_tokens, local.preprocessor = 16, {"hold_tokens": 0}
+    await local.start()
+    siblings = Group(local)
+    turns = [siblings.turn(waits=True) for _ in range(4)]
+    for turn in turns:
+        await local.begun(turn)
+        siblings.go(turn)
+    await siblings.finished()
+    assert not any(request.notice for request in siblings.requests)

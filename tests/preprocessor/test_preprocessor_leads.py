@@ -1,0 +1,217 @@
+"""Which turns wait for which, and for how long: single cases, and groups on simulated engines."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.large.groups import Deployment, Shape, draw, simulate
+from services.preprocessor.routing.leads import MARGIN, MAX_HOLD_S, Leads, LongPrompt
+
+BLOCK = 16
+HOLD = 64
+
+
+def prompt(turn: str, *parts: tuple[str, int], priority: float = 0.0) -> LongPrompt:
+    """`parts`: a name, and the number of its blocks."""
+    keys: list[int] = []
+    for name, blocks in parts:
+        keys += [hash((*keys[-1:], name, block)) for block in range(blocks)]
+    return LongPrompt(turn=turn, tokens=len(keys) * BLOCK + 3, keys=keys, block_tokens=BLOCK, priority=priority)
+
+
+class Trial:
+    """Leads at a time that the test sets, and who went on."""
+
+    def __init__(self) -> None:
+        self.leads = Leads(HOLD)
+        self.now = 100.0
+        self.gone_on: list[str] = []
+
+    def lead(self, one: LongPrompt, worker: str = "w", held: int = 0) -> LongPrompt:
+        self.leads.begin(one, worker)
+        if self.leads.taken(one, held, self.now) is None:
+            self.leads.end(one, computed=True, now=self.now)
+        return one
+
+    def waits_for(self, one: LongPrompt, worker: str = "w") -> str | None:
+        found = self.leads.find(one, worker, self.now)
+        if found is None:
+            return None
+        self.leads.follow(one, found[0], self.now, lambda: self.gone_on.append(one.turn))
+        return found[0].turn
+
+    def end(self, one: LongPrompt, *, computed: bool) -> list[str]:
+        self.gone_on.clear()
+        self.leads.end(one, computed=computed, now=self.now)
+        return self.gone_on
+
+
+GROUP = ("group", 20)
+
+
+def test_followers_of_a_computed_prefix_go_on_in_order_and_wait_for_nobody() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP, ("a", 2)))
+    others = [prompt(name, GROUP, (name, 2)) for name in "bcd"]
+    assert [trial.waits_for(one) for one in others] == ["a"] * 3
+    assert trial.end(first, computed=True) == ["b", "c", "d"]
+    for one in others:
+        assert trial.waits_for(one) is None
+        trial.leads.begin(one, "w")
+        assert trial.leads.taken(one, 0, trial.now) is None, "its own tail is not worth waiting for"
+
+
+def test_first_follower_leads_after_a_lead_that_failed() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP, ("a", 2)))
+    second, third = prompt("b", GROUP, ("b", 2)), prompt("c", GROUP, ("c", 2))
+    assert (trial.waits_for(second), trial.waits_for(third)) == ("a", "a")
+    assert trial.end(first, computed=False) == ["b", "c"]
+    assert trial.waits_for(second) is None
+    trial.lead(second)
+    assert trial.waits_for(third) == "b"
+
+
+def test_only_new_shared_tokens_count() -> None:
+    trial = Trial()
+    trial.lead(prompt("a", GROUP, ("a", 8)), held=18 * BLOCK)
+    assert trial.waits_for(prompt("b", GROUP, ("b", 8))) is None, "two blocks of the group are new"
+    assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
+
+
+def test_acceptance_with_a_held_prefix_continues_those_that_gain_nothing_any_more() -> None:
+    trial = Trial()
+    first = prompt("a", GROUP, ("a", 8))
+    trial.leads.begin(first, "w")
+    assert trial.waits_for(prompt("b", GROUP, ("b", 8))) == "a"
+    assert trial.waits_for(prompt("c", GROUP, ("a", 8), ("c", 1))) == "a"
+    trial.leads.taken(first, 20 * BLOCK, trial.now)
+    assert trial.gone_on == ["b"]
+
+
+def test_groups_within_a_group_wait_for_their_own_lead() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP, ("x", 8), ("a", 1)))
+    one, other = prompt("b", GROUP, ("y", 8), ("b", 1)), prompt("c", GROUP, ("y", 8), ("c", 1))
+    assert (trial.waits_for(one), trial.waits_for(other)) == ("a", "a")
+    trial.end(first, computed=True)
+    assert trial.waits_for(one) is None
+    trial.lead(one)
+    assert trial.waits_for(other) == "b", "the eight blocks of y are new, too"
+
+
+def test_higher_priority_is_not_held_behind_a_lower_one() -> None:
+    trial = Trial()
+    trial.lead(prompt("a", GROUP, ("a", 2), priority=-1))
+    urgent = prompt("b", GROUP, ("b", 2))
+    assert trial.waits_for(urgent) is None
+    assert trial.waits_for(prompt("c", GROUP, ("c", 2), priority=-1)) == "a"
+    trial.lead(urgent)
+    assert trial.waits_for(prompt("d", GROUP, ("d", 2))) == "b"
+
+
+def test_lead_on_another_worker_holds_nobody_and_counts_in_the_choice_of_a_worker() -> None:
+    trial = Trial()
+    trial.lead(prompt("a", GROUP, ("a", 2)), "w")
+    other = prompt("b", GROUP, ("b", 2))
+    assert trial.waits_for(other, "v") is None
+    assert trial.leads.computing(other) == {"w": 20 * BLOCK}
+
+
+def test_nobody_waits_for_a_prompt_that_is_mostly_another_s() -> None:
+    trial = Trial()
+    trial.lead(prompt("a", GROUP, ("a", 200)))
+    assert trial.waits_for(prompt("b", GROUP, ("b", 2))) is None
+    assert trial.waits_for(prompt("c", GROUP, ("c", 190))) == "a"
+
+
+def test_fewest_tokens_need_not_be_whole_blocks() -> None:
+    trial = Trial()
+    trial.leads = Leads(50)
+    trial.lead(prompt("a", ("group", 3), ("a", 2)))
+    trial.lead(prompt("b", ("other", 4), ("b", 2)))
+    assert trial.waits_for(prompt("c", ("group", 3), ("c", 2))) is None, "48 tokens"
+    assert trial.waits_for(prompt("d", ("other", 4), ("d", 2))) == "b"
+
+
+def test_limit_is_twice_the_prefill_at_the_measured_speed() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP))
+    assert trial.leads.limit_s(first) == MAX_HOLD_S, "the speed is unknown"
+    trial.now += 0.5
+    trial.end(first, computed=True)
+    second = trial.lead(prompt("b", ("other", 20)))
+    assert trial.leads.limit_s(second) == pytest.approx(MARGIN * 0.5)
+    trial.now += 1.0
+    trial.end(second, computed=False)
+    assert trial.leads.limit_s(trial.lead(prompt("c", ("more", 20)))) == pytest.approx(MARGIN * 1.0), "it was slower"
+    trial.leads.speeds.clear()
+    assert trial.leads.limit_s(trial.lead(prompt("d", ("last", 20)))) == MAX_HOLD_S
+
+
+def test_leads_that_fail_one_after_the_other_hold_a_turn_no_longer_than_one() -> None:
+    trial = Trial()
+    last = prompt("z", GROUP, ("z", 2))
+    began = trial.now
+    for number in range(20):
+        one = trial.lead(prompt(f"a{number}", GROUP, (f"a{number}", 2)))
+        if trial.waits_for(last) is None:
+            break
+        trial.now += 7.0
+        trial.end(one, computed=False)
+    assert trial.now - began <= MAX_HOLD_S + 7.0
+
+
+SHAPES = st.builds(
+    Shape,
+    sessions=st.integers(2, 40),
+    workers=st.integers(1, 3),
+    slots=st.sampled_from((2, 16, 256)),
+    kind=st.sampled_from(("queue", "together", "late")),
+    speed=st.sampled_from((2000.0, 20_000.0, 1e9)),
+    span_s=st.sampled_from((0.01, 5.0, 100.0)),
+    most=st.integers(1, 16),
+    trouble=st.sampled_from((0.0, 0.2, 0.7)),
+    priorities=st.sampled_from(((0.0,), (0.0, 0.0, 1.0, -1.0))),
+)
+
+
+@given(SHAPES, st.integers(0, 2**32))
+def test_every_turn_goes_on_and_none_is_held_longer_than_the_limit(shape: Shape, seed: int) -> None:
+    deployment = Deployment(shape, draw(shape, seed))
+    result = deployment.run()
+    assert all(turn.first_at >= turn.arrived for turn in result.turns), "a turn waits for ever"
+    assert max(turn.held_s for turn in result.turns) <= MAX_HOLD_S + 1e-6
+    assert not deployment.left, "leads or followers are left"
+
+
+@given(SHAPES, st.integers(0, 2**32))
+def test_holding_does_not_compute_more(shape: Shape, seed: int) -> None:
+    shape = replace(shape, trouble=0.0)
+    assert simulate(shape, seed).computed <= simulate(replace(shape, hold_tokens=0), seed).computed * 1.02
+
+
+@settings(deadline=None)
+@given(st.sampled_from((1, 2, 8)), st.integers(0, 2**32))
+def test_group_on_an_idle_deployment_is_computed_once(workers: int, seed: int) -> None:
+    shape = Shape(sessions=8, workers=workers, most=1, span_s=0.01, slots=256)
+    turns = draw(shape, seed)
+    shared: Sequence[int] = range(1, 1000)
+    for turn in turns:
+        turn.keys = [*shared, *turn.keys[-10:]]
+    result = Deployment(shape, turns).run()
+    assert result.computed <= 1.15 * turns[0].tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["queue", "together"])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_thousand_sessions_take_no_longer_with_holding(kind: str, workers: int) -> None:
+    for seed in range(3):
+        shape = Shape(sessions=1000, workers=workers, kind=kind, span_s=2000.0 / workers)  # type: ignore[arg-type]
+        on, off = simulate(shape, seed), simulate(replace(shape, hold_tokens=0), seed)
+        assert on.total_s <= 1.02 * off.total_s
+        assert on.end_s <= 1.02 * off.end_s
