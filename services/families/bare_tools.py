@@ -1,7 +1,7 @@
 """Reduces a request's tools to what a parser needs: their names, and the types of their arguments.
 
 Agents send 20 to 30 tools with every request, tens of kilobytes of descriptions for the model. A parse context holds
-about a tenth of that: the JSON of each tool is read into a type that has nothing else. A tool with a schema that the
+about a tenth of that: the JSON of each schema is read into a type that has nothing else. A tool with a schema that the
 type cannot represent stays whole: one with a member `{}`, which is not the same as a schema without types, with
 references to places that are not kept, or nested beyond the decoder's limit.
 """

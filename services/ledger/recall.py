@@ -385,8 +385,7 @@ def _is_turn(entry: LedgerEntry, turn: OriginalTurn) -> bool:
 def head_hash(text: str, end: int) -> bytes:
     """The hash of `text[:end]`."""
     data, rest = (part.encode("utf-8", "surrogatepass") for part in (text, text[end:]))
-    head = memoryview(data)[: len(data) - len(rest)]  # without a copy: most of the text is head
-    return hashlib.blake2b(head, digest_size=DIGEST_BYTES).digest()
+    return hashlib.blake2b(memoryview(data)[: len(data) - len(rest)], digest_size=DIGEST_BYTES).digest()
 
 
 def _prompt_key(context: LedgerContext) -> bytes:

@@ -34,7 +34,6 @@ parser.HMSG_RE = re.compile(rb"\AHMSG ([^ \t\r\n]+) (\d+) (([^ \t\r\n]+) )?(\d+)
 
 # nats-py reads 32 KB at a time, and stops reading when 64 KB wait. A prompt's message has 200 KB and more.
 nats.aio.client.DEFAULT_BUFFER_SIZE = 512 * 1024
-
 NOWHERE = SplitResult("nats", "", "", "", "")
 
 T = TypeVar("T")
