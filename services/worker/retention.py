@@ -7,8 +7,7 @@ TENANT_SHARE = 0.25
 MIN_TOKENS = 1024
 """Tokens that a session, or a prompt, counts with at least, which bounds their number."""
 SLACK = 256
-"""Tokens at the end of a session's longest prompt that need not be in the cache when the next one begins with it: less
-than a block."""
+"""More tokens than a block has: the cache lacks the last block of a prompt, which is not whole."""
 
 
 class RetentionQuota:

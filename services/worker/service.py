@@ -178,8 +178,7 @@ class Worker(Service):
             delivery.reply(reply)
 
     def _take(self, request: GenerateRequest) -> int | None:
-        """Returns the prompt tokens that the cache holds; None: nobody waits for the others (`GenerateReply.held`).
-        Raises TurnwireError to refuse."""
+        """Returns `GenerateReply.held`. Raises TurnwireError to refuse."""
         self._admit(request)
         resume = unpack_ids(request.resume)
         counter = None
