@@ -189,6 +189,13 @@ def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
     assert CountedKeys.reads < 1000
 
 
+@given(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3), st.integers(1, 8 * BLOCK))
+def test_prompts_share_what_they_begin_with(common: int, one: int, other: int, tokens: int) -> None:
+    first, second = prompt("a", ("group", common), ("a", one)), prompt("b", ("group", common), ("b", other))
+    assert first.shared(second) == common * BLOCK
+    assert first.shares(second, tokens) == (first.shared(second) >= tokens)
+
+
 SHAPES = st.builds(
     Shape,
     sessions=st.integers(2, 40),
