@@ -333,6 +333,8 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
         case "refused":
             if request.too_long and request.status == 400:
                 return ""
+            if request.status == 500:  # before the first event, an error of the turn is a status
+                return _forbidden_error(request, near, monitor, recovery_s)
             if _refused_too_soon(request, applied, monitor, recovery_s, _lossy_s(request, near)):
                 return "refused too soon"
             away = any(one.deadly for one in own) or monitor.down(began - 1.0, ended) or _bus(near)
@@ -342,8 +344,7 @@ def _forbidden(request: Request, applied: Sequence[Applied], monitor: Monitor, r
             lost = request.status == 400 and ("Previous response" in request.problem or "not ended" in request.problem)
             if lost and any(one.began <= ended for one in applied):
                 return ""
-            # Before the first event, an error of the turn is a status.
-            return _forbidden_error(request, near, monitor, recovery_s) if request.status == 500 else "nothing was down"
+            return "nothing was down"
         case "error":
             if _MISSING.search(request.problem) and _starting(applied):  # not seen by a new frontend; in the background
                 return ""

@@ -1,13 +1,14 @@
 """Reduces a request's tools to what a parser needs: their names, and the types of their arguments.
 
 Agents send 20 to 30 tools with every request, tens of kilobytes of descriptions for the model. A parse context holds
-about a tenth of that: the JSON of each tool is read into a type that has nothing else. A tool with a schema that the
+about a tenth of that: the JSON of each schema is read into a type that has nothing else. A tool with a schema that the
 type cannot represent stays whole: one with a member `{}`, which is not the same as a schema without types, with
 references to places that are not kept, or nested beyond the decoder's limit.
 """
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias, Union
 
 import msgspec
@@ -51,24 +52,23 @@ class _Schema(Struct, rename={"ref": "$ref", "defs": "$defs"}):
 
 class _Tool(Struct):
     name: str
-    tool_schema: _Schema | UnsetType = field(default=UNSET, name="schema")
+    tool_schema: _Schema | dict[str, Any] | UnsetType = field(default=UNSET, name="schema")
 
 
-_decode = msgspec.json.Decoder(_Tool).decode
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Schema).decode
 
 
 def reduced_json(tools: Sequence[ToolSpec]) -> bytes:
     """The tools as JSON with names and types only. Every parser gives the same events with them as with the tools
     themselves. Raises RecursionError for a schema that is nested too deeply to be written."""
-    return b"[%b]" % b",".join(map(_reduced, tools))
+    return _encode([_Tool(tool.name, _reduced(tool.schema)) for tool in tools])
 
 
-def _reduced(tool: ToolSpec) -> bytes:
-    data = msgspec.json.encode(tool)
-    empty = data.count(b"{}") - len(_KEPT_EMPTY.findall(data))
+def _reduced(schema: dict[str, Any]) -> _Schema | dict[str, Any] | UnsetType:
+    data = _encode(schema)
+    empty = b"{}" in data and data.count(b"{}") > len(_KEPT_EMPTY.findall(data))
     if not empty and _REFERENCE.search(data) is None:
-        try:
-            return msgspec.json.encode(_decode(data))
-        except (msgspec.ValidationError, RecursionError):
-            pass
-    return msgspec.json.encode(ToolSpec(tool.name, schema=tool.schema))
+        with suppress(msgspec.ValidationError, RecursionError):
+            return _decode(data)
+    return schema or UNSET

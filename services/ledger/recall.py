@@ -384,7 +384,8 @@ def _is_turn(entry: LedgerEntry, turn: OriginalTurn) -> bool:
 
 def head_hash(text: str, end: int) -> bytes:
     """The hash of `text[:end]`."""
-    return hashlib.blake2b(text[:end].encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+    data, rest = (part.encode("utf-8", "surrogatepass") for part in (text, text[end:]))
+    return hashlib.blake2b(memoryview(data)[: len(data) - len(rest)], digest_size=DIGEST_BYTES).digest()
 
 
 def _prompt_key(context: LedgerContext) -> bytes:

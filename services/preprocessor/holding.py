@@ -62,7 +62,8 @@ class Holding:
         if prompt is None:
             return self._placement.workers(request, packed, {})
         while True:
-            workers = self._placement.workers(request, packed, self._leads.computing(prompt))
+            again = prompt.held_at is not None
+            workers = self._placement.workers(request, packed, self._leads.computing(prompt), again=again)
             found = self._leads.find(prompt, workers[0], self._loop.time())
             if found is None or self._placement.shares_queued(workers[0]):
                 break
@@ -89,15 +90,18 @@ class Holding:
         seconds_left(deadline, self._loop.time())
 
     def begin(self, prompt: LongPrompt | None, worker: str, request: GenerateRequest) -> GenerateRequest:
-        """Makes a turn that is being sent to a worker a lead. Returns its request with the subject of the notice."""
+        """Makes a turn that is being sent to a worker a lead, unless the worker is known to hold nearly all of its
+        prompt. Returns its request with the subject of the notice."""
         if prompt is None:
+            return request
+        request, tokens = replace(request, held_s=prompt.held_s, held_for=prompt.held_for), self._leads.hold_tokens
+        if prompt.missing(worker) < tokens:
             return request
         self._leads.begin(prompt, worker, self._loop.time())
         notice, forget = self._process.bus.expect(partial(self._noticed, prompt))
         self._open[prompt] = ExitStack()
         self._open[prompt].callback(forget)
-        tokens, held_s = self._leads.hold_tokens, prompt.held_s
-        return replace(request, notice=notice, notice_tokens=tokens, held_s=held_s, held_for=prompt.held_for)
+        return replace(request, notice=notice, notice_tokens=tokens)
 
     def answered(self, prompt: LongPrompt | None, reply: GenerateReply | None) -> None:
         """Handles the worker's reply; None: there was none."""

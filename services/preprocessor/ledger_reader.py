@@ -29,7 +29,7 @@ from services.templates.messages import render_messages
 from services.tokenization.detokenizer import Vocabulary
 
 _ANSWER, _QUESTION = "zqsaid", "zqasked"
-FORM = b"2"
+FORM = b"3"
 """The form of prompts and entries. It changes when conversations are adapted to other messages, so that earlier prompts
 have another text, and when entries change."""
 FETCH_TIMEOUT_S = 0.5

@@ -229,9 +229,9 @@ class Preprocessor(Service):
             shard = self._placement.shard()
             salt = self._placement.salt(conversation)
             generate = replace(generate, parser=shard, timeout_s=timeout_s, cache_salt=salt)
-            generate = self._holding.begin(long, worker, generate)
             self._placement.router.assigned(worker, shard)
             self._expect(request, prompt, worker)
+            generate = self._holding.begin(long, worker, generate)
             reply: GenerateReply | None = None
             try:
                 data = await self._process.bus.request(

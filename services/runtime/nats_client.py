@@ -13,6 +13,7 @@ from services.runtime.nats_login import read_login, read_tls
 from services.runtime.without import without
 
 with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
+    import nats.aio.client
     import nats.errors
     from nats.aio.client import Client, RawCredentials
     from nats.protocol import parser
@@ -31,6 +32,8 @@ PERMISSION = "permissions violation"
 parser.MSG_RE = re.compile(rb"\AMSG ([^ \t\r\n]+) (\d+) (([^ \t\r\n]+) )?(\d+)\r\n")
 parser.HMSG_RE = re.compile(rb"\AHMSG ([^ \t\r\n]+) (\d+) (([^ \t\r\n]+) )?(\d+) (\d+)\r\n")
 
+# nats-py reads 32 KB at a time, and stops reading when 64 KB wait. A prompt's message has 200 KB and more.
+nats.aio.client.DEFAULT_BUFFER_SIZE = 512 * 1024
 NOWHERE = SplitResult("nats", "", "", "", "")
 
 T = TypeVar("T")

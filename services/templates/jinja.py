@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
+import msgspec
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
@@ -30,6 +31,11 @@ _STEPS = 64
 
 
 _ESCAPED_MARK = re.compile(r"(\\[^u]|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|\\u(dc[0-7][0-9a-f])")
+
+
+_DEFAULT_FORM = (False, None, "None", False)
+_decode_without_floats = msgspec.json.Decoder(float_hook=int).decode
+"""Raises ValueError for every float, which `int` does not read."""
 
 
 class NestedTooDeeply(Exception):
@@ -211,7 +217,8 @@ def _to_json(
     form = (ensure_ascii, indent, str(separators), sort_keys)
     if (text := cached.get(form)) is None:
         try:
-            text = json.dumps(
+            text = _default_json(value) if type(value) is JsonDict and form == _DEFAULT_FORM else None
+            text = text or json.dumps(
                 value,
                 ensure_ascii=ensure_ascii,
                 check_circular=False,  # JSON data never is, and a template cannot change it
@@ -223,6 +230,17 @@ def _to_json(
             raise NestedTooDeeply from None
         cached[form] = text = _restore_marks(text) if ensure_ascii else text
     return text
+
+
+def _default_json(value: JsonDict) -> str | None:
+    """`json.dumps(value, ensure_ascii=False)` in half the time; None for marks, and for floats, which msgspec writes
+    differently."""
+    try:
+        data = msgspec.json.encode(value)
+        _decode_without_floats(data)
+    except ValueError:
+        return None
+    return msgspec.json.format(data, indent=0).decode()
 
 
 def _restore_marks(text: str) -> str:

@@ -1,42 +1,40 @@
 """Computes keys of KV blocks, which are equal in every process for equal tokens after equal tokens.
 
-A key is the XXH3 hash of the block's token ids, seeded with the key of the block before: 0.26 ms for 52,000 tokens in
-blocks of 32. A collision costs an unexpected prefill and nothing else: engines match blocks themselves.
+A key is the XXH3 hash of the block's token ids, seeded with the key of the block before: 0.2 ms for 52,000 tokens in
+blocks of 16. A collision costs an unexpected prefill and nothing else: engines match blocks themselves.
 """
 
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from struct import iter_unpack
 from typing import overload
 
 from cachetools import LRUCache
 from xxhash import xxh3_64_intdigest
 
 TOKEN_ID_BYTES = 4
-_STRETCH = 64
+_STRETCH = 128
 """The number of blocks that are cached together."""
 
 
-def block_keys(
-    packed: bytes, block_tokens: int, *, salt: str | None = None, parent: int | None = None
-) -> Iterator[int]:
+def block_keys(packed: bytes, block_tokens: int, *, salt: str | None = None, parent: int | None = None) -> "array[int]":
     """The keys of the whole blocks of a prompt, from its start or after the block with key `parent`.
 
     `packed`: token ids (`frames.pack_ids`).
     """
     key = root(salt) if parent is None else parent
     step = block_tokens * TOKEN_ID_BYTES
-    for start in range(0, len(packed) - step + 1, step):
-        key = xxh3_64_intdigest(packed[start : start + step], key)
-        yield key
+    blocks = iter_unpack(f"{step}s", packed[: len(packed) // step * step])
+    return array("Q", [key := xxh3_64_intdigest(block, key) for (block,) in blocks])
 
 
 class KeyMemo:
-    """Computes `block_keys` with a cache of the keys of 64 blocks at a time. A cached prompt of 52,000 tokens costs
-    0.06 ms instead of 0.35 (blocks of 16)."""
+    """Computes `block_keys` with a cache of the keys of 128 blocks at a time. A cached prompt of 52,000 tokens costs
+    0.03 ms instead of 0.29 (blocks of 16)."""
 
-    def __init__(self, block_tokens: int, max_stretches: int = 4096) -> None:
-        """`max_stretches`: the number of cached stretches of 64 blocks, at 600 bytes each."""
+    def __init__(self, block_tokens: int, max_stretches: int = 2048) -> None:
+        """`max_stretches`: the number of cached stretches of 128 blocks, at 1,200 bytes each."""
         self.block_tokens = block_tokens
         self._cache: LRUCache[int, array[int]] = LRUCache(max_stretches)
 
@@ -57,10 +55,10 @@ class KeyMemo:
             digest = xxh3_64_intdigest(part, key)
             stretch = cache.get(digest)
             if stretch is None:
-                stretch = cache[digest] = array("Q", block_keys(part, self.block_tokens, parent=key))
+                stretch = cache[digest] = block_keys(part, self.block_tokens, parent=key)
             yield stretch
             key = stretch[-1]
-        yield array("Q", block_keys(packed[end:], self.block_tokens, parent=key))
+        yield block_keys(packed[end:], self.block_tokens, parent=key)
 
 
 class PromptKeys(Sequence[int]):

@@ -41,7 +41,7 @@ class Decoding:
                 self._end()
                 return
         schedule = self.schedule  # Python 3.11 specializes this load, and not that of a method call on a slot
-        if schedule(stream) or stream.sent <= 0:
+        if schedule(stream) or stream.sent <= stream.resumed:
             self.on_step(stream)
 
     def fail(self, error: TurnwireError) -> None:

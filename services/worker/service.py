@@ -178,7 +178,7 @@ class Worker(Service):
             delivery.reply(reply)
 
     def _take(self, request: GenerateRequest) -> int | None:
-        """Returns the prompt tokens that the cache holds; None: there is none. Raises TurnwireError to refuse."""
+        """Returns `GenerateReply.held`. Raises TurnwireError to refuse."""
         self._admit(request)
         resume = unpack_ids(request.resume)
         counter = None
@@ -187,6 +187,7 @@ class Worker(Service):
             resume += counter.resume(resume)[: max((request.sampling.max_tokens or 0) - len(resume), 0)]
         prompt = request.prompt + pack_ids(resume)
         blocks = self._kv.blocks(prompt, request.cache_salt) if self._kv is not None else None
+        held = self._kv.held(prompt, request.cache_salt, blocks) if self._kv is not None else None
         engine_request = EngineRequest(
             id=f"{request.turn}.{request.attempt}",
             token_ids=unpack_array(prompt),
@@ -197,12 +198,11 @@ class Worker(Service):
             guided=_decode_form(request.guided),
             grammar=request.grammar if "grammar" in self._info.features else "",
             resumed=len(resume),
-            retain_s=self._retention.seconds(request, len(prompt) // 4, self._loop.time()),
+            retain_s=self._retention.seconds(request, len(prompt) // 4, held or 0, self._loop.time()),
             session=request.session,
             block_keys=blocks.keys if blocks is not None else None,
         )
         check(engine_request, self._info)
-        held = self._kv.held(prompt, request.cache_salt, blocks) if self._kv is not None else None
         if request.parser:
             self._open(request, engine_request, blocks, held, counter)
         elif self._turns or self._engine.load().waiting:  # speculative prefills are for idle workers
@@ -211,7 +211,7 @@ class Worker(Service):
             self._engine.open(engine_request, Prefill(partial(self._prefill_failed, request.turn)))
             if self._kv is not None and blocks is not None:
                 self._kv.used(blocks)
-        return held
+        return None if self._info.shares_queued else held
 
     def _prefill_failed(self, turn: str, error: errors.TurnwireError) -> None:
         self._log.info("worker.prefill_failed", turn=turn, error=str(error))
@@ -258,8 +258,8 @@ class Worker(Service):
             prompt_tokens=len(request.prompt) // 4,
             opened_at=time.perf_counter(),
         )
-        awaited = held is not None and stream.prompt_tokens - held >= request.notice_tokens
-        notice = request.notice if awaited else ""
+        computes = held is not None and stream.prompt_tokens - held >= request.notice_tokens
+        notice = request.notice if computes and not self._info.shares_queued else ""
         stream.on_prefilled = partial(self._prefilled, request.turn, blocks, notice)
         on_end = partial(self._ended, blocks)
         decoding = Decoding(stream, schedule=self._outbox.schedule, on_step=self._stepped, on_end=on_end)
@@ -320,7 +320,7 @@ class Worker(Service):
     # -- a turn goes on, and ends ---------------------------------------------------------------------------------
 
     def _stepped(self, stream: TokenStream) -> None:
-        if stream.sent > 0:
+        if stream.sent > stream.resumed:
             self._pacer.send_soon(stream.parser)
         else:
             stream.first_at = stream.first_at or time.perf_counter()

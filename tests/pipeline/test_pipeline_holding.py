@@ -8,6 +8,7 @@ import pytest
 from schemas.errors import TurnwireError
 from schemas.events import Finish
 from schemas.frames import GenerateRequest, decode_generate
+from services.preprocessor.routing.leads import MAX_HOLD_S
 from tests.conftest import eventually
 from tests.pipeline.counting import Plan
 from tests.pipeline.local import Local, Running, is_gone, other
@@ -96,6 +97,34 @@ async def test_siblings_wait_for_the_first_token_of_one(started: Local) -> None:
     (preprocessor,) = started.of("preprocessor")
     count = preprocessor.process.metrics.get_sample_value("turnwire_request_held_time_seconds_count")
     assert count == len(rest)
+
+
+async def test_tokens_of_a_held_turn_are_counted_once(started: Local) -> None:
+    await started.add("worker")
+    await started.completed()
+    siblings = Group(started)
+    lead = await siblings.lead()
+    for _ in range(3):
+        siblings.turn()
+    await siblings.held(3)
+    siblings.go(lead)
+    await siblings.finished()
+    (preprocessor,) = started.of("preprocessor")
+    count = preprocessor.process.metrics.get_sample_value("turnwire_router_prompt_tokens_total")
+    assert count == sum(len(request.prompt) // 4 for request in siblings.requests)
+
+
+async def test_turns_after_their_lead_are_no_leads_for_their_own_tails(started: Local) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead()
+    others = [siblings.turn(waits=True) for _ in range(3)]
+    await siblings.held(3)
+    siblings.go(lead)
+    await eventually(lambda: len(siblings.requests) == 4)
+    assert [bool(request.notice) for request in siblings.requests] == [True, False, False, False]
+    for turn in others:
+        siblings.go(turn)
+    await siblings.finished()
 
 
 async def test_other_prompts_are_not_held(started: Local) -> None:
@@ -229,10 +258,17 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
     for turn in turns:
         await local.begun(turn)
     assert len({local.worker_of(turn).id for turn in turns}) == 1, "they stay together"
+    (preprocessor,) = local.of("preprocessor")
+    async with asyncio.timeout(MAX_HOLD_S / 2):  # the leads' limit
+        await eventually(lambda: not preprocessor.core._holding._open)  # all of them wait for their first token
     for turn in turns:
         siblings.go(turn)
+    (worker,) = {local.worker_of(turn) for turn in turns}
+    notices: list[str] = []
+    worker.watching.append(lambda subject, _: notices.append(subject) if "_INBOX" in subject else None)
     await siblings.finished()
     assert not any(request.held_for for request in siblings.requests)
+    assert not notices
 
 
 async def test_zero_holds_nobody(local: Local) -> None:

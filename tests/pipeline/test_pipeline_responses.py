@@ -1,6 +1,7 @@
 """Stored and background Responses on two frontends, one of which is killed or drained."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.pipeline.conftest import SHARED
 from tests.pipeline.stack import MODEL, Child, Stack
 
 QUICK = say("Hm.\n</think>\n\nHello there.")
+ENDLESS = say("Hm. [[delay 2000]][[fill 400]]")
 LONG = say("Hm.\n</think>\n\nIt begins.\n\n[[delay 20]][[fill 400]]")
 
 
@@ -98,10 +100,17 @@ async def test_a_cancel_at_another_frontend_ends_the_turn_in_the_engine(
     frontends: list[Child], http: aiohttp.ClientSession, own_stack: Stack
 ) -> None:
     one, other = frontends
-    made = await ask(http, "POST", f"{one.url}/v1/responses", model=MODEL, input=LONG, background=True)
-    await until(http, f"{other.url}/v1/responses/{made['id']}", "in_progress")
-    cancelled = await ask(http, "POST", f"{other.url}/v1/responses/{made['id']}/cancel")
+    body = {"model": MODEL, "input": ENDLESS, "background": True, "stream": True}
+    id = ""
+    async with http.post(f"{one.url}/v1/responses", json=body) as stream:
+        async for line in stream.content:
+            if line.startswith(b"data: "):
+                event = json.loads(line[6:])
+                id = event["response"]["id"] if "response" in event else id
+                if event["type"].endswith(".delta"):  # the worker has the turn
+                    break
+        cancelled = await ask(http, "POST", f"{other.url}/v1/responses/{id}/cancel")
     assert cancelled["status"] == "cancelled"
-    turn = made["id"].rpartition("_")[2]
+    turn = id.rpartition("_")[2]
     logs = [worker.log for worker in own_stack.of("worker")]
     await eventually(lambda: any("worker.cancelled" in log and turn in log for log in map(Path.read_text, logs)))

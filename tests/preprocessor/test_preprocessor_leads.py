@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -190,6 +191,36 @@ def test_leads_that_fail_one_after_the_other_hold_a_turn_no_longer_than_one() ->
         trial.now += 7.0
         trial.end(one, computed=False)
     assert trial.now - began <= MAX_HOLD_S + 7.0
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one group", "groups in a group"])
+def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
+    class CountedKeys(list[int]):
+        reads = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            CountedKeys.reads += 1
+            return super().__getitem__(at)
+
+    def counted(number: int) -> LongPrompt:
+        made = prompt(f"{number}", GROUP, ("inner" if together else f"inner {number}", 200), (f"{number}", 2))
+        return replace(made, keys=CountedKeys(made.keys))
+
+    leads = Leads(HOLD)
+    for number in range(200):
+        leads.begin(counted(number), f"w{number % 2}", 0.0)
+    last = counted(200)
+    CountedKeys.reads = 0
+    assert leads.computing(last) == dict.fromkeys(("w0", "w1"), (220 if together else 20) * BLOCK)
+    assert leads.find(last, "w1", 0.0) is not None
+    assert CountedKeys.reads < 1000
+
+
+@given(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3), st.integers(1, 8 * BLOCK))
+def test_prompts_share_what_they_begin_with(common: int, one: int, other: int, tokens: int) -> None:
+    first, second = prompt("a", ("group", common), ("a", one)), prompt("b", ("group", common), ("b", other))
+    assert first.shared(second) == common * BLOCK
+    assert first.shares(second, tokens) == (first.shared(second) >= tokens)
 
 
 SHAPES = st.builds(

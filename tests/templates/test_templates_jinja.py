@@ -1,10 +1,13 @@
 """The sandbox renders like that of transformers."""
 
+import json
 import random
 from typing import Any
 
 import jinja2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from schemas.errors import Invalid
@@ -122,6 +125,20 @@ def test_published_templates_render_as_in_transformers(
             assert again == expected
             rendered += 1
     assert rendered
+
+
+_texts = st.text(max_size=5) | st.sampled_from(["\x00\x1f\x7f", "\u2028\x85", '</\\"', "a\udc3c", "1e5", "[1.5]", "😀"])
+_numbers = st.integers() | st.sampled_from([2**63, 2**64, -(2**63)]) | st.floats(allow_nan=False, allow_infinity=False)
+_json = st.recursive(
+    st.none() | st.booleans() | _numbers | _texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_texts, inner, max_size=3).map(JsonDict),
+)
+
+
+@given(st.dictionaries(_texts, _json, max_size=4))
+def test_json_of_an_object_is_that_of_the_standard_library(value: dict[str, Any]) -> None:
+    expected = json.dumps(value, ensure_ascii=False)
+    assert environment().from_string("{{ x | tojson }}").render(x=JsonDict(value)) == expected
 
 
 def test_json_of_an_object_is_cached_in_each_spelling() -> None:

@@ -180,6 +180,17 @@ async def test_notice_reports_a_turn_that_ended_without_a_token(trial: Trial, ho
 
 
 @with_cache
+async def test_turn_that_continues_has_computed_its_prompt_with_its_first_new_token(trial: Trial) -> None:
+    await trial.generate("t", None, resume=pack_ids([7, 8]), notice=NOTICES, notice_tokens=1)
+    await eventually(lambda: any(entry.ids == [7, 8] for entry in trial.entries))
+    assert not trial.notices
+    trial.engine.open_turns["t.1"].put(Delta([9], cached=0))
+    await eventually(lambda: bool(trial.notices))
+    assert trial.notices == [PrefillNotice("t", True)]
+    assert (await trial.generate("u", None)).held == 2
+
+
+@with_cache
 async def test_turn_without_output_has_computed_its_prompt(trial: Trial) -> None:
     await trial.generate("t", None, notice=NOTICES, notice_tokens=1)
     trial.engine.open_turns["t.1"].put(Delta(finish=FinishReason.LENGTH, cached=0))

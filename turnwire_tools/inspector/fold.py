@@ -166,20 +166,22 @@ class Fold:
 
     def _find_parent(self, turn: InspectedTurn, client: Client) -> None:
         """Finds the session of the agent that started this one. A session keeps its parent, which is older, so that
-        there are no circles. Only that of a title may be younger, and titles start no agents."""
+        there are no circles. Only the parent of a title may be younger: so far that session has nothing but titles,
+        which start no agents."""
         caller = client.session if client.kind == "background" and client.parent is None else client.parent
         oldest = self.sessions[turn.session][0]
         turn.kind = client.kind
         known = self._agents.get(hash((client.tenant, caller)), "")
         turn.parent = known if oldest == turn.id else self.turns[oldest].parent
         own = hash((client.tenant, client.session))
-        if client.kind == "background" and not turn.parent:
+        if client.kind == "background" and oldest == turn.id and not turn.parent:
             self._titles[own] = turn.session
         elif client.kind != "background" and client.session is not None:
             self._agents[own] = turn.session
-            for name in self.sessions.get(self._titles.pop(own, ""), ()):
-                self.turns[name].parent = turn.session
-                self._changed(self.turns[name])
+            if (title := self._titles.pop(own, "")) != turn.session:
+                for name in self.sessions.get(title, ()):
+                    self.turns[name].parent = turn.session
+                    self._changed(self.turns[name])
 
     def _keys(self, conversation: Conversation, *more: int) -> list[int]:
         """Returns a key for the history after each answer; the first one for none. `more`: hashes of further answers.

@@ -156,7 +156,7 @@ class ScriptEngine:
         """Opens a turn, which plays from the next tick on."""
         keys = request.block_keys
         if keys is None:
-            keys = list(block_keys(pack_ids(request.token_ids), BLOCK_TOKENS, salt=request.cache_salt))
+            keys = block_keys(pack_ids(request.token_ids), BLOCK_TOKENS, salt=request.cache_salt)
         named = self._source.find_script(request)
         turn = self._turns.open(request.id, sink, lambda: self._release(stream))
         stream = _Stream(

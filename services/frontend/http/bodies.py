@@ -25,8 +25,8 @@ DECODED_ON_LOOP_BYTES = 1024 * 1024
 """Smaller bodies that are larger than this after decoding are decoded in a thread, too."""
 PARSE_IN_THREAD_FROM_BYTES = 512 * 1024
 PARSE_IN_THREAD_FROM_OBJECTS = 2048
-"""JSON with this size, or this number of objects and lists, is parsed in a thread: 10,000 messages take 100 ms, which
-would stop all streams. A prompt of 100,000 tokens is smaller, and takes less time than the thread would."""
+"""JSON with this size, or this number of objects, is parsed in a thread: 10,000 messages take 100 ms, which would stop
+all streams. A prompt of 100,000 tokens is smaller, and takes less time than the thread would."""
 _PIECE_BYTES = 1024 * 1024
 _MAX_MEMBERS = 4096
 """Limit of a gzip body's members. Parallel compressors write one for each 64 KiB or more."""
@@ -68,11 +68,10 @@ async def read_body(request: web.Request, limit: int) -> bytes:
 
 
 def is_large(*pieces: bytes | Raw) -> bool:
-    """Whether this JSON takes too long to parse on the event loop. Brackets in texts count, too."""
+    """Whether this JSON takes too long to parse on the event loop. Braces in texts count, too."""
     if sum(len(memoryview(piece)) for piece in pieces) >= PARSE_IN_THREAD_FROM_BYTES:
         return True
-    texts = map(bytes, pieces)
-    return sum(text.count(b"{") + text.count(b"[") for text in texts) >= PARSE_IN_THREAD_FROM_OBJECTS
+    return sum(bytes(piece).count(b"{") for piece in pieces) >= PARSE_IN_THREAD_FROM_OBJECTS
 
 
 async def run_in_thread_if(large: bool, work: Callable[[], T]) -> T:

@@ -49,6 +49,11 @@ class LongPrompt:
         blocks = range(min(len(self.keys), len(other.keys)))
         return self.block_tokens * bisect_left(blocks, True, key=lambda at: self.keys[at] != other.keys[at])
 
+    def shares(self, other: "LongPrompt", tokens: int) -> bool:
+        """Whether `shared` is at least `tokens`, 1 or more. Costs one comparison."""
+        block = -(-tokens // self.block_tokens) - 1
+        return block < min(len(self.keys), len(other.keys)) and self.keys[block] == other.keys[block]
+
     def missing(self, worker: str) -> int:
         """Returns the number of tokens that a worker would compute."""
         return self.tokens - self.computed.get(worker, 0)
@@ -70,7 +75,8 @@ class Leads:
         """Returns how many leading tokens of a prompt each worker computes now, or is known to hold."""
         tokens = dict(prompt.computed)
         for lead in self._leads.get(self._beginning(prompt), ()):
-            tokens[lead.worker] = max(tokens.get(lead.worker, 0), prompt.shared(lead))
+            if prompt.shares(lead, tokens.get(lead.worker, 0) + 1):
+                tokens[lead.worker] = prompt.shared(lead)
         return tokens
 
     def find(self, prompt: LongPrompt, worker: str, now: float) -> tuple[LongPrompt, float] | None:
@@ -80,12 +86,12 @@ class Leads:
         would without it, so that a worker which computes prompts side by side is not slower with holding, either. Its
         priority is not lower than the turn's.
         """
-        best, most = None, self.hold_tokens - 1
+        best, least = None, self.hold_tokens
         for lead in self._leads.get(self._beginning(prompt), ()):
             if lead.worker == worker and lead.priority >= prompt.priority:
-                spared = self._spared(prompt, lead)
-                if spared > most and lead.missing(worker) - spared <= prompt.missing(worker):
-                    best, most = lead, spared
+                spared = self._spared(prompt, lead, least)
+                if spared and lead.missing(worker) - spared <= prompt.missing(worker):
+                    best, least = lead, spared + 1
         if best is None:
             return None
         # The limit is that of this lead alone: the one before may have been on a dead worker.
@@ -112,7 +118,7 @@ class Leads:
         if held is None or prompt.missing(worker) < self.hold_tokens:
             return None
         prompt.taken = True
-        for follower in [one for one in prompt.followers if self._spared(one, prompt) < self.hold_tokens]:
+        for follower in [one for one in prompt.followers if not self._spared(one, prompt, self.hold_tokens)]:
             self._release(follower, prompt, min(prompt.computed[worker], follower.shared(prompt)))
         return self.limit_s(prompt)
 
@@ -141,10 +147,10 @@ class Leads:
         follower.computed[lead.worker] = max(tokens, follower.computed.get(lead.worker, 0))
         lead.followers.pop(follower)()
 
-    def _spared(self, prompt: LongPrompt, lead: LongPrompt) -> int:
-        """Tokens that the lead computes, and the turn then need not."""
-        held = max(one.computed.get(lead.worker, 0) for one in (prompt, lead))
-        return prompt.shared(lead) - held
+    def _spared(self, prompt: LongPrompt, lead: LongPrompt, least: int) -> int:
+        """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than `least`."""
+        held = max(prompt.computed.get(lead.worker, 0), lead.computed.get(lead.worker, 0))
+        return prompt.shared(lead) - held if prompt.shares(lead, held + least) else 0
 
     def _beginning(self, prompt: LongPrompt) -> tuple[int, int]:
         """The key of the block in which the first `hold_tokens` tokens end."""

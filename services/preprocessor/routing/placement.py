@@ -61,9 +61,11 @@ class Placement:
         if sum(map(self._kv_events.publishes_blocks, self._process.registry.living("worker"))) > 1:
             self.follow()
 
-    def workers(self, request: TurnRequest, prompt: bytes, computing: Mapping[str, int]) -> list[str]:
+    def workers(
+        self, request: TurnRequest, prompt: bytes, computing: Mapping[str, int], *, again: bool = False
+    ) -> list[str]:
         """The workers to try, best first. `prompt`: `pack_ids`; `computing`: its leading tokens that workers compute
-        now, which count as held. Raises Unavailable, Overloaded."""
+        now, which count as held; `again`: the turn has waited since an earlier call. Raises Unavailable, Overloaded."""
         able, late = self._able("worker")
         conversation = request.conversation
         profile = TurnProfile(output_tokens=conversation.hints.osl)
@@ -73,8 +75,9 @@ class Placement:
             profile = TurnProfile(len(prompt) // 4, held, conversation.hints.osl)
         best = self.router.workers(able, avoid=request.avoid, late=late, profile=profile)
         if len(able) > 1:
-            self._prompt_tokens.inc(profile.prompt_tokens)
-            self._held_tokens.inc(profile.held.get(best[0], 0))
+            if not again:
+                self._prompt_tokens.inc(profile.prompt_tokens)
+                self._held_tokens.inc(profile.held.get(best[0], 0))
             self._process.log.debug(
                 "preprocessor.placed",
                 turn=request.turn,

@@ -87,7 +87,7 @@ class KvBlockIndex:
         if parent is None:
             return  # the parent's event was lost, so the keys cannot be computed
         for block, ids in event.blocks:
-            parent = next(block_keys(pack_ids(ids), len(ids), parent=parent))
+            (parent,) = block_keys(pack_ids(ids), len(ids), parent=parent)
             if self._keys.get((event.rank, block)) == parent:
                 continue
             self._keys[event.rank, block] = parent

@@ -20,8 +20,8 @@ _STRETCH = 64
 
 def extended(keys: Sequence[int], tail: bytes, block_tokens: int, salt: str | None) -> Sequence[int]:
     """Returns `keys` and those of the whole blocks after them. `tail`: the ids from there on (`pack_ids`)."""
-    more = list(block_keys(tail, block_tokens, salt=salt, parent=keys[-1] if keys else None))
-    return [*keys, *more] if more else keys
+    more = block_keys(tail, block_tokens, salt=salt, parent=keys[-1] if keys else None)
+    return array("Q", keys[:]) + more if more else keys
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class HeldBlocks:
         """Returns how many blocks of a chain are held, from its start."""
         return self._walk(keys)[1]
 
-    def use(self, keys: Sequence[int]) -> tuple[Sequence[int], list[int]]:
+    def use(self, keys: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """Uses a chain and adds its missing blocks. Returns the blocks that were added and those that were evicted.
 
         Keeps only the beginning of a chain that exceeds the capacity.
@@ -103,12 +103,12 @@ class HeldBlocks:
         self._runs[run.keys[0]] = run
         return first
 
-    def _evict(self, count: int) -> list[int]:
-        gone: list[int] = []
+    def _evict(self, count: int) -> "array[int]":
+        gone = array("Q")
         while len(gone) < count:
             run = next(iter(self._order))  # no run follows it, because followers come first
             kept = max(len(run.keys) - count + len(gone), 0)
-            gone += reversed(run.keys[kept:])
+            gone += run.keys[kept:][::-1]
             if not kept:
                 del self._order[run]
                 # Chains with colliding keys share an entry, which belongs to the later one.

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -111,6 +113,26 @@ def test_a_title_is_under_its_session(bus: Bus) -> None:
     main = turn("Q", "main")
     late = turn("Recap?", "background")
     assert (early.parent, main.parent, late.parent) == (main.id, "", main.id)
+
+
+IDS = st.sampled_from("ab")
+CLAIMS = st.tuples(IDS, st.none() | IDS, st.sampled_from(("main", "helper", "background")), st.sampled_from("QR"))
+
+
+@given(st.lists(CLAIMS, min_size=5, max_size=15))
+def test_no_session_is_among_its_own_ancestors(claims: list[tuple[str, str | None, str, str]]) -> None:
+    bus = Bus(Fold())
+    for session, parent, kind, question in claims:
+        conversation = asked(user(question), session=session)
+        client = replace(conversation.client, parent=parent, kind=kind)
+        bus.turn(replace(conversation, client=client), range(9), [100], Text("Done."))
+    for session, names in bus.fold.sessions.items():
+        parents = {bus.fold.turns[name].parent for name in names}
+        assert len(parents) == 1
+        passed = {session}
+        while above := bus.fold.turns[bus.fold.sessions[session][-1]].parent:
+            assert above not in passed
+            passed.add(session := above)
 
 
 def test_a_changed_answer_stays_in_its_session(bus: Bus) -> None:
