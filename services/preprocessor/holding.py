@@ -40,10 +40,10 @@ class Holding:
         process.registry.on_leave(self._left)
 
     def prompt(self, request: TurnRequest, packed: bytes) -> LongPrompt | None:
-        """Returns a turn's prompt (`pack_ids`) for the calls below; None: it is too short to wait or to be waited for,
-        or the turn is in progress, and continues after the death of a worker."""
+        """Returns a turn's prompt (`pack_ids`) for the calls below; None: it is too short to wait or to be waited
+        for."""
         tokens, conversation = len(packed) // 4, request.conversation
-        if request.resume or not 0 < self._leads.hold_tokens <= tokens:
+        if not 0 < self._leads.hold_tokens <= tokens:
             return None
         keys, size = self._placement.keys(packed, conversation)
         if len(keys) * size < self._leads.hold_tokens:

@@ -38,9 +38,10 @@ class Group:
         if ".gen." in subject:
             self.requests.append(decode_generate(data))
 
-    def turn(self, *, waits: bool = False, priority: int | None = None, fails: bool = False) -> Running:
-        """Opens a turn. `waits`: for its event; `fails`: then without a token."""
-        plan = Plan(WORDS, hold_at=0 if waits or fails else None, go=asyncio.Event(), fail_at=0 if fails else None)
+    def turn(self, *, waits: bool = False, after: int = 0, priority: int | None = None, fails: bool = False) -> Running:
+        """Opens a turn. `waits`: for its event, `after` so many tokens; `fails`: then without a token."""
+        hold_at = after if waits or fails else None
+        plan = Plan(WORDS, hold_at=hold_at, go=asyncio.Event(), fail_at=0 if fails else None)
         turn = self.local.turn(plan, before=group(self.name), priority=priority)
         self.turns.append(turn)
         return turn
@@ -173,6 +174,24 @@ async def test_siblings_of_a_worker_that_dies_go_to_another(started: Local) -> N
     assert is_gone(worker, preprocessor)
     seen = {request.id.partition(".")[0] for request in successor.engine.seen}
     assert {turn.id for turn in others} <= seen
+
+
+async def test_answers_that_continue_elsewhere_compute_their_beginning_once(started: Local) -> None:
+    await started.add("worker")
+    await started.completed()
+    siblings = Group(started)
+    turns = [siblings.turn(waits=True, after=2) for _ in range(4)]
+    await eventually(lambda: len(siblings.requests) == len(turns))
+    worker = started.worker_of(turns[0])
+    await eventually(lambda: [*worker.engine.running.values()] == [2] * len(turns))
+    await worker.kill()
+    await siblings.held(3)
+    lead, *others = [request for request in siblings.requests if request.resume]
+    assert (lead.held_for, others) == ("", [])
+    for turn in turns:
+        siblings.go(turn)
+    await siblings.finished()
+    assert [request.held_for for request in siblings.requests if request.resume] == ["", *3 * [lead.turn]]
 
 
 async def test_turn_goes_on_at_the_limit_of_a_lead(started: Local) -> None:
