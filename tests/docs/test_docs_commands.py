@@ -285,7 +285,7 @@ def check_banner(reader: Reader) -> None:
     assert reader.server is not None
     lines = reader.server.output().splitlines()
     exports = [line.strip() for line in lines if line.startswith("  export ")]
-    assert len(exports) == 8
+    assert len(exports) == 9
     reader.type(Command("the banner", "; ".join(exports)))
     called = [line.rpartition(":  ")[2] for line in lines if "/turnwire " in line and ":  " in line]
     assert [line.rpartition("/")[2].split()[1] for line in called] == ["connect", "tap"]
