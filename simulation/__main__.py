@@ -52,7 +52,8 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.trace and asked.seed is None:
         parser.error("--trace needs --seed")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # shells let background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory() as directory:
             model = build_model(Path(directory))
