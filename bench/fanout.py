@@ -3,7 +3,7 @@
 Two stacks run at once, with holding and without (`--hold-tokens 0`), and take turns, so that other work of the machine
 slows both:
 
-    alone      one prompt that nobody has seen: what a lead takes
+    alone      one new prompt: the time that a lead takes
     siblings   prompts at once that begin with the same tokens (`--tokens`), each with an own tail (`--tail`)
     strangers  as many prompts at once that share nothing
 

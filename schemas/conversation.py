@@ -206,7 +206,7 @@ class Client(Struct, frozen=True, omit_defaults=True):
     parent: str | None = None
     """The session of the agent that started this one; None: a person or a program did, or the client does not say."""
     kind: Literal["main", "helper", "background"] = "main"
-    """`helper`: an agent waits for this one; `background`: nobody waits (titles, recaps)."""
+    """`helper`: an agent waits for this one; `background`: no one waits for it (titles, recaps)."""
     compare: str | None = None
     """Id of the earlier turn with which the prompt is compared. "": none, but later prompts may be compared with this
     one; None: no comparison at all."""

@@ -236,7 +236,7 @@ class Local:
         self.services: list[Service] = []
         self.plans: dict[str, Plan] = {}
         self.block_tokens: int | None = None
-        """Of the workers' prefix caches."""
+        """Size of a block of the workers' prefix caches; None: they have none."""
         self.shares_queued = False
         """Whether the workers' engines share what queued prompts have in common."""
         self.preprocessor: dict[str, Any] = {}

@@ -58,7 +58,7 @@ def with_client(
 
 
 def _wants_title(conversation: Conversation) -> bool:
-    """Whether the request is for a title of the session: opencode, and Claude Code unless it is told otherwise, send
+    """Whether the request is for a title of the session: opencode, and Claude Code unless it is set otherwise, send
     one beside each first turn and do not say so in a header."""
     if conversation.tools or any(message.role == "assistant" for message in conversation.messages):
         return False
