@@ -22,6 +22,8 @@ ENTRY_POINTS = "turnwire.clients"
 """The entry point group through which other packages add clients."""
 
 Api: TypeAlias = Literal["messages", "responses", "chat"]
+Kind: TypeAlias = Literal["json", "toml", "yaml", "env"]
+"""The form of a settings file. env: lines `export NAME=VALUE` for a shell."""
 
 
 class Target(Struct, frozen=True):
@@ -69,7 +71,7 @@ class Settings(Struct, frozen=True):
     """Values for one settings file of a client."""
 
     path: str
-    kind: Literal["json", "toml"]
+    kind: Kind
     values: dict[str, Any]
     """Merged into the file, table by table."""
     if_absent: dict[str, Any] = {}

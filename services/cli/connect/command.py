@@ -1,5 +1,6 @@
 """`turnwire connect CLIENT`: prints or writes the settings with which an agent client uses a running server."""
 
+import itertools
 import os
 import shlex
 from collections.abc import Mapping
@@ -8,9 +9,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from services.cli.connect.client import Api, BadRequest, Plan, Target, client_names, load_client
-from services.cli.connect.server import read_models
-from services.cli.connect.settings_file import text_of, write
+from services.cli.common import CommandError
+from services.cli.connect.client import Api, BadRequest, Client, Plan, Settings, Target, client_names, load_client
+from services.cli.connect.server import ServedModel, read_models
+from services.cli.connect.settings_file import text_of, undo, write
 from services.cli.instances import server_url
 from services.cli.registry import Command
 from services.runtime.config.loader import KEY_VARIABLE
@@ -28,6 +30,8 @@ class Flags:
     """API key for the server."""
     write: bool = False
     """Merge the settings into the client's own, after making a copy of them."""
+    undo: bool = False
+    """Restore the client's settings as they were before --write; changes made since stay. Needs no server."""
     dir: str | None = None
     """Folder for the settings; default: the client's own."""
     default: bool = False
@@ -54,6 +58,9 @@ def connect(
         client: The client to set up.
     """
     module = load_client(client)
+    if flags.undo:
+        print(*undo_all(module, flags, os.environ), sep="\n")
+        return 0
     plan = module.plan(make_target(flags, os.environ))
     if not flags.write:
         print(text_of_plan(plan))
@@ -65,10 +72,26 @@ def connect(
     for note in plan.notes:
         print(note)
     print(f"Start {module.title} with:  {plan.start}")
+    print(f"Undo with:  turnwire connect {client}{f' --dir {shlex.quote(flags.dir)}' if flags.dir else ''} --undo")
     return 0
 
 
 COMMAND = Command(connect)
+
+
+def undo_all(client: Client, flags: Flags, env: Mapping[str, str]) -> list[str]:
+    """Undoes what any `--write` of this client has written. Returns lines for the user. Raises CommandError or OSError."""
+    if flags.write:
+        raise BadRequest("--write and --undo exclude each other")
+    files: dict[str, Settings] = {}
+    for default, catalogue_file in itertools.product((False, True), repeat=2):
+        target = Target(
+            "", ServedModel(""), default=default, catalogue_file=catalogue_file, folder=flags.dir, env=env
+        )
+        files |= {settings.path: settings for settings in client.plan(target).files}
+    if lines := [line for settings in files.values() for line in undo(settings)]:
+        return lines
+    raise CommandError(f"nothing to undo: no file has settings that --write wrote ({', '.join(files) or 'a library'})")
 
 
 def make_target(flags: Flags, env: Mapping[str, str]) -> Target:

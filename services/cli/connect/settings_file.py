@@ -1,25 +1,52 @@
-"""Merges settings into a client's JSON or TOML file, after copying it. Does not change a file that it cannot parse.
+"""Merges settings into a client's file, after copying it, and takes them out again. Does not change a file that it cannot
+parse.
 
-The settings may contain a key, so only the owner can read the file and its copy afterwards."""
+The settings may contain a key, so only the owner can read the file and its copies afterwards. `FILE.turnwire-undo` has
+what `undo` needs."""
 
 import contextlib
 import itertools
 import json
 import os
+import re
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tomlkit
+import yaml
+from msgspec import Struct
 from tomlkit.exceptions import TOMLKitError
 
-from services.cli.common import CommandError, create_file, make_private, read_text, replace_file
-from services.cli.connect.client import Settings
+from services.cli.common import CommandError, UsageError
+from services.cli.connect.client import Kind, Settings
+from services.cli.connect.private_folder import PRIVATE, PrivateFolder, open_folder_of
+
+UNDO_SUFFIX = ".turnwire-undo"
+_NAMES: dict[Kind, str] = {"json": "plain JSON", "toml": "TOML", "yaml": "plain YAML", "env": "a list of variables"}
+_ABSENT = object()
 
 
 class UnreadableFile(CommandError):
     """The file cannot be parsed, and is unchanged."""
+
+
+class UndoRecord(Struct, frozen=True):
+    """What `undo` needs: the file without our settings, and with them."""
+
+    before: str | None
+    """None: there was no file."""
+    mode: int
+    """The mode of the file before; 0o600 if there was none."""
+    after: str
+    """What `write` wrote."""
+    copies: list[str]
+    """Names of the copies of the old file."""
+    folders: list[str]
+    """The folders that `write` created, outermost first."""
 
 
 def text_of(settings: Settings) -> str:
@@ -29,59 +56,172 @@ def text_of(settings: Settings) -> str:
 
 def write(settings: Settings) -> list[str]:
     """Merges settings into their file. Returns lines that describe the changes. Raises OSError or UnreadableFile."""
-    path = _follow_links(Path(settings.path).expanduser())
-    before = read_text(path) if path.exists() else None
-    document = _parse(settings, before or "", path)
-    changed = sorted(_changes(document, settings.values))
-    after = _render(settings, document)
-    if after == before:
-        make_private(path)  # it may contain a key
-        return [f"{path}: unchanged"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    backup = "" if before is None else f"; the copy of the old file is {_back_up(path)}"
-    replace_file(path, after.encode())
-    return [f"{path}: written{backup}", *(f"  {change}" for change in changed)]
+    with open_folder_of(Path(settings.path).expanduser(), create=True) as (folder, name):
+        path = folder.path / name
+        before, mode = _read(folder, name)
+        document = _parse(settings, before or "", path)
+        changed = sorted(_changes(document, settings.values))
+        after = _render(settings, document)
+        if after == before and not mode & 0o077:
+            return [f"{path}: unchanged"]
+        record = _read_record(folder, name)
+        clean, clean_mode = _without_ours(settings.kind, record, (before, mode), path) if record else (before, mode)
+        copies = [] if before is None else [_back_up(folder, name, before)]
+        record = UndoRecord(
+            clean,
+            clean_mode,
+            after,
+            [*(record.copies if record else []), *copies],
+            record.folders if record else folder.created,
+        )
+        folder.replace(name + UNDO_SUFFIX, msgspec.json.encode(record))
+        folder.replace(name, after.encode())
+    copied = f"; the copy of the old file is {path.with_name(copies[0])}" if copies else ""
+    return [f"{path}: written{copied}", *(f"  {change}" for change in changed)]
 
 
-def _follow_links(path: Path) -> Path:
-    """Returns the file that links lead to, so that they stay: they may lead into a repository of dotfiles.
+def undo(settings: Settings) -> list[str]:
+    """Restores what was in the file and its mode before the first `write`. Where the user has changed the file since,
+    takes out our settings only. Returns a line for the user; none, if `write` has not written this file.
 
-    Raises OSError for a loop, and CommandError where they lead into a folder of another user, who would get the key.
+    Raises OSError, UnreadableFile, or CommandError where a user's edit would be lost; the file is then unchanged.
     """
     try:
-        real = Path(os.path.realpath(path, strict=True))
+        with open_folder_of(Path(settings.path).expanduser(), create=False) as (folder, name):
+            record = _read_record(folder, name)
+            if record is None:
+                return []
+            path = folder.path / name
+            clean, mode = _without_ours(settings.kind, record, _read(folder, name), path)
+            if clean is None:
+                folder.remove(name)
+            else:
+                folder.replace(name, clean.encode(), mode)
+            for extra in (*record.copies, name + UNDO_SUFFIX):
+                folder.remove(extra)
     except FileNotFoundError:
-        real = Path(os.path.realpath(path))
-    folder = next(folder for folder in real.parents if folder.exists())
-    if real != Path(os.path.abspath(path)) and folder.stat().st_uid != os.getuid():
-        raise CommandError(f"{path} is a link to {real}, in a folder of another user; it is unchanged")
-    return real
+        return []
+    for created in reversed(record.folders):
+        with contextlib.suppress(OSError):  # it has other files
+            os.rmdir(created)
+    if clean is None:
+        return [f"{path}: removed"]
+    return [f"{path}: as before" if clean == record.before else f"{path}: without our settings; your changes stay"]
+
+
+def _read(folder: PrivateFolder, name: str) -> tuple[str | None, int]:
+    """Returns a file's text and mode. Raises UsageError if it is not UTF-8; OSError."""
+    found = folder.read(name)
+    try:
+        return (None, PRIVATE) if found is None else (found[0].decode(), found[1])
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{folder.path / name} is not a text file: {error}") from None
+
+
+def _read_record(folder: PrivateFolder, name: str) -> UndoRecord | None:
+    found = folder.read(name + UNDO_SUFFIX)
+    try:
+        return found and msgspec.json.decode(found[0], type=UndoRecord)
+    except msgspec.DecodeError as error:
+        raise CommandError(f"{folder.path / name}{UNDO_SUFFIX} is damaged ({error}); remove it") from None
+
+
+def _without_ours(
+    kind: Kind, record: UndoRecord, current: tuple[str | None, int], path: Path
+) -> tuple[str | None, int]:
+    """Returns the text and mode that the file has without our settings; None: it does not exist."""
+    text, mode = current
+    mode = record.mode if mode == PRIVATE else mode
+    if text is None or text == record.after:
+        return None if text is None else record.before, mode
+    now, before, after = (_load(kind, one, path) for one in (text, record.before or "", record.after))
+    _take_out(now, before, after)
+    clean = _dump(kind, now)
+    if kind != "toml":  # a client may have written it in another layout
+        return (record.before if _same(now, before) else clean), mode
+    kept, ours = set(clean.splitlines()), set(record.after.splitlines())
+    if lost := [line for line in text.splitlines() if line.strip() and line not in kept | ours]:
+        raise CommandError(f"{path} is unchanged: it has your line {lost[0].strip()!r} within our settings; move it first")
+    return (record.before if clean == (record.before or "") else clean), mode
+
+
+def _take_out(now: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Puts the values of `before` back where `now` still has those of `after`."""
+    for key in {**after, **before}:
+        old, ours, current = before.get(key, _ABSENT), after.get(key, _ABSENT), now.get(key, _ABSENT)
+        if _same(old, ours):
+            continue
+        if not _same(current, ours):
+            if not isinstance(current, dict) or not isinstance(ours, Mapping):
+                continue  # the user's value
+            _take_out(current, old if isinstance(old, Mapping) else {}, ours)
+            if current or isinstance(old, Mapping):
+                continue
+        if old is _ABSENT:
+            del now[key]
+        else:
+            now[key] = old
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Returns whether two values are the same in JSON, where 1 is not true."""
+    if one is _ABSENT or other is _ABSENT:
+        return one is other
+    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
 
 
 def _parse(settings: Settings, text: str, path: Path) -> Any:
-    if settings.whole or not text.strip():
-        return tomlkit.document() if settings.kind == "toml" else {}
+    return _load(settings.kind, "" if settings.whole else text, path)
+
+
+def _load(kind: Kind, text: str, path: Path) -> Any:
+    if not text.strip():
+        return tomlkit.document() if kind == "toml" else {}
     try:
-        document: Any = tomlkit.parse(text) if settings.kind == "toml" else json.loads(text)
-    except TOMLKitError as error:
-        raise UnreadableFile(f"{path} is not TOML ({error}); it is unchanged") from None
-    except ValueError as error:
-        raise UnreadableFile(
-            f"{path} is not plain JSON, perhaps because of comments ({error}); it is unchanged: "
-            "add the settings that are shown without --write by hand"
-        ) from None
+        document: Any = _LOADERS[kind](text)
+    except (ValueError, TOMLKitError, yaml.YAMLError) as error:
+        why = f"{'' if kind == 'toml' else ', perhaps because of comments'} ({' '.join(str(error).split())})"
+        remedy = "add or remove by hand the settings that are shown without --write"
+        raise UnreadableFile(f"{path} is not {_NAMES[kind]}{why}; it is unchanged: {remedy}") from None
     if not isinstance(document, dict):
         raise UnreadableFile(f"{path} has no settings; it is unchanged")
     return document
+
+
+def _load_yaml(text: str) -> Any:
+    if re.search(r"(^|\s)#", text):  # they would be lost
+        raise ValueError("it has comments")
+    return yaml.safe_load(text)
+
+
+def _load_env(text: str) -> dict[str, str]:
+    found = re.findall(r"^export (\w+)=(.*)$", text, re.MULTILINE)
+    document = {name: "".join(shlex.split(value)) for name, value in found}
+    if _dump("env", document) != text:
+        raise ValueError("it has more than exports")
+    return document
+
+
+_LOADERS = {"json": json.loads, "toml": tomlkit.parse, "yaml": _load_yaml, "env": _load_env}
+
+
+def _dump(kind: Kind, document: Any) -> str:
+    match kind:
+        case "toml":
+            return tomlkit.dumps(document)
+        case "yaml":
+            return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        case "env":
+            return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in document.items())
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return text.encode(errors="backslashreplace").decode()  # half a surrogate pair, as its escape
 
 
 def _render(settings: Settings, document: Any) -> str:
     _remove(document, settings.remove)
     _merge(document, settings.if_absent, keep=True)
     _merge(document, settings.values)
-    if settings.kind == "toml":
-        return tomlkit.dumps(document)
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return _dump(settings.kind, document)
 
 
 def _merge(into: Any, values: Mapping[str, Any], *, keep: bool = False) -> None:
@@ -114,12 +254,12 @@ def _changes(document: Mapping[str, Any], values: Mapping[str, Any], above: str 
     return changes
 
 
-def _back_up(path: Path) -> Path:
-    """Copies the file to a name that does not exist yet."""
+def _back_up(folder: PrivateFolder, name: str, text: str) -> str:
+    """Copies the file to a name that does not exist yet, and returns it."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for number in itertools.count():
-        backup = path.with_name(f"{path.name}.{stamp}{f'-{number}' if number else ''}.bak")
+        backup = f"{name}.{stamp}{f'-{number}' if number else ''}.bak"
         with contextlib.suppress(FileExistsError):
-            create_file(backup, path.read_bytes())
+            folder.create(backup, text.encode())
             break
     return backup

@@ -16,10 +16,15 @@ LONGEST = 32_000
 
 def make_settings(target: Target) -> Plan:
     """Makes a provider with all served models."""
+    return plan_for(target, "opencode", "https://opencode.ai/config.json")
+
+
+def plan_for(target: Target, program: str, schema: str) -> Plan:
+    """Makes the settings of opencode, or of a program that has the same ones under its own name."""
     base = target.env.get("XDG_CONFIG_HOME")
-    path = f"{target.settings_folder(f'{base}/opencode' if base else '~/.config/opencode')}/opencode.json"
+    path = f"{target.settings_folder(f'{base}/{program}' if base else f'~/.config/{program}')}/{program}.json"
     if target.folder is None:
-        path = target.env.get("OPENCODE_CONFIG") or path
+        path = target.env.get(f"{program.upper()}_CONFIG") or path
     chosen = f"{PROVIDER}/{target.model.id}"
     provider = {
         "npm": _PACKAGES[target.api or "messages"],
@@ -29,12 +34,12 @@ def make_settings(target: Target) -> Plan:
     }
     values: dict[str, Any] = {"provider": {PROVIDER: provider}}
     default = {"model": chosen, "small_model": chosen}
-    if_absent = {"$schema": "https://opencode.ai/config.json"}
+    if_absent = {"$schema": schema}
     if target.default:
         values |= default
     else:
         if_absent |= default
-    return Plan(files=[Settings(path, "json", values, if_absent)], start=f"opencode -m {chosen}")
+    return Plan(files=[Settings(path, "json", values, if_absent)], start=f"{program} -m {chosen}")
 
 
 def _model(model: ServedModel) -> dict[str, Any]:

@@ -1,0 +1,27 @@
+"""Sets up GitHub Copilot CLI with a provider of the user's own: environment variables, which it reads from no file."""
+
+from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+
+
+def make_settings(target: Target) -> Plan:
+    """Makes variables, and a file with them that a shell reads."""
+    api = target.api or "messages"
+    variables = {
+        "COPILOT_PROVIDER_TYPE": "anthropic" if api == "messages" else "openai",
+        "COPILOT_PROVIDER_BASE_URL": target.url if api == "messages" else f"{target.url}/v1",
+        "COPILOT_PROVIDER_API_KEY": target.token,
+        "COPILOT_MODEL": target.model.id,
+    }
+    if api != "messages":
+        variables["COPILOT_PROVIDER_WIRE_API"] = "responses" if api == "responses" else "completions"
+    if api == "responses" and target.websockets:
+        variables["COPILOT_PROVIDER_TRANSPORT"] = "websockets"
+    if window := target.model.window:
+        longest = min(target.model.longest, max(1, window // 4))
+        variables["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] = str(window - longest)
+        variables["COPILOT_PROVIDER_MAX_OUTPUT_TOKENS"] = str(longest)
+    path = f"{target.settings_folder('~/.copilot', 'COPILOT_HOME')}/{PROVIDER}.env"
+    return Plan([Settings(path, "env", variables, whole=True)], start=f". {path} && copilot", exports=variables)
+
+
+CLIENT = Client("GitHub Copilot CLI", make_settings)

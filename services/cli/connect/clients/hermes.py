@@ -1,0 +1,34 @@
+"""Sets up Hermes Agent: a profile `turnwire` with a provider, by default with Messages."""
+
+from typing import Any
+
+from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+from services.cli.connect.server import ServedModel
+
+
+def make_settings(target: Target) -> Plan:
+    """Makes `profiles/turnwire/config.yaml`, which `hermes -p turnwire` reads instead of the user's. With `default`, the
+    same settings go into the user's."""
+    folder = target.settings_folder("~/.hermes", "HERMES_HOME")
+    messages = target.api != "chat"
+    provider: dict[str, Any] = {
+        "name": "Turnwire",
+        "base_url": target.url if messages else f"{target.url}/v1",
+        "api_key": target.token,
+        "api_mode": "anthropic_messages" if messages else "chat_completions",
+        "default_model": target.model.id,
+        "models": {model.id: _limits(model) for model in target.models},
+    }
+    values = {
+        "model": {"provider": f"custom:{PROVIDER}", "default": target.model.id},
+        "providers": {PROVIDER: provider},
+    }
+    path = f"{folder}/config.yaml" if target.default else f"{folder}/profiles/{PROVIDER}/config.yaml"
+    return Plan([Settings(path, "yaml", values)], start="hermes" if target.default else f"hermes -p {PROVIDER}")
+
+
+def _limits(model: ServedModel) -> dict[str, Any]:
+    return {"context_length": model.window} if model.window else {}
+
+
+CLIENT = Client("Hermes Agent", make_settings, apis=("messages", "chat"))
