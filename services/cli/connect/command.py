@@ -80,14 +80,12 @@ COMMAND = Command(connect)
 
 
 def undo_all(client: Client, flags: Flags, env: Mapping[str, str]) -> list[str]:
-    """Undoes what any `--write` of this client has written. Returns lines for the user. Raises CommandError or OSError."""
+    """Undoes what any `--write` of this client has written. Returns lines for the user. Raises CommandError, OSError."""
     if flags.write:
         raise BadRequest("--write and --undo exclude each other")
     files: dict[str, Settings] = {}
     for default, catalogue_file in itertools.product((False, True), repeat=2):
-        target = Target(
-            "", ServedModel(""), default=default, catalogue_file=catalogue_file, folder=flags.dir, env=env
-        )
+        target = Target("", ServedModel(""), default=default, catalogue_file=catalogue_file, folder=flags.dir, env=env)
         files |= {settings.path: settings for settings in client.plan(target).files}
     if lines := [line for settings in files.values() for line in undo(settings)]:
         return lines

@@ -1,8 +1,8 @@
-"""Merges settings into a client's file, after copying it, and takes them out again. Does not change a file that it cannot
-parse.
+"""Merges settings into a client's file, after copying it, and takes them out again. Does not change a file that it
+cannot parse.
 
-The settings may contain a key, so only the owner can read the file and its copies afterwards. `FILE.turnwire-undo` has
-what `undo` needs."""
+The settings may contain a key, so only the owner can read the file and its copies. `FILE.turnwire-undo` has what `undo`
+needs."""
 
 import contextlib
 import itertools
@@ -141,7 +141,9 @@ def _without_ours(
         return (record.before if _same(now, before) else clean), mode
     kept, ours = set(clean.splitlines()), set(record.after.splitlines())
     if lost := [line for line in text.splitlines() if line.strip() and line not in kept | ours]:
-        raise CommandError(f"{path} is unchanged: it has your line {lost[0].strip()!r} within our settings; move it first")
+        raise CommandError(
+            f"{path} is unchanged: it has your line {lost[0].strip()!r} within our settings; move it first"
+        )
     return (record.before if clean == (record.before or "") else clean), mode
 
 

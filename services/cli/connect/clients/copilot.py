@@ -1,6 +1,9 @@
-"""Sets up GitHub Copilot CLI with a provider of the user's own: environment variables, which it reads from no file."""
+"""Sets up GitHub Copilot CLI with a provider of the user's own, by default with Messages (with Responses it sends
+reasoning back as text, too). It reads the settings from environment variables only."""
 
 from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
+
+LONGEST = 32_000
 
 
 def make_settings(target: Target) -> Plan:
@@ -17,7 +20,7 @@ def make_settings(target: Target) -> Plan:
     if api == "responses" and target.websockets:
         variables["COPILOT_PROVIDER_TRANSPORT"] = "websockets"
     if window := target.model.window:
-        longest = min(target.model.longest, max(1, window // 4))
+        longest = min(LONGEST, target.model.longest, max(1, window // 4))
         variables["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] = str(window - longest)
         variables["COPILOT_PROVIDER_MAX_OUTPUT_TOKENS"] = str(longest)
     path = f"{target.settings_folder('~/.copilot', 'COPILOT_HOME')}/{PROVIDER}.env"

@@ -1,16 +1,18 @@
-"""Sets up Hermes Agent: a profile `turnwire` with a provider, by default with Messages."""
+"""Sets up Hermes Agent: a profile `turnwire` with a provider, by default with Chat Completions (for Messages it lacks a package)."""
 
 from typing import Any
 
 from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
 from services.cli.connect.server import ServedModel
 
+NEEDS_ANTHROPIC = "Messages needs a package beside Hermes: pip install 'hermes-agent[anthropic]'"
+
 
 def make_settings(target: Target) -> Plan:
-    """Makes `profiles/turnwire/config.yaml`, which `hermes -p turnwire` reads instead of the user's. With `default`, the
-    same settings go into the user's."""
+    """Makes `profiles/turnwire/config.yaml`, which `hermes -p turnwire` reads instead of the user's config.yaml. With
+    `default`, the same settings go into the user's."""
     folder = target.settings_folder("~/.hermes", "HERMES_HOME")
-    messages = target.api != "chat"
+    messages = target.api == "messages"
     provider: dict[str, Any] = {
         "name": "Turnwire",
         "base_url": target.url if messages else f"{target.url}/v1",
@@ -24,7 +26,11 @@ def make_settings(target: Target) -> Plan:
         "providers": {PROVIDER: provider},
     }
     path = f"{folder}/config.yaml" if target.default else f"{folder}/profiles/{PROVIDER}/config.yaml"
-    return Plan([Settings(path, "yaml", values)], start="hermes" if target.default else f"hermes -p {PROVIDER}")
+    return Plan(
+        files=[Settings(path, "yaml", values)],
+        start="hermes" if target.default else f"hermes -p {PROVIDER}",
+        notes=[NEEDS_ANTHROPIC] if messages else [],
+    )
 
 
 def _limits(model: ServedModel) -> dict[str, Any]:
