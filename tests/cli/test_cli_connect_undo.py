@@ -79,7 +79,7 @@ def text_of(kind: Kind, document: dict[str, Any], draw: Callable[[st.SearchStrat
         text = json.dumps(document, indent=draw(st.sampled_from([None, 0, 2, "\t"])), ensure_ascii=draw(st.booleans()))
         return text + draw(st.sampled_from(["", "\n", "\r\n", "\n\n"]))
     if kind == "yaml":
-        return yaml.safe_dump(document, sort_keys=False) if document else ""
+        return str(yaml.safe_dump(document, sort_keys=False)) if document else ""
     if kind == "env":
         return draw(st.text("export A=b'#\n", max_size=20))
     comments = draw(st.sampled_from(["", "# the user's\n", "\n\n"]))

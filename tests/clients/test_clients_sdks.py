@@ -69,7 +69,7 @@ def resources(tree: Path, url: str, *arguments: str) -> str:
 
 def test_anthropics_sdk_reads_every_answer(stack: Stack, tmp_path: Path) -> None:
     """Beta's create with all parameters asks for a thread, which a server without threads must refuse."""
-    tree = sources("anthropic==2.10.0", tmp_path)
+    tree = sources("anthropic==2.14.0", tmp_path)
     files = [f"tests/api_resources/{name}" for name in ("test_messages.py", "test_models.py")]
     assert resources(tree, stack.url, *files).startswith("110 passed")
     beta = [f"tests/api_resources/beta/{name}" for name in ("test_messages.py", "test_models.py")]
@@ -87,7 +87,7 @@ def test_anthropics_sdk_reads_every_answer(stack: Stack, tmp_path: Path) -> None
 )
 def test_openais_sdk_reads_every_answer(stack: Stack, tmp_path: Path, passed: str, arguments: tuple[str, ...]) -> None:
     """All but the deletion of models and stored chat completions, which are not served; see also `openai_seed`."""
-    tree = sources("openai==3.51.0", tmp_path)
+    tree = sources("openai==3.57.0", tmp_path)
     assert resources(tree, f"{stack.url}/v1", *arguments).startswith(passed)
 
 

@@ -116,6 +116,7 @@ ACCEPTED: dict[str, dict[str, str]] = {
     },
     "responses": {
         "ApplyPatchToolParam": "allowed_callers type",
+        "BackgroundOptions": "completion_window continuation_id",
         "ContainerAutoParam": "file_ids memory_limit network_policy skills type",
         "ContainerNetworkPolicyAllowlistParam": "allowed_domains domain_secrets type",
         "ContainerNetworkPolicyDisabledParam": "type",
@@ -134,8 +135,8 @@ ACCEPTED: dict[str, dict[str, str]] = {
         "PromptCacheOptions": "comparison_response_id mode prewarm ttl",
         "Reasoning": "generate_summary",
         "ResponseCreateParamsStreaming": (
-            "access_programs context_management image instructions model parallel_tool_calls prompt_cache_options "
-            "reasoning store stream text"
+            "access_programs background_options context_management image instructions model parallel_tool_calls "
+            "prompt_cache_options reasoning store stream text"
         ),
         "ResponseFormatText": "type",
         "ResponseFormatTextJSONSchemaConfigParam": "strict type",

@@ -80,7 +80,7 @@ COMMAND = Command(connect)
 
 
 def undo_all(client: Client, flags: Flags, env: Mapping[str, str]) -> list[str]:
-    """Undoes what any `--write` of this client has written. Returns lines for the user. Raises CommandError, OSError."""
+    """Undoes what any `--write` of this client wrote. Returns lines for the user. Raises CommandError or OSError."""
     if flags.write:
         raise BadRequest("--write and --undo exclude each other")
     files: dict[str, Settings] = {}

@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +204,12 @@ def _load_env(text: str) -> dict[str, str]:
     return document
 
 
-_LOADERS = {"json": json.loads, "toml": tomlkit.parse, "yaml": _load_yaml, "env": _load_env}
+_LOADERS: dict[Kind, Callable[[str], Any]] = {
+    "json": json.loads,
+    "toml": tomlkit.parse,
+    "yaml": _load_yaml,
+    "env": _load_env,
+}
 
 
 def _dump(kind: Kind, document: Any) -> str:
@@ -212,7 +217,7 @@ def _dump(kind: Kind, document: Any) -> str:
         case "toml":
             return tomlkit.dumps(document)
         case "yaml":
-            return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+            return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
         case "env":
             return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in document.items())
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -233,6 +233,7 @@ ECHOED: dict[str, Any] = {
 REFUSED: dict[str, Any] = {"conversation": "conv_1", "prompt": {"id": "pmpt_1"}}
 IGNORED: dict[str, Any] = {
     "access_programs": {"cyber": "standard"},  # OpenAI's own programs
+    "background_options": {"completion_window": "2h"},  # OpenAI's cheaper hours
     "context_management": [{"type": "compaction", "compact_threshold": 1000}],  # named in the notes
     "image": {"context_compression": "auto"},  # pictures do not reach the prompt
     "moderation": {"model": "m"},  # there is no moderation

@@ -1,4 +1,4 @@
-"""Sets up Hermes Agent: a profile `turnwire` with a provider, by default with Chat Completions (for Messages it lacks a package)."""
+"""Sets up Hermes Agent with Chat Completions (for Messages it lacks a package): a provider in a profile `turnwire`."""
 
 from typing import Any
 
