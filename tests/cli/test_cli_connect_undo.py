@@ -75,15 +75,19 @@ def without_null(value: Any) -> Any:
 
 def text_of(kind: Kind, document: dict[str, Any], draw: Callable[[st.SearchStrategy[Any]], Any]) -> str:
     """A user's file, in one of the layouts that users have."""
+    text: str
     if kind == "json":
         text = json.dumps(document, indent=draw(st.sampled_from([None, 0, 2, "\t"])), ensure_ascii=draw(st.booleans()))
-        return text + draw(st.sampled_from(["", "\n", "\r\n", "\n\n"]))
+        text += draw(st.sampled_from(["", "\n", "\r\n", "\n\n"]))
+        return text
     if kind == "yaml":
         return str(yaml.safe_dump(document, sort_keys=False)) if document else ""
     if kind == "env":
-        return draw(st.text("export A=b'#\n", max_size=20))
+        text = draw(st.text("export A=b'#\n", max_size=20))
+        return text
     comments = draw(st.sampled_from(["", "# the user's\n", "\n\n"]))
-    return comments + tomlkit.dumps(without_null(document)) + draw(st.sampled_from(["", "# end\n", "\n"]))
+    text = comments + tomlkit.dumps(without_null(document)) + draw(st.sampled_from(["", "# end\n", "\n"]))
+    return text
 
 
 def parsed(kind: Kind, text: str) -> Any:
@@ -353,6 +357,27 @@ def test_undo_that_would_lose_an_edit_is_refused(tmp_path: Path, kind: Kind, cha
     with pytest.raises(CommandError, match=why):
         undo(settings)
     assert tree(tmp_path) == before
+
+
+def test_comment_within_our_settings_does_not_stop_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    write(Settings(str(path), "toml", {"p": {"turnwire": {"url": "u"}}}))
+    edited = path.read_text() + "# why I use it\n"
+    path.write_text(edited)
+    settings = Settings(str(path), "toml", {"p": {"turnwire": {"url": "v"}}})
+    write(settings)
+    undo(settings)
+    assert path.read_text() == edited
+
+
+def test_whole_file_with_other_content_is_restored(tmp_path: Path) -> None:
+    path = tmp_path / "turnwire.env"
+    settings = [Settings(str(path), "env", {"A": value}, whole=True) for value in "bc"]
+    write(settings[0])
+    path.write_text("echo mine\n")
+    write(settings[1])
+    undo(settings[1])
+    assert path.read_text() == "echo mine\n"
 
 
 def test_layout_that_a_client_writes_is_no_change(tmp_path: Path) -> None:

@@ -64,16 +64,13 @@ def write(settings: Settings) -> list[str]:
         after = _render(settings, document)
         if after == before and not mode & 0o077:
             return [f"{path}: unchanged"]
-        record = _read_record(folder, name)
-        clean, clean_mode = _without_ours(settings.kind, record, (before, mode), path) if record else (before, mode)
+        record = _read_record(folder, name) or UndoRecord(before, mode, "", [], folder.created)
+        try:
+            clean, mode = _without_ours(settings.kind, record, (before, mode), path)
+        except CommandError:
+            clean = before  # it has an edit that cannot be told from our settings: both stay
         copies = [] if before is None else [_back_up(folder, name, before)]
-        record = UndoRecord(
-            clean,
-            clean_mode,
-            after,
-            [*(record.copies if record else []), *copies],
-            record.folders if record else folder.created,
-        )
+        record = UndoRecord(clean, mode, after, [*record.copies, *copies], record.folders)
         folder.replace(name + UNDO_SUFFIX, msgspec.json.encode(record))
         folder.replace(name, after.encode())
     copied = f"; the copy of the old file is {path.with_name(copies[0])}" if copies else ""
@@ -132,7 +129,7 @@ def _without_ours(
     """Returns the text and mode that the file has without our settings; None: it does not exist."""
     text, mode = current
     mode = record.mode if mode == PRIVATE else mode
-    if text is None or text == record.after:
+    if text in (None, record.after, record.before):
         return None if text is None else record.before, mode
     now, before, after = (_load(kind, one, path) for one in (text, record.before or "", record.after))
     _take_out(now, before, after)

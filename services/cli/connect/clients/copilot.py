@@ -2,8 +2,7 @@
 reasoning back as text, too). It reads the settings from environment variables only."""
 
 from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
-
-LONGEST = 32_000
+from services.cli.connect.clients.pi import LONGEST
 
 
 def make_settings(target: Target) -> Plan:

@@ -3,12 +3,10 @@
 from typing import Any
 
 from services.cli.connect.client import PROVIDER, Api, Client, Plan, Settings, Target
+from services.cli.connect.clients.pi import DEFAULT_WINDOW, LONGEST
 from services.cli.connect.server import ServedModel
 
 _TYPES: dict[Api, str] = {"messages": "anthropic", "responses": "openai_responses", "chat": "openai"}
-LONGEST = 32_000
-DEFAULT_WINDOW = 131_072
-"""Used if the window is unknown, because kimi-code requires a number."""
 
 
 def make_settings(target: Target) -> Plan:
