@@ -13,7 +13,17 @@ def replace_invalid_bytes(server: Any) -> None:
         request: web.BaseRequest = make_request(*parts)
         if all(map(str.isascii, request.headers.values())):
             return request
-        headers = [(name, value.encode(errors="replace").decode()) for name, value in request.headers.items()]
-        return request.clone(headers=headers)
+        return request.clone(headers=[(name, _valid(name, value)) for name, value in request.headers.items()])
 
     server.request_factory = make_valid
+
+
+def _valid(name: str, value: str) -> str:
+    """Returns the value of a header as it can be encoded; different bytes stay different, since they may be an id."""
+    data = value.encode(errors="surrogateescape")
+    if name.lower() == "user-agent":  # only shown
+        return value.encode(errors="replace").decode()
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "\0" + data.decode("latin-1")  # no other value has a zero byte: servers refuse it

@@ -30,7 +30,9 @@ TURNS = st.tuples(
 
 
 @given(st.lists(TURNS, max_size=60))
-def test_neither_a_tenant_nor_all_together_retain_more_than_their_share(turns: list[tuple[str, str, int, int, int, float]]) -> None:
+def test_neither_a_tenant_nor_all_together_retain_more_than_their_share(
+    turns: list[tuple[str, str, int, int, int, float]],
+) -> None:
     """`computed` are tokens of prompts that were not in the cache: each is retained until its own time, at least."""
     quota, now = RetentionQuota(CAPACITY), 0.0
     computed: list[tuple[str, float, int]] = []

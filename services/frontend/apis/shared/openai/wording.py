@@ -6,7 +6,7 @@ native:  "Invalid type for 'temperature': expected a decimal, but got a string i
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from schemas.errors import Invalid
 from services.frontend.apis.shared.decode import FORMS, MISSING, parse_validation_message, steps_of, values_along
@@ -63,6 +63,19 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
         return Invalid(f"Invalid value for '{place}': {what}.", param=place, code="invalid_value")
 
     return explain
+
+
+def choices_of(*owners: type) -> dict[str, Sequence[str]]:
+    """Returns the values of each enumeration among the fields of these Structs, for `explainer`."""
+    hints = [field for owner in owners for field in get_type_hints(owner).items()]
+    return {name: choices for name, hint in hints if (choices := _literals(hint))}
+
+
+def _literals(hint: Any) -> list[str]:
+    literals: list[str] = []
+    for argument in get_args(hint):
+        literals += [argument] if isinstance(argument, str) else _literals(argument)
+    return literals
 
 
 def missing_parameter(place: str) -> Invalid:
