@@ -20,7 +20,7 @@ class RetentionQuota:
         """`kv_tokens`: the capacity of the cache; None if unknown, then nothing is retained."""
         self._capacity = kv_tokens or 0
         self._retained: dict[tuple[str, str], tuple[float, int]] = {}
-        """For each tenant and session, or turn with another prompt, the time at which its retention ends, and its tokens."""
+        """The end of the retention, and the tokens, for each tenant and session or turn with another prompt."""
 
     def seconds(self, request: GenerateRequest, tokens: int, held: int, now: float) -> int:
         """Returns for how many seconds the turn's prompt is retained; 0 if that is not requested, or its tenant or all
