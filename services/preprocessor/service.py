@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas import subjects
-from schemas.control import Cancel, Load
+from schemas.control import Cancel, Heartbeat, Load
 from schemas.errors import (
     RETRY_AFTER_S,
     ContextOverflow,
@@ -53,14 +53,15 @@ from services.runtime.observability.memory import relax_gc_and_trim_heap
 from services.runtime.observability.metrics import CountCollector, register, step_histogram
 from services.runtime.process import Process, Service
 from services.runtime.recent_turns import RecentTurns
-from services.runtime.requests import SendWindow, after_sending
+from services.runtime.requests import after_sending
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
 
 TAKE_TIMEOUT_S = 2.0
 """After this time without an answer the worker may have the turn or not, and the attempt fails."""
-WINDOW_BYTES = 8 * MIB
-"""Limit of the prompts that are on their way to one worker: eight preprocessors stay below NATS' 64 MB for a client."""
+UNANSWERED_REQUESTS = 7
+"""Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
+for which 64 MB wait in the server, whoever sent them."""
 REFUSE_TIMEOUT_S = 1.0
 DRAIN_DELAY_S = 0.05
 """Time in which requests still arrive that were sent before the heartbeat with `draining`."""
@@ -96,9 +97,9 @@ class Preprocessor(Service):
         weights = Weights(config.router_overlap_weight, config.router_load_tokens)
         self._placement = Placement(process, self._model, weights)
         self._holding = Holding(process, self._placement, config.hold_tokens)
-        self._windows: defaultdict[str, SendWindow] = defaultdict(partial(SendWindow, WINDOW_BYTES))
-        """The requests that each worker has not answered."""
-        process.registry.on_leave(lambda heartbeat: self._windows.pop(heartbeat.id, None))
+        self._unanswered = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_REQUESTS))
+        """Bounds the requests that each worker has not answered."""
+        process.registry.on_leave(self._process_left)
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The newest attempt, and its task, of each turn without a worker."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -262,7 +263,7 @@ class Preprocessor(Service):
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
         reply: GenerateReply | None = None
         try:
-            async with self._windows[worker].room(len(generate.prompt)):
+            async with self._unanswered[worker]:
                 if self._process.registry.get("worker", worker) is None:
                     raise Unavailable("it left while the turn waited")
                 generate = replace(generate, timeout_s=seconds_left(deadline, asyncio.get_running_loop().time()))
@@ -299,6 +300,9 @@ class Preprocessor(Service):
                 await asyncio.sleep(REFUSE_TIMEOUT_S)  # one of the two is reconnecting
             except TurnwireError as failure:
                 self._log.warning("preprocessor.refusal_not_delivered", turn=request.turn, error=str(failure))
+
+    def _process_left(self, heartbeat: Heartbeat) -> None:
+        self._unanswered.pop(heartbeat.id, None)
 
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)

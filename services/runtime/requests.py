@@ -1,11 +1,10 @@
-"""Sends requests over a bus, and passes each answer, refusal or timeout to the caller; bounds the bytes on their way;
-delays work until messages are sent."""
+"""Sends requests over a bus, and passes each answer, refusal or timeout to the caller; delays work until messages are
+sent."""
 
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVarTuple
 
@@ -96,32 +95,6 @@ class Requester(ABC):
         if request is not None and request.timer is not None:
             request.timer.cancel()
         return request
-
-
-class SendWindow:
-    """Bounds the bytes of requests that one receiver has not answered, first come, first served. NATS disconnects a
-    client for which 64 MB wait in the server, whoever sent them."""
-
-    def __init__(self, limit: int) -> None:
-        """`limit`: in bytes; a larger request is sent alone."""
-        self._limit = limit
-        self._bytes = 0
-        self._next = asyncio.Lock()
-        self._answered = asyncio.Event()
-
-    @asynccontextmanager
-    async def room(self, size: int) -> AsyncIterator[None]:
-        """Waits until a request of `size` bytes may be sent; on exit it counts as answered."""
-        async with self._next:
-            while self._bytes and self._bytes + size > self._limit:
-                self._answered.clear()
-                await self._answered.wait()
-            self._bytes += size
-        try:
-            yield
-        finally:
-            self._bytes -= size
-            self._answered.set()
 
 
 def after_sending(work: Callable[[*A], object], *args: *A) -> None:

@@ -20,10 +20,8 @@ def replace_invalid_bytes(server: Any) -> None:
 
 def _valid(name: str, value: str) -> str:
     """Returns the value of a header as it can be encoded; different bytes stay different, since they may be an id."""
-    data = value.encode(errors="surrogateescape")
-    if name.lower() == "user-agent":  # only shown
-        return value.encode(errors="replace").decode()
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "\0" + data.decode("latin-1")  # no other value has a zero byte: servers refuse it
+    valid = value.encode(errors="replace").decode()
+    if valid == value or name.lower() == "user-agent":  # the latter is only shown
+        return valid
+    # No other value has a zero byte: servers refuse it.
+    return "\0" + value.encode(errors="surrogateescape").decode("latin-1")

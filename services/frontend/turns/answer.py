@@ -29,9 +29,8 @@ class TurnRecord:
         self.stream = False
         self.prompt_tokens: int | None = None
         """Tokens of the prompts, each counted once; None until they are known."""
-        self.prompts = 1
-        """The number of prompts; all have the same number of choices, in order."""
-        self.choices = 1
+        self.each = 1
+        """The number of choices of each prompt."""
         self.first_s: float | None = None
         self._metrics = metrics
         self._started = started
@@ -98,14 +97,10 @@ class TurnRecord:
         if self.first_s is not None:
             fields["ttft"] = round(self.first_s, 4)
         if self._usages:
-            usage = answer_usage(self._usages, self.choices // self.prompts)
-            if len(self._usages) == self.choices:  # with hosted tools, those of several turns
-                fields["prompt_tokens"] = usage.prompt
-            fields |= {
-                "cached_tokens": usage.cached,
-                "output_tokens": usage.output,
-                "reasoning_tokens": usage.reasoning,
-            }
+            usage = answer_usage(self._usages, self.each)
+            fields["prompt_tokens"] = max(usage.prompt, self.prompt_tokens or 0)  # fewer: of the choices that ended
+            fields |= {"cached_tokens": usage.cached, "output_tokens": usage.output}
+            fields["reasoning_tokens"] = usage.reasoning
         return fields
 
 

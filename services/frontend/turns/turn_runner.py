@@ -99,8 +99,7 @@ class TurnRunner:
                     admitted, sink = await begin()
                     turns = await self._open(admitted, sink, answer)
                     answer.turns = turns
-                    each = record.choices // record.prompts
-                    record.prompt_tokens = sum(turn.prepared.prompt_tokens for turn in turns[::each])
+                    record.prompt_tokens = sum(turn.prepared.prompt_tokens for turn in turns[:: record.each])
                     sink.begin([turn.prepared for turn in turns])
             except TimeoutError:
                 if sink is None or not sink.started:
@@ -193,9 +192,8 @@ class TurnRunner:
         if conversations[0].summary:  # a compaction must not fail because of what it removes
             answer.shorten = partial(shorten_conversation, count=partial(self.count, context=context))
         card = self.model(conversations[0], context)
-        record = answer.record
-        record.choices, record.prompts = len(conversations), len({id(one.prompt) for one in conversations})
-        record.opened(card.name, conversations[0].client)
+        answer.record.each = len(conversations) // len({id(one.prompt) for one in conversations})
+        answer.record.opened(card.name, conversations[0].client)
         first = await self.admission.admit(conversations[0], context.caller, card)
         return [first, *map(first.with_choice, conversations[1:])]
 

@@ -26,20 +26,13 @@ from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
-    choices_of,
     explainer,
     invalid_value,
     missing_parameter,
     unknown_parameter,
     unsupported,
 )
-from services.frontend.apis.shared.sampling_fields import (
-    CacheLifetime,
-    for_choice,
-    guided_format,
-    openai_hints,
-    openai_sampling,
-)
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_hints, openai_sampling
 from services.frontend.http.headers import header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
@@ -66,7 +59,6 @@ _explain = explainer(
         "reasoning_effort": EFFORTS,
         "verbosity": ("low", "medium", "high"),
     }
-    | choices_of(CacheLifetime)
 )
 
 Mode: TypeAlias = Literal["default", "enabled", "adaptive", "disabled"]

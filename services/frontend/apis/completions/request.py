@@ -13,21 +13,15 @@ from services.frontend.apis.completions.render import CompletionsCollector, Comp
 from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import body_decoder, decode_body
 from services.frontend.apis.shared.openai.chunks import PING
-from services.frontend.apis.shared.openai.wording import choices_of, explainer, unknown_parameter
-from services.frontend.apis.shared.sampling_fields import (
-    CacheLifetime,
-    for_choice,
-    guided_format,
-    openai_hints,
-    openai_sampling,
-)
+from services.frontend.apis.shared.openai.wording import explainer, unknown_parameter
+from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_hints, openai_sampling
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 
 MAX_TOKENS = 16
 """The default of the native API."""
 
 _decode = body_decoder(wire.Body, unknown_parameter)
-_explain = explainer(choices_of(wire.Body, CacheLifetime))
+_explain = explainer({})
 
 MAX_CHOICES = 1024
 """Choices of one request, over all its prompts; each choice is a turn."""
