@@ -61,7 +61,7 @@ TAKE_TIMEOUT_S = 2.0
 """After this time without an answer the worker may have the turn or not, and the attempt fails."""
 UNANSWERED_REQUESTS = 7
 """Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
-for which 64 MB wait in the server, whoever sent them."""
+for which 64 MB wait in the server."""
 REFUSE_TIMEOUT_S = 1.0
 DRAIN_DELAY_S = 0.05
 """Time in which requests still arrive that were sent before the heartbeat with `draining`."""
