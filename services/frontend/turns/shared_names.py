@@ -43,7 +43,8 @@ class SharedNames:
         if chosen is None:
             chosen = max(cards, key=lambda card: _score(card, root))
             self._store(FrontendNotice("place", root, name, chosen.name))
-        if helper is not None and self._placements.get(("", helper)) != root:
+        # Only of a new session, because anyone may claim a parent for another one.
+        if helper is not None and ("", helper) not in self._placements and (name, helper) not in self._placements:
             self._store(FrontendNotice("place", helper, name, chosen.name, root=root))
         return chosen
 

@@ -108,6 +108,19 @@ def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns(data: st
         models[root(agent)] = chosen
 
 
+@given(st.lists(st.sampled_from("abc"), max_size=6))
+def test_claimed_parent_moves_no_session(claims: list[str]) -> None:
+    """Somebody sends a session's id, and invents parents."""
+    frontend, cards = new(), [card("v1"), card("v2"), card("v3")]
+    parents = {name: Conversation("coder", [], client=Client(name)) for name in "abc"}
+    own = Conversation("coder", [], client=Client("own"))
+    first = frontend.choose("coder", cards, own)
+    for parent in claims:
+        frontend.choose("coder", cards, parents[parent])
+        frontend.choose("coder", cards, Conversation("coder", [], client=Client("own", parent=parent)))
+        assert frontend.choose("coder", cards, own) is first
+
+
 # -- in the catalog ---------------------------------------------------------------------------------------------------
 
 
