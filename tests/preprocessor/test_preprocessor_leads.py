@@ -96,6 +96,18 @@ def test_followers_of_a_turn_that_goes_no_further_wait_for_the_next_one() -> Non
     assert trial.end(other, computed=True) == ["c", "d"]
 
 
+def test_next_lead_holds_none_that_would_not_have_chosen_it() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP, ("inner", 9)))
+    long, short = prompt("b", GROUP, ("b", 200)), prompt("c", GROUP, ("c", 2))
+    alike = prompt("d", GROUP, ("b", 200), ("d", 1))
+    assert [trial.waits_for(one) for one in (long, short, alike)] == ["a"] * 3
+    trial.end(first, computed=False)
+    trial.lead(long)
+    assert trial.gone_on == ["b", "c"], "the long one computes 200 blocks more"
+    assert alike.lead is long
+
+
 def test_next_lead_is_the_first_with_the_highest_priority() -> None:
     trial = Trial()
     first = trial.lead(prompt("a", GROUP, priority=1))

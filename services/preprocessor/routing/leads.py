@@ -100,12 +100,10 @@ class Leads:
         priority is not lower than the turn's.
         """
         best, least = None, self.hold_tokens
-        if now < prompt.hold_until(now):
-            for lead in self._leads.get(self._beginning(prompt), ()):
-                if lead.worker == worker and lead.priority >= prompt.priority:
-                    spared = self._spared(prompt, lead, least)
-                    if spared and lead.missing(worker) - spared <= prompt.missing(worker):
-                        best, least = lead, spared + 1
+        for lead in self._leads.get(self._beginning(prompt), ()) if now < prompt.hold_until(now) else ():
+            fits = lead.worker == worker and lead.priority >= prompt.priority
+            if fits and (spared := self._spared(prompt, lead, least)):
+                best, least = lead, spared + 1
         return best
 
     def follow(self, prompt: LongPrompt, lead: LongPrompt, now: float, go_on: Callable[[], None]) -> None:
@@ -186,9 +184,12 @@ class Leads:
         lead.worker = worker
 
     def _spared(self, prompt: LongPrompt, lead: LongPrompt, least: int) -> int:
-        """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than `least`."""
-        held = max(prompt.computed.get(lead.worker, 0), lead.computed.get(lead.worker, 0))
-        return prompt.shared(lead) - held if prompt.shares(lead, held + least) else 0
+        """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than `least`, or the lead
+        computes more besides than the turn would without it."""
+        worker = lead.worker
+        held = max(prompt.computed.get(worker, 0), lead.computed.get(worker, 0))
+        spared = prompt.shared(lead) - held if prompt.shares(lead, held + least) else 0
+        return spared if lead.missing(worker) - spared <= prompt.missing(worker) else 0
 
     def _beginning(self, prompt: LongPrompt) -> tuple[int, int]:
         """The key of the block in which the first `hold_tokens` tokens end."""

@@ -268,15 +268,10 @@ def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
 
 def usage_of(usage: Usage) -> UsageAnswer:
     """Token counts of a choice, or of the answer (`answer_usage`)."""
-    return _usage(usage.prompt, usage.output, usage.cached, usage.reasoning)
+    cached, reasoning = {"cached_tokens": usage.cached}, {"reasoning_tokens": usage.reasoning}
+    return UsageAnswer(usage.prompt, usage.output, usage.prompt + usage.output, cached, reasoning)
 
 
 def first_usage(prepared: Sequence[Prepared]) -> UsageAnswer:
     """Token counts before decoding, with the expected cached part. `prepared`: one for each prompt."""
-    return _usage(sum(each.prompt_tokens for each in prepared), 0, sum(each.cached for each in prepared), 0)
-
-
-def _usage(prompt: int, completion: int, cached: int, reasoning: int) -> UsageAnswer:
-    return UsageAnswer(
-        prompt, completion, prompt + completion, {"cached_tokens": cached}, {"reasoning_tokens": reasoning}
-    )
+    return usage_of(Usage(sum(each.prompt_tokens for each in prepared), sum(each.cached for each in prepared)))
