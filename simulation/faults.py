@@ -69,6 +69,8 @@ DEAD_AFTER_S = 3.0
 """Processes that are suspended or cut off for less are not taken for dead."""
 DURATIONS_S = (0.0, 0.5, 2.0, 4.0, 4.0, 6.0, 6.0, 10.0, 10.0, 20.0, 20.0, 40.0, 90.0)
 """Most are long enough that a process counts as dead, and short enough that its turns wait for it."""
+GRACE_S = 8.0
+"""How long a fault has effects after it ended: others notice, successors are chosen."""
 RESTART_S = 0.5
 """Time after which a process that ended is started again."""
 LOOK_S = 0.1
@@ -122,6 +124,11 @@ class Applied:
     def lasts(self) -> bool:
         """Whether it is long enough that others take a process for dead that is cut off meanwhile."""
         return self.fault.seconds >= DEAD_AFTER_S
+
+    @property
+    def until(self) -> float:
+        """The time until which it has effects."""
+        return self.ended + GRACE_S
 
 
 def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:
