@@ -161,11 +161,12 @@ class Agent:
     # -- one request --------------------------------------------------------------------------------------------------
 
     async def _abandon(self) -> None:
-        """Asks something else, and hangs up long before the answer's end: only a cancellation ends that turn."""
+        """Asks something else, and hangs up at once or later, long before the answer's end: only a cancellation ends
+        that turn."""
         conversation = Conversation("m", [Message("user", [Text(ENDLESS)])])
         body = CLIENTS[self.session.api].request(conversation, stream=self.session.behaviour.stream)
         request = asyncio.create_task(self._request(body))
-        await asyncio.wait([request], timeout=self._random.random() * 8.0)
+        await asyncio.wait([request], timeout=self._random.random() * self._random.choice((0.02, 8.0)))
         request.cancel()
         await asyncio.wait([request])
 

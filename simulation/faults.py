@@ -2,19 +2,21 @@
 
 A fault has a beginning and an end. Killed processes are started again, as `turnwire up` and Kubernetes do. Half of the
 seeds have faults at times of the load, the others when few turns are left: what is lost there shows, because no later
-message covers it.
+message covers it. One fault in four waits until a rare branch of the services is reached, and hits a recovery in its
+middle.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Literal, TypeAlias
 
 from schemas import subjects
-from schemas.errors import EngineFailed
+from simulation import reach
+from simulation.loop import running_machine
 from simulation.world import STAGES, Running, World
 
 Kind: TypeAlias = Literal[
@@ -45,8 +47,8 @@ PROCESS_KINDS: Sequence[Kind] = (
     *("start", "start other protocol"),
     *("slow network", "slow loop", "clock"),
 )
-TARGETS = (*STAGES, "worker", "parser")
-"""The stages of processes that are hit: those with the tokens of turns more often."""
+TARGETS = (*STAGES, "worker", "parser", "frontend")
+"""The stages of processes that are hit: those with open turns more often."""
 ENGINE_KINDS: Sequence[Kind] = ("engine fails", "engine dies", "engine hangs")
 BUS_KINDS: Sequence[Kind] = (
     *("freeze bus", "cut bus", "kill bus", "kill bus"),
@@ -69,6 +71,8 @@ DEAD_AFTER_S = 3.0
 """Processes that are suspended or cut off for less are not taken for dead."""
 DURATIONS_S = (0.0, 0.5, 2.0, 4.0, 4.0, 6.0, 6.0, 10.0, 10.0, 20.0, 20.0, 40.0, 90.0)
 """Most are long enough that a process counts as dead, and short enough that its turns wait for it."""
+ALL_LOST_S = 45.0, 75.0, 90.0
+"""How long all messages of a kind are lost where all are: longer than most waits."""
 GRACE_S = 8.0
 """How long a fault has effects after it ended: others notice, successors are chosen."""
 RESTART_S = 0.5
@@ -82,7 +86,7 @@ class Fault:
     """One fault of a plan."""
 
     at: float
-    """Seconds after the beginning of the load, or after only `left` turns were left."""
+    """Seconds after the beginning of the load, after only `left` turns were left, or after `branch` was reached."""
     kind: Kind
     stage: str = ""
     index: int = 0
@@ -94,10 +98,13 @@ class Fault:
     """How many turns are left without an answer when it begins; 0: it begins at its time."""
     subject: str = ""
     """The kind of messages that it loses; "": all."""
+    branch: str = ""
+    """The rare branch that must be reached before it begins. It hits the process that reached it, if that is of its
+    stage."""
 
     def __str__(self) -> str:
         target = f" {self.stage}[{self.index}]" if self.stage else f" {self.subject}" if self.subject else ""
-        since = f" after {self.left} are left" if self.left else ""
+        since = f" after {self.left} are left" if self.left else f" after “{self.branch}”" if self.branch else ""
         return f"{self.at:7.3f} s{since}: {self.kind}{target}, {self.seconds:.3f} s" + (
             f", {self.amount:g}" if self.amount else ""
         )
@@ -131,44 +138,44 @@ class Applied:
         return self.ended + GRACE_S
 
 
-def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:
+def draw(random: Random, *, span_s: float, turns: int, branches: Sequence[str] = ()) -> list[Fault]:
     """Draws the faults of a load with this number of turns. Those at times are within `span_s`; they may overlap, or
-    each has ended before the next."""
+    each has ended before the next. `branches`: the rare ones that some faults wait for."""
     late, together = random.random() < 0.5, random.random() < 0.5
     faults: list[Fault] = []
     at, left = 0.0, 0
     for _ in range(random.randint(3, 6) if late or together else random.randint(1, 3)):
-        kinds = random.choice(
-            (
-                PROCESS_KINDS,
-                PROCESS_KINDS,
-                PROCESS_KINDS,
-                PROCESS_KINDS,
-                ENGINE_KINDS,
-                BUS_KINDS,
-                BUS_KINDS,
-                STORE_KINDS,
-            )
-        )
-        kind = random.choice(kinds)
-        stage = random.choice(TARGETS) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
-        seconds = random.choice(DURATIONS_S) * (0.5 + random.random())
         if late:
             at, left = random.random() * 2.0, max(1, round(turns * random.random() ** 2))
         elif together:
             at = random.random() * span_s
-        subject = random.choice(SUBJECTS) if kind == "lose messages" and random.random() < 0.5 else ""
-        amount = {
-            "slow network": random.choice((0.01, 0.1, 0.6)),
-            "slow loop": random.choice((0.002, 0.02, 0.2)),
-            "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
-            "lose messages": random.choice((0.2, 0.6, 1.0) if subject not in ("", "beat") else (0.02, 0.1, 0.4)),
-            "no leader": random.choice((0.0, 1.0)),
-        }.get(kind, 0.0)
-        seconds, index = round(min(seconds, 90.0), 3), random.randrange(3)
-        faults.append(Fault(round(at, 3), kind, stage, index, seconds, amount, left, subject))
-        at += seconds + random.random() * span_s / 3
+        fault = _draw_one(random, at, left)
+        if branches and random.random() < 0.25:
+            soon = round(random.random() * random.choice((0.01, 0.1, 4.0)), 3)
+            faults.append(replace(fault, at=soon, left=0, branch=random.choice(branches)))
+        else:
+            faults.append(fault)
+            at += fault.seconds + random.random() * span_s / 3
     return sorted(faults, key=lambda fault: (-fault.left, fault.at))
+
+
+def _draw_one(random: Random, at: float, left: int) -> Fault:
+    kinds = random.choice((*(PROCESS_KINDS,) * 4, ENGINE_KINDS, BUS_KINDS, BUS_KINDS, STORE_KINDS))
+    kind = random.choice(kinds)
+    stage = random.choice(TARGETS) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
+    seconds = random.choice(DURATIONS_S) * (0.5 + random.random())
+    subject = random.choice(SUBJECTS) if kind == "lose messages" and random.random() < 0.5 else ""
+    amount = {
+        "slow network": random.choice((0.01, 0.1, 0.6)),
+        "slow loop": random.choice((0.002, 0.02, 0.2)),
+        "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
+        "lose messages": random.choice((0.2, 0.6, 1.0, 1.0) if subject not in ("", "beat") else (0.02, 0.1, 0.4)),
+        "no leader": random.choice((0.0, 1.0)),
+    }.get(kind, 0.0)
+    if subject and amount == 1.0 and random.random() < 0.5:
+        seconds = random.choice(ALL_LOST_S)
+    seconds, index = round(min(seconds, 90.0), 3), random.randrange(3)
+    return Fault(round(at, 3), kind, stage, index, seconds, amount, left, subject)
 
 
 class Injector:
@@ -179,13 +186,15 @@ class Injector:
         self.applied: list[Applied] = []
         self._world = world
         self._random = random
-        self._left = len(faults)
+        self._left = sum(not fault.branch for fault in faults)
         self._turns_left = left
+        self._branches = [fault for fault in faults if fault.branch]
+        reach.listen(self._reached)
         self._under_way: Counter[tuple[Kind, str]] = Counter()
         """How many faults of a kind change the same thing now."""
         self._heals: dict[tuple[Kind, str], Callable[[], object]] = {}
         for fault in faults:
-            if not fault.left:
+            if not fault.left and not fault.branch:
                 self._later(fault.at, self._apply, fault)
         self._wait([fault for fault in faults if fault.left])
 
@@ -203,14 +212,23 @@ class Injector:
         if waiting := [fault for fault in faults if left > fault.left]:
             self._later(LOOK_S, self._wait, waiting)
 
+    def _reached(self, branch: str) -> None:
+        """Lets the faults begin that wait for a rare branch."""
+        machine = running_machine()
+        for fault in [one for one in self._branches if one.branch == branch and self._turns_left()]:
+            self._branches.remove(fault)
+            self._left += 1
+            self._later(fault.at, self._apply, fault, machine.name if machine is not None else "")
+
     def _later(self, seconds: float, call: Callable[..., None], *args: object) -> None:
         self._world.loop.call_later(seconds, call, *args, context=self._world.loop.system.context)
 
-    def _apply(self, fault: Fault) -> None:
+    def _apply(self, fault: Fault, name: str = "") -> None:
+        """`name`: the process that reached the fault's branch."""
         self._left -= 1
         world = self._world
         if fault.stage:
-            running = self._target(fault)
+            running = self._target(fault, name)
             if running is None:
                 return
             applied = Applied(fault, running.machine.name, fault.stage, world.loop.now)
@@ -223,9 +241,10 @@ class Injector:
             world.note("fault", f"{fault.kind} for {fault.seconds:g} s")
             self._apply_to_bus(applied)
 
-    def _target(self, fault: Fault) -> Running | None:
+    def _target(self, fault: Fault, name: str) -> Running | None:
         running = [one for one in self._world.running.values() if one.stage == fault.stage]
-        return running[fault.index % len(running)] if running else None
+        own = [one for one in running if one.machine.name == name]
+        return (own or running)[fault.index % len(own or running)] if running else None
 
     def _heal(self, applied: Applied, heal: Callable[[], object]) -> None:
         """Ends a fault after its time."""
@@ -315,37 +334,19 @@ class Injector:
             self._start_again(applied, running.port)
 
     def _apply_to_engine(self, applied: Applied, running: Running) -> None:
-        if running.engine is None:
+        engine, fault = running.engine, applied.fault
+        if engine is None:
             applied.ended = self._world.loop.now
             return
-        turns, ticker = running.engine._turns, running.engine._ticker
-        if applied.fault.kind == "engine hangs":
-            step = ticker._step
-            until = self._world.loop.now + applied.fault.seconds
-
-            def hang(item: object, now: int) -> int | None:
-                if self._world.loop.now < until:
-                    return now + 100_000
-                ticker._step = step
-                again: int | None = step(item, now)
-                return again
-
-            ticker._step = hang
-            self._heal(applied, lambda: None)
-        elif applied.fault.kind == "engine dies":
-            self._in(running, lambda: turns.die("the simulation ends it"))
+        if fault.kind == "engine hangs":
+            engine.hang(fault.seconds)
+        else:
+            call = engine.die if fault.kind == "engine dies" else engine.fail_turns
+            self._world.loop.call_soon(call, context=running.machine.context)
+        if fault.kind == "engine dies":
             self._restart_when_gone(applied, running)
         else:
-
-            def fail() -> None:
-                for turn in list(turns._turns.values()):
-                    turn.fail(EngineFailed("the simulation fails it"))
-
-            self._in(running, fail)
             self._heal(applied, lambda: None)
-
-    def _in(self, running: Running, call: Callable[[], object]) -> None:
-        self._world.loop.call_soon(call, context=running.machine.context)
 
     def _server(self, fault: Fault) -> str | None:
         """One of the NATS servers that run."""

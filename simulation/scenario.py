@@ -14,6 +14,7 @@ from simulation.judges.answers import Reference, differences, unstored
 from simulation.judges.ends import WAIT_S, EndJudge, Outages
 from simulation.judges.idle import IdleStates
 from simulation.loop import Machine
+from simulation.reach import marks
 from simulation.result import Result
 from simulation.sessions import Answer, Ask, Behaviour, Session, Workload
 from simulation.world import STAGES, World
@@ -71,7 +72,7 @@ class Scenario:
             "preprocessor": {"hold_tokens": more.choice((0, 32, 32, 128, 512))},
             "worker": {"prefill_tokens_per_s": more.choice((0, 2000, 5000))},
         }
-        self.faults = draw(random, span_s=self.scale.span_s, turns=self.workload.turns)
+        self.faults = draw(random, span_s=self.scale.span_s, turns=self.workload.turns, branches=marks())
 
     def play(self, faults: Sequence[Fault] | None = None, *, keep_trace: bool = False) -> Result:
         """Plays the seed with its faults, or with others."""
@@ -176,6 +177,7 @@ class Scenario:
         reads = [world.loop.create_task(agent.read_back(), context=Machine("reads").context) for agent in agents]
         world.run(lambda: all(read.done() for read in reads), WAIT_S)
         result.failures += [text for agent in agents for text in unstored(agent, injector.applied)]
+        result.failures += idle.stay()
         gc.collect()  # reports the exceptions of tasks that nobody waited for
         dead = [one.name for one in injector.applied if one.fault.kind == "engine dies"]
         expected = tuple(f"{name}: error: process.failed" for name in dead)

@@ -188,7 +188,7 @@ class Workload:
     def _paced(self, text: str) -> str:
         """The text, with a change of pace somewhere."""
         random = self._random
-        pace = LONG_PACE if random.random() < 0.02 else random.choice(PACES)
+        pace = LONG_PACE if random.random() < 0.03 else random.choice(PACES)
         at = text.find(" ", random.randrange(len(text)))
         return text[:at] + pace + text[at:] if at > 0 else pace + text
 

@@ -1,10 +1,11 @@
 """Judges whether processes are idle when nothing is to do: whether any has more than others had before the load."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 from simulation.world import Running, World
+
+LEAVE_S = 10.0
+"""How long a process takes to leave that has nothing to do; one that still has something drains for 30 s."""
 
 _LATER = Counter({"Subscription._wait_for_msgs": 2, "inbox": 1})
 """What a process makes with its first request and its first call of JetStream, and for the caches of several
@@ -30,6 +31,15 @@ class IdleStates:
             for text in self._left(running)
         ]
 
+    def stay(self) -> list[str]:
+        """Terminates all processes. Returns those that do not leave at once: they wait for what is left in them."""
+        world = self._world
+        for name, running in world.running.items():
+            if running.process is not None:
+                world.terminate(name)
+        world.run(lambda: all(running.process is None for running in world.running.values()), LEAVE_S)
+        return [f"{name} does not leave" for name, running in world.running.items() if running.process is not None]
+
     def _left(self, running: Running) -> list[str]:
         process, service = running.process, running.service
         assert process is not None
@@ -43,7 +53,6 @@ class IdleStates:
             left.append(f"has unacknowledged frames: {unacknowledged}")
         if more := _state(running) - self._states.get(running.stage, _state(running)) - _LATER:
             left.append(f"has more tasks or subscriptions than when it was idle: {dict(more)}")
-        left += [f"holds {one}" for one in _held(running.stage, service)]
         own = [one for one in self._world.network.open if one.machine is running.machine]
         if clients := sum(one.get_extra_info("sockname")[1] == running.port for one in own):
             left.append(f"has {clients} connections of clients that are gone")
@@ -52,22 +61,9 @@ class IdleStates:
 
 def _state(running: Running) -> Counter[str]:
     """The tasks and subscriptions of a process, by name."""
-    process = running.process
-    found = process.bus._subscriptions if process is not None else []
-    # Where there are several workers, preprocessors listen to what their caches hold.
-    subjects = [one._subject for one in found if ".kv." not in one._subject]
-    own = process.id if process is not None else ""
-    subscriptions = Counter("inbox" if one.startswith("_INBOX") else one.replace(own, "ID") for one in subjects)
-    return Counter(getattr(task.get_coro(), "__qualname__", "?") for task in running.machine.tasks) + subscriptions
-
-
-def _held(stage: str, service: Any) -> Sequence[str]:
-    """The turns that a stage holds, which its load may not count."""
-    if stage == "parser":
-        return [f"turn {turn}" for turn in service._shard.turns]
-    if stage == "worker":
-        return [f"turn {turn}" for turn in service._turns]
-    if stage == "preprocessor":
-        leads = [f"lead {lead.turn} with {len(lead.followers)} followers" for lead in service._holding._open]
-        return [*(f"turn {turn}" for turn in service._turns), *leads]
-    return []
+    state = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in running.machine.tasks)
+    if (process := running.process) is not None:
+        # Where there are several workers, preprocessors listen to what their caches hold.
+        subjects = [one for one in process.bus.subjects if ".kv." not in one]
+        state.update("inbox" if one.startswith("_INBOX") else one.replace(process.id, "ID") for one in subjects)
+    return state
