@@ -91,7 +91,7 @@ CURSOR_MUTANTS = [
     Mutant(
         "accepts the end of a block that lacks text",
         TURN_LOG,
-        "        if event.block > current or self.length < event.length:\n            return Verdict.GAP\n",
+        "        if event.block > current or self.length < length:\n            return Verdict.GAP\n",
         "        if event.block > current:\n            return Verdict.GAP\n",
     ),
     Mutant(
