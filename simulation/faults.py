@@ -2,13 +2,12 @@
 
 A fault has a beginning and an end. Killed processes are started again, as `turnwire up` and Kubernetes do. Half of the
 seeds have faults at times of the load, the others when few turns are left: what is lost there shows, because no later
-message covers it. One fault in four waits until a rare branch of the services is reached, and hits a recovery in its
-middle.
+message covers it. Some faults wait until a rare branch of the services is reached: they hit a recovery in its middle.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -55,6 +54,11 @@ BUS_KINDS: Sequence[Kind] = (
     *("lose messages", "lose messages", "lose messages", "lose messages"),
 )
 REPLIES = "reply"
+PARTNERS: Mapping[str, tuple[str, str]] = {
+    "parser": ("worker", "a turn moves to another parser"),
+    "worker": ("parser", "a parser hands back the turns of a worker that was lost"),
+}
+"""Stage → the stage that has the same turns, and the branch with which that one begins to recover them."""
 SUBJECTS = ("tok", "tok", "evt", "evt", "credit", "replay", "cancel", "beat", "turn", "gen", "resp", REPLIES)
 """The third words of subjects, and the replies to requests. Half of the faults that lose messages lose those of one
 kind only."""
@@ -99,8 +103,7 @@ class Fault:
     subject: str = ""
     """The kind of messages that it loses; "": all."""
     branch: str = ""
-    """The rare branch that must be reached before it begins. It hits the process that reached it, if that is of its
-    stage."""
+    """The rare branch that must be reached before it begins. It hits the process that reached it, while that runs."""
 
     def __str__(self) -> str:
         target = f" {self.stage}[{self.index}]" if self.stage else f" {self.subject}" if self.subject else ""
@@ -140,7 +143,8 @@ class Applied:
 
 def draw(random: Random, *, span_s: float, turns: int, branches: Sequence[str] = ()) -> list[Fault]:
     """Draws the faults of a load with this number of turns. Those at times are within `span_s`; they may overlap, or
-    each has ended before the next. `branches`: the rare ones that some faults wait for."""
+    each has ended before the next. Some are followed by a second one of a process that has the same turns. `branches`:
+    the rare ones that some faults wait for."""
     late, together = random.random() < 0.5, random.random() < 0.5
     faults: list[Fault] = []
     at, left = 0.0, 0
@@ -150,13 +154,24 @@ def draw(random: Random, *, span_s: float, turns: int, branches: Sequence[str] =
         elif together:
             at = random.random() * span_s
         fault = _draw_one(random, at, left)
-        if branches and random.random() < 0.25:
-            soon = round(random.random() * random.choice((0.01, 0.1, 4.0)), 3)
-            faults.append(replace(fault, at=soon, left=0, branch=random.choice(branches)))
-        else:
-            faults.append(fault)
-            at += fault.seconds + random.random() * span_s / 3
+        if branches and random.random() < 0.2:
+            faults.append(replace(fault, at=_soon(random), left=0, branch=random.choice(branches)))
+            continue
+        faults.append(fault)
+        at += fault.seconds + random.random() * span_s / 3
+        if fault.kind in DEADLY and fault.stage in PARTNERS and random.random() < 0.3:
+            stage, branch = PARTNERS[fault.stage]
+            second = replace(fault, kind=random.choice(("kill", "lose machine", "freeze")), stage=stage)
+            if branches and random.random() < 0.5:
+                faults.append(replace(second, at=_soon(random), left=0, branch=branch))
+            else:
+                faults.append(replace(second, at=round(fault.at + random.random() * 2 * DEAD_AFTER_S, 3)))
     return sorted(faults, key=lambda fault: (-fault.left, fault.at))
+
+
+def _soon(random: Random) -> float:
+    """How long after a branch a fault begins."""
+    return round(random.random() * random.choice((0.01, 0.1, 4.0)), 4)
 
 
 def _draw_one(random: Random, at: float, left: int) -> Fault:
@@ -231,7 +246,7 @@ class Injector:
             running = self._target(fault, name)
             if running is None:
                 return
-            applied = Applied(fault, running.machine.name, fault.stage, world.loop.now)
+            applied = Applied(fault, running.machine.name, running.stage, world.loop.now)
             self.applied.append(applied)
             world.note("fault", f"{fault.kind} {applied.name} for {fault.seconds:g} s")
             self._apply_to_process(applied, running)
@@ -243,8 +258,10 @@ class Injector:
 
     def _target(self, fault: Fault, name: str) -> Running | None:
         running = [one for one in self._world.running.values() if one.stage == fault.stage]
-        own = [one for one in running if one.machine.name == name]
-        return (own or running)[fault.index % len(own or running)] if running else None
+        own = self._world.running.get(name)
+        if own is not None and own.stage in STAGES and (own.engine is not None or fault.kind not in ENGINE_KINDS):
+            return own
+        return running[fault.index % len(running)] if running else None
 
     def _heal(self, applied: Applied, heal: Callable[[], object]) -> None:
         """Ends a fault after its time."""

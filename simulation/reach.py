@@ -26,15 +26,8 @@ SERVICES = Path(__file__).parent.parent / "services"
 
 HITS: Counter[str] = Counter()
 """How often each branch was reached in this interpreter."""
-
-
-class _Listener:
-    """What is called with each branch that is reached."""
-
-    call: Callable[[str], None] | None = None
-
-
-LISTENER = _Listener()
+LISTENERS: list[Callable[[str], None]] = []
+"""Called with each branch that is reached."""
 
 
 class _Loader(SourceFileLoader):
@@ -61,13 +54,20 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def install() -> None:
     """Lets marks be noted; to be called before the services are imported."""
-    setattr(builtins, _CALL, _reached)
+    setattr(builtins, _CALL, reached)
     sys.meta_path.insert(0, _Finder())
 
 
 def listen(call: Callable[[str], None]) -> None:
     """Sets what is called with the name of each branch that is reached from now on, in the process that reaches it."""
-    LISTENER.call = call
+    LISTENERS[:] = [call]
+
+
+def reached(name: str) -> None:
+    """Notes that a branch is reached."""
+    HITS[name] += 1
+    for call in LISTENERS:
+        call(name)
 
 
 def with_calls(source: str) -> str:
@@ -87,9 +87,3 @@ def take() -> dict[str, int]:
     hits = dict(HITS)
     HITS.clear()
     return hits
-
-
-def _reached(name: str) -> None:
-    HITS[name] += 1
-    if LISTENER.call is not None:
-        LISTENER.call(name)
