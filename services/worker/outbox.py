@@ -240,6 +240,12 @@ class Outbox:
             if now - stream.ended_at >= self._linger_s * (1 if self.delivered(stream) else UNDELIVERED):
                 self._drop(stream)
 
+    def attached(self, now: float) -> None:
+        """Lets all streams linger again, because nothing could be sent while this process was cut off from the bus."""
+        # rare: a worker was cut off and is no longer
+        for stream in self._lingering.values():
+            stream.ended_at = now
+
     def _drop(self, stream: TokenStream) -> None:
         del self._lingering[stream.key]
         self._dirty.get(stream.parser, {}).pop(stream, None)

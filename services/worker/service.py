@@ -125,6 +125,7 @@ class Worker(Service):
         process.registry.on_leave(self._peer_left)
         FrontendWatch(process, self._frontend_gone)
         process.on_tick.append(self._expire)
+        process.on_attached.append(lambda: self._outbox.attached(self._loop.time()))
 
     async def start(self) -> None:
         """Subscribes to requests."""

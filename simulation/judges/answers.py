@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulation.canonical import by_choice, canonical, log_probabilities, without_prompt_tokens
-from simulation.clients import Agent, Request
+from simulation.clients import SILENCE, Agent, Request
 from simulation.faults import GRACE_S, LOSING, Applied
 from simulation.world import World, tokenizer
 
 LATE_S = 25.0
-"""How much longer than without faults an answer may take, without the time of faults: readers are slow by chance."""
+"""How much longer than without faults a request may take, without the time of faults: readers are slow by chance."""
 
 _ASK = re.compile(r"s\d+a\d+ asks\.")
 
@@ -42,7 +42,7 @@ class Reference:
 def differences(
     agents: Sequence[Agent], world: World, reference: Reference, applied: Sequence[Applied]
 ) -> Iterator[str]:
-    """Yields how answers and prompts differ from those of the run without faults."""
+    """Yields how answers and prompts differ from those of the run without faults, and requests that took too long."""
     # The loss of a turn's entry in the ledger costs its exact tokens, never its text (docs/ledger.md).
     exact_until = min((one.began for one in applied), default=math.inf)
     for agent in agents:
@@ -56,9 +56,11 @@ def differences(
                 yield f"{turn}: other events than without faults: {differing}"
             if not _agree(_probabilities(request), reference.probabilities[name][number], applied):
                 yield f"{turn}: other log probabilities than without faults"
-            taken, normal = request.ended - request.began, reference.seconds[name][number]
-            if taken - _faulty_s(request, applied) > normal + LATE_S:
-                yield f"{turn} took {taken:.1f} s, {normal:.1f} s without faults"
+        for request in agent.requests:
+            taken, normal = request.ended - request.began, reference.seconds[agent.session.name][request.turn]
+            if taken - faulty_s(request, applied) > normal + LATE_S and request.problem != SILENCE:
+                end = f"{request.outcome} {request.problem}".strip()
+                yield f"{request.session} turn {request.turn}: {end} after {taken:.1f} s, {normal:.1f} s without faults"
     for at, turn, ids in _named(world):
         if ids == reference.prompts.get(turn):
             continue
@@ -110,8 +112,8 @@ def _agree(got: Sequence[Any], expected: Sequence[Any], applied: Sequence[Applie
     return all(one in rest for choice, rest in zip(got, left, strict=True) for one in choice)
 
 
-def _faulty_s(request: Request, applied: Sequence[Applied]) -> float:
-    """How long a request lasted while any fault had effects, in seconds."""
+def faulty_s(request: Request, applied: Sequence[Applied]) -> float:
+    """Returns how long a request lasted while any fault had effects, in seconds."""
     total, until = 0.0, request.began
     for one in sorted(applied, key=lambda one: one.began):
         ended = min(one.until, request.ended)

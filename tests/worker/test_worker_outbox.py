@@ -203,6 +203,19 @@ def test_finished_turns_are_dropped_after_a_while() -> None:
     assert list(box.streams()) == []
 
 
+def test_streams_linger_again_after_the_process_was_cut_off() -> None:
+    box, s = outbox(), stream()
+    box.open(s)
+    s.add(Delta([1], finish=FinishReason.STOP))
+    box.schedule(s)
+    box.ended(s, 0.0)
+    box.attached(500.0)
+    box.expire(515.0)
+    frame = box.fill("p1", 1)
+    assert frame is not None
+    assert [(entry.turn, entry.ids) for entry in frame.entries] == [("t1", [1])], "it could not be sent before"
+
+
 def test_a_turn_that_is_dropped_before_its_shard_has_it_is_ended_there() -> None:
     box = outbox()
     dropped = ended(box, "t1", 1, now=0.0)
