@@ -92,7 +92,7 @@ class EndJudge:
             return ""
         if request.status == 500:  # before the first event, an error of the turn is a status
             return self._forbidden_error(request, near)
-        if self._refused_too_soon(request, _lossy_s(request, near)):
+        if self._refused_too_soon(request, lossy_s(request, near)):
             return "refused too soon"
         away = any(one.deadly for one in own) or self._outages.any(request.began - 1.0, request.ended) or _bus(near)
         if request.status in (503, 529) and away:
@@ -121,7 +121,7 @@ class EndJudge:
         if any(one.fault.kind == "terminate" and request.ended >= one.began + DRAIN_S - 1.0 for one in own):
             return ""
         away_s = max((one.ended - one.began for one in own if one.deadly), default=0.0)
-        if longest + _lossy_s(request, near) >= waits_s - GRACE_S or away_s >= min(waits_s, STALE_S) - GRACE_S:
+        if longest + lossy_s(request, near) >= waits_s - GRACE_S or away_s >= min(waits_s, STALE_S) - GRACE_S:
             return ""
         return "no pair of faults, no three deaths, no stage that was away for long"
 
@@ -135,16 +135,11 @@ class EndJudge:
         return longest + (lossy_s if waited else 0.0) < (WAIT_S if waited else self._recovery_s) - GRACE_S
 
 
-def _lossy_s(request: Request, near: Sequence[Applied]) -> float:
-    """How long a request lasted while much of what its stages send each other was lost, in seconds."""
-    return max(
-        (
-            min(one.ended, request.ended) - max(one.began, request.began)
-            for one in near
-            if one.fault.kind == "lose messages" and one.fault.amount >= MUCH_LOST
-        ),
-        default=0.0,
-    )
+def lossy_s(request: Request, near: Sequence[Applied]) -> float:
+    """Returns how long a request lasted while much of what its stages send each other was lost, in seconds."""
+    losing = [one for one in near if one.fault.kind == "lose messages" and one.fault.amount >= MUCH_LOST]
+    spans = [min(one.ended, request.ended) - max(one.began, request.began) for one in losing]
+    return max((0.0, *spans))
 
 
 def _bus(near: Sequence[Applied]) -> bool:
