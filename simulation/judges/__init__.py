@@ -1,7 +1,7 @@
 """Judges everything that happens in a simulation.
 
-- Answers, prompts and stored answers are those of a run without faults (`answers.py`). What an answer must be is known
-  to the clients, too, which judge each one as it ends (`simulation/clients.py`).
+- An answer, or the beginning of one, is what the model wrote (`stories.py`).
+- Answers, prompts and stored answers are those of a run without faults (`answers.py`).
 - A request ends otherwise only where the promises allow it (`ends.py`).
 - When nothing is to do, every process is in its idle state (`idle.py`).
 """
