@@ -155,23 +155,19 @@ def draw(random: Random, *, span_s: float, turns: int, branches: Sequence[str] =
             at = random.random() * span_s
         fault = _draw_one(random, at, left)
         if branches and random.random() < 0.2:
-            faults.append(replace(fault, at=_soon(random), left=0, branch=random.choice(branches)))
+            soon = round(random.random() * random.choice((0.01, 0.1, 4.0)), 4)
+            faults.append(replace(fault, at=soon, left=0, branch=random.choice(branches)))
             continue
         faults.append(fault)
         at += fault.seconds + random.random() * span_s / 3
-        if fault.kind in DEADLY and fault.stage in PARTNERS and random.random() < 0.3:
+        if fault.kind in DEADLY and fault.stage in PARTNERS and random.random() < 0.4:
             stage, branch = PARTNERS[fault.stage]
-            second = replace(fault, kind=random.choice(("kill", "lose machine", "freeze")), stage=stage)
-            if branches and random.random() < 0.5:
-                faults.append(replace(second, at=_soon(random), left=0, branch=branch))
+            second = replace(fault, kind=random.choice(("kill", "kill", "lose machine", "freeze")), stage=stage)
+            if branches and random.random() < 0.6:  # within milliseconds all of it is sent
+                faults.append(replace(second, at=round(random.random() / 100, 4), left=0, branch=branch))
             else:
                 faults.append(replace(second, at=round(fault.at + random.random() * 2 * DEAD_AFTER_S, 3)))
     return sorted(faults, key=lambda fault: (-fault.left, fault.at))
-
-
-def _soon(random: Random) -> float:
-    """How long after a branch a fault begins."""
-    return round(random.random() * random.choice((0.01, 0.1, 4.0)), 4)
 
 
 def _draw_one(random: Random, at: float, left: int) -> Fault:
