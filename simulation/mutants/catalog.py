@@ -95,12 +95,6 @@ CURSOR_MUTANTS = [
         "        if event.block > current:\n            return Verdict.GAP\n",
     ),
     Mutant(
-        "dispatches a call again that is sent again",
-        TURN_LOG,
-        "if event.block < current or (event.block == current and self.stopped):",
-        "if event.block < current:",
-    ),
-    Mutant(
         "accepts the end of a turn that lacks blocks",
         TURN_LOG,
         "(event.blocks > self.blocks or not self.stopped or event.tokens > self.tokens)",

@@ -27,8 +27,8 @@ def test_mutant_applies_in_one_place_and_compiles(mutant: Mutant) -> None:
     assert mutant.code().co_filename == str(ROOT / mutant.file)
 
 
-def test_there_are_fifty_two_mutants_with_different_names() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) == 52
+def test_there_are_fifty_one_mutants_with_different_names() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) == 51
 
 
 def test_text_that_is_not_there_once_is_refused() -> None:
