@@ -144,11 +144,8 @@ class Preprocessor(Service):
 
     def _turn(self, delivery: Delivery) -> None:
         request = _decode_turn(delivery.data)
-        present, earlier = self._turns.get(request.turn, (0, None))
+        present, _ = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
-            if earlier is not None:
-                # rare: another attempt reaches the preprocessor that still prepares the turn
-                earlier.cancel()
             task = self._begin(self._prepare(request, len(delivery.data)), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
