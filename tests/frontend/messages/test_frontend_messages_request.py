@@ -239,6 +239,7 @@ def test_output_format_is_converted(fields: dict[str, Any]) -> None:
         ({"x-session-id": "ses_1"}, None, "ses_1"),
         ({}, '{"session_id": "u"}', "u"),
         ({}, "user_0a_account_11_session_22", "22"),
+        ({}, "session_33", "33"),
         ({}, "13803d75-b4b5-4c3e-b2a2-6f21399b021b", None),
         ({}, "[1, 2]", None),
         ({}, None, None),

@@ -263,15 +263,15 @@ def _compared(diagnostics: wire.Diagnostics | None) -> str | None:
 
 
 def _session(request: wire.Body) -> str | None:
-    """The session id that Claude Code's `user_id` contains."""
+    """The session id that the `user_id` of Claude Code or kimi-code contains."""
     user = request.metadata.user_id if request.metadata else None
     if not user:
         return None
     try:
         return msgspec.json.decode(user, type=_UserId).session_id
     except (msgspec.DecodeError, msgspec.ValidationError):
-        # Claude Code before 2.1: user_<hash>_account_<uuid>_session_<uuid>
-        _, found, session = user.rpartition("_session_")
+        # Claude Code before 2.1: user_<hash>_account_<uuid>_session_<uuid>; kimi-code: session_<uuid>
+        _, found, session = f"_{user}".rpartition("_session_")
         return session if found and session else None
 
 
