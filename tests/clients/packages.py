@@ -4,6 +4,7 @@ They are kept in `AGENT_CLIENTS_DIR` (default ~/.cache/turnwire-clients). Missin
 `make clients` only; where that fails, the tests that need them are skipped with the reason.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -36,13 +37,19 @@ class Package:
     def find(self) -> Path:
         """The file, installed if necessary; skips the test where that is impossible."""
         wanted = HOME / self.folder / "node_modules" / self.path
-        if not wanted.exists():
+        if not wanted.exists() or not self.is_installed():
             if self.large and not INSTALL_LARGE:
                 pytest.skip(f"{self.spec} is not installed; `make clients` does it")
             _install(self, HOME / self.folder)
             if not wanted.exists():
                 pytest.skip(f"{self.spec} has no {self.path} for this machine")
         return wanted
+
+    def is_installed(self) -> bool:
+        """Whether the package is there in its version: a folder may have an earlier one."""
+        name, _, version = self.spec.rpartition("@")
+        manifest = HOME / self.folder / "node_modules" / name / "package.json"
+        return manifest.exists() and bool(json.loads(manifest.read_text())["version"] == version)
 
 
 @dataclass(frozen=True)
