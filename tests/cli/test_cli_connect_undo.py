@@ -359,6 +359,17 @@ def test_undo_that_would_lose_an_edit_is_refused(tmp_path: Path, kind: Kind, cha
     assert tree(tmp_path) == before
 
 
+def test_copy_that_the_user_made_of_the_key_stays_private(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text("{}")
+    path.chmod(0o644)
+    settings = Settings(str(path), "json", {"p": {"turnwire": {"key": KEY}}})
+    write(settings)
+    path.write_text(path.read_text().replace('"turnwire"', '"mine"'))
+    undo(settings)
+    assert (KEY in path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (True, 0o600)
+
+
 def test_comment_within_our_settings_does_not_stop_the_next_write(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     write(Settings(str(path), "toml", {"p": {"turnwire": {"url": "u"}}}))

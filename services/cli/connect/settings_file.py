@@ -68,7 +68,7 @@ def write(settings: Settings) -> list[str]:
         try:
             clean, mode = _without_ours(settings.kind, record, (before, mode), path)
         except CommandError:
-            clean = before  # it has an edit that cannot be told from our settings: both stay
+            clean, mode = before, PRIVATE  # it has an edit that cannot be told from our settings: both stay
         copies = [] if before is None else [_back_up(folder, name, before)]
         record = UndoRecord(clean, mode, after, [*record.copies, *copies], record.folders)
         folder.replace(name + UNDO_SUFFIX, msgspec.json.encode(record))
@@ -126,22 +126,23 @@ def _read_record(folder: PrivateFolder, name: str) -> UndoRecord | None:
 def _without_ours(
     kind: Kind, record: UndoRecord, current: tuple[str | None, int], path: Path
 ) -> tuple[str | None, int]:
-    """Returns the text and mode that the file has without our settings; None: it does not exist."""
+    """Returns the text and mode that the file has without our settings; None: it does not exist. The mode stays where
+    the user has changed the file: a copy of the key may be in it."""
     text, mode = current
-    mode = record.mode if mode == PRIVATE else mode
+    restored = record.before, record.mode if mode == PRIVATE else mode
     if text in (None, record.after, record.before):
-        return None if text is None else record.before, mode
+        return current if text is None else restored
     now, before, after = (_load(kind, one, path) for one in (text, record.before or "", record.after))
     _take_out(now, before, after)
     clean = _dump(kind, now)
     if kind != "toml":  # a client may have written it in another layout
-        return (record.before if _same(now, before) else clean), mode
+        return restored if _same(now, before) else (clean, mode)
     kept, ours = set(clean.splitlines()), set(record.after.splitlines())
     if lost := [line for line in text.splitlines() if line.strip() and line not in kept | ours]:
         raise CommandError(
             f"{path} is unchanged: it has your line {lost[0].strip()!r} within our settings; move it first"
         )
-    return (record.before if clean == (record.before or "") else clean), mode
+    return restored if clean == (record.before or "") else (clean, mode)
 
 
 def _take_out(now: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
