@@ -138,6 +138,8 @@ class EngineRequest(Struct, frozen=True):
     """Seconds for which prompt and output should be evicted after others, by an engine with `retention`; 0: none."""
     session: str = ""
     """A key of the turn's session, for a library that keeps the turns of one together."""
+    trace: Mapping[str, str] = {}
+    """W3C trace context of a traced turn, for a library that has spans of its own."""
     block_keys: Sequence[int] | None = None
     """The keys of the prompt's whole blocks (`tokenization.block_keys`), where the worker has computed them."""
 

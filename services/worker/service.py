@@ -200,6 +200,7 @@ class Worker(Service):
             resumed=len(resume),
             retain_s=self._retention.seconds(request, len(prompt) // 4, held or 0, self._loop.time()),
             session=request.session,
+            trace=request.trace,
             block_keys=blocks.keys if blocks is not None else None,
         )
         check(engine_request, self._info)

@@ -17,10 +17,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import llama_cpp
 import numpy
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from schemas.conversation import Sampling
@@ -44,10 +45,32 @@ ERROR = 4
 """llama.cpp's level of errors; a start has a thousand lines of lower levels."""
 
 
-@llama_cpp.llama_log_callback
-def _log(level: int, text: bytes, _: object) -> None:
+def _print(level: int, text: bytes, _: object) -> None:
     if level == ERROR:
         sys.stderr.write(text.decode(errors="replace"))
+
+
+_LOG = llama_cpp.llama_log_callback(_print)
+"""Must outlive the library, which calls it."""
+
+
+class EngineArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    """The `engine_args` of this engine."""
+
+    gguf: str | None = None
+    """The file; default: the only one in the model's folder. Of a file in parts: the first."""
+    n_gpu_layers: int = -1
+    """Layers on the GPU, if llama.cpp was built for one; -1: all."""
+    n_threads: int | None = None
+    """CPU threads; default: all cores but one."""
+    n_batch: int = 512
+    """Tokens of a step, all turns together: more make prompts faster, and gaps between tokens longer."""
+    kv_type: Literal["f16", "f32", "q8_0"] = "f16"
+    """Numbers in the KV cache."""
+    flash_attention: bool = True
+    """Off: slower, and the scores depend less on how turns were batched."""
+    kept: int = 16
+    """Ended turns that stay in the cache while there is room, besides those that decode."""
 
 
 class Turn:
@@ -174,9 +197,9 @@ class Part(NamedTuple):
 class Decoder:
     """A model, its KV cache and its turns."""
 
-    def __init__(self, path: Path, args: Any, *, slots: int) -> None:
-        """Loads the model. `args`: `EngineArgs`. Raises ValueError if llama.cpp cannot load it."""
-        llama_cpp.llama_log_set(_log, ctypes.c_void_p())
+    def __init__(self, path: Path, args: EngineArgs, *, slots: int) -> None:
+        """Loads the model. Raises ValueError if llama.cpp cannot load it."""
+        llama_cpp.llama_log_set(_LOG, ctypes.c_void_p())
         llama_cpp.llama_backend_init()
         options = llama_cpp.llama_model_default_params()
         options.n_gpu_layers = args.n_gpu_layers
@@ -398,10 +421,11 @@ def _rest(cells: Cells) -> "array[int]":
 
 
 def _log_softmax(scores: NDArray[numpy.float32]) -> NDArray[numpy.float64]:
-    shifted = scores.astype(numpy.float64) - scores.max()
-    return shifted - numpy.log(numpy.exp(shifted).sum())
+    shifted: NDArray[numpy.float64] = scores.astype(numpy.float64) - scores.max()
+    shifted -= numpy.log(numpy.exp(shifted).sum())
+    return shifted
 
 
 def _listed(logprobs: NDArray[numpy.float64], token: int, top: int) -> list[tuple[int, float]]:
-    likeliest = numpy.argpartition(-logprobs, top)[: top + 1] if top else []
-    return chosen_first(token, {int(i): float(logprobs[i]) for i in (token, *likeliest)}, top)
+    likeliest = [int(i) for i in numpy.argpartition(-logprobs, top)[: top + 1]] if top else []
+    return chosen_first(token, {i: float(logprobs[i]) for i in (token, *likeliest)}, top)

@@ -10,10 +10,8 @@ from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import msgspec
-from msgspec import Struct
 from typing_extensions import override
 
 from schemas.control import Load
@@ -23,7 +21,8 @@ from services.tokenization.model_files import local_folder, read_facts, with_def
 from services.worker.engine import FEATURES, Delta, Engine, EngineInfo, EngineRequest, EngineSupport, Sink
 from services.worker.engines.guide import load_guides
 from services.worker.engines.support import OpenTurn, OpenTurns, in_daemon_thread, run_for
-from turnwire_llamacpp.decoder import Decoder, Turn
+
+from .decoder import Decoder, EngineArgs, Turn
 
 BLOCK_TOKENS = 32
 """The unit in which other processes learn what is in the cache; llama.cpp finds single tokens."""
@@ -32,25 +31,6 @@ LACKING = {
     "retention": "llama.cpp keeps the turns that were used last",
 }
 GUIDED = "needs llguidance (pip install llguidance) and a tokenizer that it can read"
-
-
-class EngineArgs(Struct, frozen=True, forbid_unknown_fields=True):
-    """The `engine_args` of this engine."""
-
-    gguf: str | None = None
-    """The file; default: the only one in the model's folder. Of a file in parts: the first."""
-    n_gpu_layers: int = -1
-    """Layers on the GPU, if llama.cpp was built for one; -1: all."""
-    n_threads: int | None = None
-    """CPU threads; default: all cores but one."""
-    n_batch: int = 512
-    """Tokens of a step, all turns together: more make prompts faster, and gaps between tokens longer."""
-    kv_type: Literal["f16", "f32", "q8_0"] = "f16"
-    """Numbers in the KV cache."""
-    flash_attention: bool = True
-    """Off: slower, and the scores depend less on how turns were batched."""
-    kept: int = 16
-    """Ended turns that stay in the cache while there is room, besides those that decode."""
 
 
 def parse_args(config: WorkerConfig) -> EngineArgs:
