@@ -7,6 +7,9 @@ slows both:
     siblings   prompts at once that begin with the same tokens (`--tokens`), each with an own tail (`--tail`)
     strangers  as many prompts at once that share nothing
 
+With `--peer` Dynamo takes its turns beside them: its router that knows the workers' caches, over its own mock engines,
+which have their own speed. Compare what is computed, and times with `alone` of the same stack.
+
 Gates, on an idle machine: siblings compute 1.15 of one prompt at most; the slowest one in twenty has its first token
 within the time of one prompt and a tail, and 5 % more; strangers take 2 % longer at most with holding.
 """
@@ -18,6 +21,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
+from subprocess import CalledProcessError
+from tempfile import TemporaryDirectory
 
 import aiohttp
 import msgspec
@@ -25,12 +30,16 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import report
+from bench.dynamo.install import install
+from bench.dynamo.stack import dynamo_stack
+from bench.model import build_bench_model
 from bench.prefixes import CHARS_PER_TOKEN, PREFILL_TOKENS_PER_S, Turn, ask
 from bench.prompts import make_prompt
 from bench.stack import StackFailed, own_stack
 from bench.stats import quantile
 
 STACKS = {"held": (), "not held": ("--hold-tokens=0",)}
+PEER = "Dynamo"
 STRANGER_TOKENS = 4000
 PAUSE_S = 1.5
 """Time between the measurements, in which heartbeats report that the workers are idle."""
@@ -97,20 +106,39 @@ def computed(turns: Sequence[Turn]) -> float:
     return sum(one.prompt_tokens - one.cached_tokens for one in turns) / turns[0].prompt_tokens
 
 
+async def open_stacks(
+    opened: AsyncExitStack, workers: int, asked: argparse.Namespace, arguments: Sequence[str]
+) -> dict[str, tuple[str, str]]:
+    """Starts all stacks, which end with `opened`. Returns for each its address and model. Raises StackFailed."""
+    sites = {}
+    for stack, flags in STACKS.items():
+        speed = f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}"
+        all_flags = (speed, f"--workers={workers}", *flags, *arguments)
+        own = await opened.enter_async_context(own_stack(all_flags, start_s=asked.timeout))
+        sites[stack] = own.url, own.model
+    if asked.peer:
+        python = await asyncio.to_thread(install, lambda line: print(line, file=sys.stderr))
+        model = build_bench_model(Path(opened.enter_context(TemporaryDirectory(prefix="turnwire-fanout-"))))
+        engine = (f"--num-workers={workers}", "--speedup-ratio=1")
+        peer = dynamo_stack(python, model, ("--router-mode=kv",), mock_engine=True, engine_flags=engine)
+        dynamo = await opened.enter_async_context(peer)
+        sites[PEER] = dynamo.url, dynamo.model
+    return sites
+
+
 async def measure(siblings: int, workers: int, asked: argparse.Namespace, arguments: Sequence[str]) -> list[Figures]:
-    """Measures one case on both stacks. Raises StackFailed, RuntimeError, aiohttp.ClientError."""
-    rounds: dict[str, list[tuple[list[Turn], list[Turn], list[Turn]]]] = {stack: [] for stack in STACKS}
+    """Measures one case on all stacks. Raises StackFailed, RuntimeError, OSError, aiohttp.ClientError, and
+    subprocess.CalledProcessError if the peer cannot be installed."""
     async with AsyncExitStack() as opened:
         sites = {}
-        for stack, flags in STACKS.items():
-            speed = f"--prefill-tokens-per-s={PREFILL_TOKENS_PER_S}"
-            all_flags = (speed, f"--workers={workers}", *flags, *arguments)
-            up = await opened.enter_async_context(own_stack(all_flags, start_s=asked.timeout))
+        addresses = await open_stacks(opened, workers, asked, arguments)
+        rounds: dict[str, list[tuple[list[Turn], list[Turn], list[Turn]]]] = {stack: [] for stack in addresses}
+        for stack, (url, model) in addresses.items():
             timeout = aiohttp.ClientTimeout(total=asked.timeout)
             headers = {"anthropic-version": "2023-06-01", "content-type": "application/json"}
             connector = aiohttp.TCPConnector(limit=0)
-            http = aiohttp.ClientSession(up.url, headers=headers, timeout=timeout, connector=connector)
-            sites[stack] = await opened.enter_async_context(http), up.model
+            http = aiohttp.ClientSession(url, headers=headers, timeout=timeout, connector=connector)
+            sites[stack] = await opened.enter_async_context(http), model
         for number in range(asked.rounds + 1):
             for stack, site in sites.items():
                 one, group, others = (f"{kind} {siblings} {number}" for kind in ("One", "Group", "Stranger"))
@@ -146,12 +174,13 @@ def show(result: Result, console: Console) -> None:
         times = (one.alone_ms, one.computed, one.p50_ms, one.p95_ms, one.strangers_ms)
         table.add_row(*map(str, row), *(f"{value:.2f}" for value in times))
     console.print(table)
-    for held, not_held in zip(result.figures[::2], result.figures[1::2], strict=True):
-        console.print(
-            f"{held.siblings} siblings, {held.workers} workers: computed {held.computed:.2f} of one prompt; "
-            f"p95 ÷ one alone {held.p95_ms / held.alone_ms:.3f}, not held {not_held.p95_ms / not_held.alone_ms:.3f}; "
-            f"strangers, held ÷ not held {held.strangers_ms / not_held.strangers_ms:.3f}"
-        )
+    for case in CASES:
+        stacks = {one.stack: one for one in result.figures if (one.siblings, one.workers) == case}
+        console.print(f"{case[0]} siblings, {case[1]} workers:")
+        for name, one in stacks.items():
+            console.print(f"  {name}: {one.computed:.2f} prompts computed; p95 ÷ alone {one.p95_ms / one.alone_ms:.3f}")
+        held, not_held = (stacks[name].strangers_ms for name in STACKS)
+        console.print(f"  strangers, held ÷ not held: {held / not_held:.3f}")
 
 
 async def run(asked: argparse.Namespace, arguments: Sequence[str]) -> Result:
@@ -173,11 +202,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tail", type=int, default=100, help="tokens of a sibling's own, about")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="for one request")
+    parser.add_argument("--peer", action="store_true", help="Dynamo, too")
     parser.add_argument("--out", type=Path, help="result file; default: one in bench/results")
     asked = parser.parse_args(words[:end])
     try:
         result = asyncio.run(run(asked, words[end + 1 :]))
-    except (StackFailed, RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
+    except (StackFailed, CalledProcessError, RuntimeError, ValueError, OSError, aiohttp.ClientError) as error:
         print(error, file=sys.stderr)
         return 1
     show(result, Console())

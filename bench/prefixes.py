@@ -160,7 +160,7 @@ async def ask(http: aiohttp.ClientSession, body: Body) -> Turn:
         if response.status != 200:
             raise RuntimeError(f"{response.status}: {(await response.text())[:300]}")
         async for line in response.content:
-            if not line.startswith(b"data: "):
+            if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):  # Dynamo ends streams so
                 continue
             event = json.loads(line[6:])
             # Random weights may end a turn at once, or write nothing visible.

@@ -136,6 +136,8 @@ class FrontendNotice(Struct, frozen=True, omit_defaults=True):
     """The process that made the prompt, and can compare others with it."""
     prompt_tokens: int = 0
     """Tokens of the prompt; 0: the notice is of a session."""
+    root: str = ""
+    """`place` of a helper's session: a hash of the session that its tree of agents began with, and is placed by."""
 
 
 class Cancel(Struct, frozen=True, omit_defaults=True):

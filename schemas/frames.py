@@ -60,6 +60,8 @@ class TurnRequest(Struct, frozen=True, omit_defaults=True):
     """Workers that failed this turn."""
     trace: dict[str, str] = {}
     """W3C trace context, if the turn is traced: `traceparent`, and `tracestate` if there is one."""
+    held_s: float = 0.0
+    """Seconds for which earlier attempts were prepared or held."""
 
 
 class Accepted(Struct, frozen=True):

@@ -31,6 +31,12 @@ def placement_key(conversation: Conversation) -> str:
     return _hash(first_question(conversation) if session is None else session)
 
 
+def helper_key(conversation: Conversation) -> str | None:
+    """Returns the `placement_key` that the helpers of this helper have; None if the session is not a helper's."""
+    client = conversation.client
+    return None if client.parent is None or client.session is None else _hash(client.session)
+
+
 def tenant_key(conversation: Conversation, session: str | None) -> str:
     """Returns a key of a session, or without one of the first question, that no other tenant's session has."""
     told = first_question(conversation) if session is None else f"id\0{session}"

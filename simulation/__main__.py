@@ -23,7 +23,6 @@ from simulation.result import Result
 SHOWN = 6
 PROGRESS_S = 30.0
 INTERRUPTED = 130
-SERVICES = Path(__file__).parent.parent / "services"
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -109,7 +108,7 @@ def _many(asked: argparse.Namespace, model: Path) -> int:
     seconds = time.monotonic() - started
     whole = hashlib.sha256("".join(digests[seed] for seed in sorted(digests)).encode()).hexdigest()[:32]
     print(f"requests by end: {dict(outcomes.most_common())}")
-    rare = {*marks(SERVICES)}
+    rare = {*marks()}
     if missed := sorted(rare - reached.keys()):
         print("\n    ".join((f"rare branches that were not reached ({len(missed)} of {len(rare)}):", *missed)))
     print(

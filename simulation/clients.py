@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from bench.http1 import BadResponse, ResponseParser
 from schemas.conversation import Call, Conversation, Message, Part, Result, Text
 from simulation.canonical import choice_of
+from simulation.judges.stories import mistakes
 from simulation.sessions import Answer as Wanted
 from simulation.sessions import Session
 from simulation.world import WINDOW, World
@@ -161,11 +162,12 @@ class Agent:
     # -- one request --------------------------------------------------------------------------------------------------
 
     async def _abandon(self) -> None:
-        """Asks something else, and hangs up long before the answer's end: only a cancellation ends that turn."""
+        """Asks something else, and hangs up at once or later, long before the answer's end: only a cancellation ends
+        that turn."""
         conversation = Conversation("m", [Message("user", [Text(ENDLESS)])])
         body = CLIENTS[self.session.api].request(conversation, stream=self.session.behaviour.stream)
         request = asyncio.create_task(self._request(body))
-        await asyncio.wait([request], timeout=self._random.random() * 8.0)
+        await asyncio.wait([request], timeout=self._random.random() * self._random.choice((0.02, 8.0)))
         request.cancel()
         await asyncio.wait([request])
 
@@ -367,68 +369,12 @@ class Agent:
         self._note(f"turn {request.turn} {outcome} {problem}")
         return request
 
-    # -- judging ------------------------------------------------------------------------------------------------------
-
     def _judge(self, request: Request, wanted: Wanted) -> None:
-        """Whatever the outcome: what came is the beginning of the answer; a whole answer is all of it."""
-        for reader in request.readers:
-            self._judge_answer(request, reader.answer, wanted)
-
-    def _judge_answer(self, request: Request, answer: Answer, wanted: Wanted) -> None:
-        story = wanted.story
-        got: list[tuple[str, str]] = [*answer.story]
-        if answer.end == "error" and answer.ends != 1:
-            self._wrong(f"{answer.ends} ends, with an error")
-        if request.outcome == "answer":
-            if got != story:
-                self._wrong(f"the answer has {got}, wanted {story}")
-            if answer.ends != 1:
-                self._wrong(f"{answer.ends} ends")
-            if answer.end != ("calls" if wanted.results else "stop"):
-                self._wrong(f"the end is {answer.end}")
-            if answer.usage is None:
-                self._wrong("no usage")
-        elif not _begins(story, _as_far_as_complete(answer)):
-            self._wrong(f"after {request.outcome}: {got} is not the beginning of {story}")
-        calls = [text for kind, text in story if kind == "call"]
-        if answer.dispatched != calls[: len(answer.dispatched)]:
-            self._wrong(f"dispatched {answer.dispatched}, the calls are {calls}")
         behaviour = self.session.behaviour
-        if request.outcome == "answer" and behaviour.stream and not behaviour.background and answer.dispatched != calls:
-            self._wrong(f"dispatched {answer.dispatched} of {calls}")
-
-
-def _as_far_as_complete(answer: Answer) -> list[tuple[str, str]]:
-    """The blocks; a call that did not come to its end is a cut one."""
-    blocks: list[tuple[str, str]] = [*answer.story]
-    if blocks and blocks[-1][0] == "call" and not answer.blocks[-1].complete:
-        blocks[-1] = ("cut call", f"{answer.blocks[-1].full_name} {answer.blocks[-1].text}")
-    return blocks
-
-
-def _begins(whole: Sequence[tuple[str, str]], part: Sequence[tuple[str, str]]) -> bool:
-    """Whether blocks are the beginning of an answer; the last one may be cut."""
-    if len(part) > len(whole):
-        return False
-    for at, (kind, text) in enumerate(part):
-        wanted_kind, wanted = whole[at]
-        if (kind, text) == (wanted_kind, wanted):
-            continue
-        last = at == len(part) - 1
-        if not last or (kind == "cut call") != (wanted_kind == "call") or kind not in (wanted_kind, "cut call"):
-            return False
-        if kind == "cut call":
-            name, _, arguments = text.partition(" ")
-            if not wanted.startswith(name + " ") or not _compact(wanted).startswith(_compact(f"{name} {arguments}")):
-                return False
-        elif not wanted.startswith(text):
-            return False
-    return True
-
-
-def _compact(text: str) -> str:
-    """Arguments without the white space in which JSON writers differ."""
-    return text.replace(" ", "")
+        is_live = behaviour.stream and not behaviour.background
+        for reader in request.readers:
+            for mistake in mistakes(reader.answer, wanted, is_whole=request.outcome == "answer", is_live=is_live):
+                self._wrong(f"after {request.outcome}: {mistake}")
 
 
 def _response_id(request: Request) -> str:

@@ -2,19 +2,20 @@
 
 A fault has a beginning and an end. Killed processes are started again, as `turnwire up` and Kubernetes do. Half of the
 seeds have faults at times of the load, the others when few turns are left: what is lost there shows, because no later
-message covers it.
+message covers it. Some faults wait until a rare branch of the services is reached: they hit a recovery in its middle.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Literal, TypeAlias
 
 from schemas import subjects
-from schemas.errors import EngineFailed
+from simulation import reach
+from simulation.loop import running_machine
 from simulation.world import STAGES, Running, World
 
 Kind: TypeAlias = Literal[
@@ -45,14 +46,19 @@ PROCESS_KINDS: Sequence[Kind] = (
     *("start", "start other protocol"),
     *("slow network", "slow loop", "clock"),
 )
-TARGETS = (*STAGES, "worker", "parser")
-"""The stages of processes that are hit: those with the tokens of turns more often."""
+TARGETS = (*STAGES, "worker", "parser", "frontend")
+"""The stages of processes that are hit: those with open turns more often."""
 ENGINE_KINDS: Sequence[Kind] = ("engine fails", "engine dies", "engine hangs")
 BUS_KINDS: Sequence[Kind] = (
     *("freeze bus", "cut bus", "kill bus", "kill bus"),
     *("lose messages", "lose messages", "lose messages", "lose messages"),
 )
 REPLIES = "reply"
+PARTNERS: Mapping[str, tuple[str, str]] = {
+    "parser": ("worker", "a turn moves to another parser"),
+    "worker": ("parser", "a parser hands back the turns of a worker that was lost"),
+}
+"""Stage → the stage that has the same turns, and the branch with which that one begins to recover them."""
 SUBJECTS = ("tok", "tok", "evt", "evt", "credit", "replay", "cancel", "beat", "turn", "gen", "resp", REPLIES)
 """The third words of subjects, and the replies to requests. Half of the faults that lose messages lose those of one
 kind only."""
@@ -69,6 +75,10 @@ DEAD_AFTER_S = 3.0
 """Processes that are suspended or cut off for less are not taken for dead."""
 DURATIONS_S = (0.0, 0.5, 2.0, 4.0, 4.0, 6.0, 6.0, 10.0, 10.0, 20.0, 20.0, 40.0, 90.0)
 """Most are long enough that a process counts as dead, and short enough that its turns wait for it."""
+ALL_LOST_S = 45.0, 75.0, 90.0
+"""How long all messages of a kind are lost where all are: longer than most waits."""
+GRACE_S = 8.0
+"""How long a fault has effects after it ended: others notice, successors are chosen."""
 RESTART_S = 0.5
 """Time after which a process that ended is started again."""
 LOOK_S = 0.1
@@ -80,7 +90,7 @@ class Fault:
     """One fault of a plan."""
 
     at: float
-    """Seconds after the beginning of the load, or after only `left` turns were left."""
+    """Seconds after the beginning of the load, after only `left` turns were left, or after `branch` was reached."""
     kind: Kind
     stage: str = ""
     index: int = 0
@@ -92,10 +102,12 @@ class Fault:
     """How many turns are left without an answer when it begins; 0: it begins at its time."""
     subject: str = ""
     """The kind of messages that it loses; "": all."""
+    branch: str = ""
+    """The rare branch that must be reached before it begins. It hits the process that reached it, while that runs."""
 
     def __str__(self) -> str:
         target = f" {self.stage}[{self.index}]" if self.stage else f" {self.subject}" if self.subject else ""
-        since = f" after {self.left} are left" if self.left else ""
+        since = f" after {self.left} are left" if self.left else f" after “{self.branch}”" if self.branch else ""
         return f"{self.at:7.3f} s{since}: {self.kind}{target}, {self.seconds:.3f} s" + (
             f", {self.amount:g}" if self.amount else ""
         )
@@ -123,45 +135,58 @@ class Applied:
         """Whether it is long enough that others take a process for dead that is cut off meanwhile."""
         return self.fault.seconds >= DEAD_AFTER_S
 
+    @property
+    def until(self) -> float:
+        """The time until which it has effects."""
+        return self.ended + GRACE_S
 
-def draw(random: Random, *, span_s: float, turns: int) -> list[Fault]:
+
+def draw(random: Random, *, span_s: float, turns: int, branches: Sequence[str] = ()) -> list[Fault]:
     """Draws the faults of a load with this number of turns. Those at times are within `span_s`; they may overlap, or
-    each has ended before the next."""
+    each has ended before the next. Some are followed by a second one of a process that has the same turns. `branches`:
+    the rare ones that some faults wait for."""
     late, together = random.random() < 0.5, random.random() < 0.5
     faults: list[Fault] = []
     at, left = 0.0, 0
     for _ in range(random.randint(3, 6) if late or together else random.randint(1, 3)):
-        kinds = random.choice(
-            (
-                PROCESS_KINDS,
-                PROCESS_KINDS,
-                PROCESS_KINDS,
-                PROCESS_KINDS,
-                ENGINE_KINDS,
-                BUS_KINDS,
-                BUS_KINDS,
-                STORE_KINDS,
-            )
-        )
-        kind = random.choice(kinds)
-        stage = random.choice(TARGETS) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
-        seconds = random.choice(DURATIONS_S) * (0.5 + random.random())
         if late:
             at, left = random.random() * 2.0, max(1, round(turns * random.random() ** 2))
         elif together:
             at = random.random() * span_s
-        subject = random.choice(SUBJECTS) if kind == "lose messages" and random.random() < 0.5 else ""
-        amount = {
-            "slow network": random.choice((0.01, 0.1, 0.6)),
-            "slow loop": random.choice((0.002, 0.02, 0.2)),
-            "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
-            "lose messages": random.choice((0.2, 0.6, 1.0) if subject not in ("", "beat") else (0.02, 0.1, 0.4)),
-            "no leader": random.choice((0.0, 1.0)),
-        }.get(kind, 0.0)
-        seconds, index = round(min(seconds, 90.0), 3), random.randrange(3)
-        faults.append(Fault(round(at, 3), kind, stage, index, seconds, amount, left, subject))
-        at += seconds + random.random() * span_s / 3
+        fault = _draw_one(random, at, left)
+        if branches and random.random() < 0.2:
+            soon = round(random.random() * random.choice((0.01, 0.1, 4.0)), 4)
+            faults.append(replace(fault, at=soon, left=0, branch=random.choice(branches)))
+            continue
+        faults.append(fault)
+        at += fault.seconds + random.random() * span_s / 3
+        if fault.kind in DEADLY and fault.stage in PARTNERS and random.random() < 0.4:
+            stage, branch = PARTNERS[fault.stage]
+            second = replace(fault, kind=random.choice(("kill", "kill", "lose machine", "freeze")), stage=stage)
+            if branches and random.random() < 0.6:  # within milliseconds all of it is sent
+                faults.append(replace(second, at=round(random.random() / 100, 4), left=0, branch=branch))
+            else:
+                faults.append(replace(second, at=round(fault.at + random.random() * 2 * DEAD_AFTER_S, 3)))
     return sorted(faults, key=lambda fault: (-fault.left, fault.at))
+
+
+def _draw_one(random: Random, at: float, left: int) -> Fault:
+    kinds = random.choice((*(PROCESS_KINDS,) * 4, ENGINE_KINDS, BUS_KINDS, BUS_KINDS, STORE_KINDS))
+    kind = random.choice(kinds)
+    stage = random.choice(TARGETS) if kinds is PROCESS_KINDS else "worker" if kinds is ENGINE_KINDS else ""
+    seconds = random.choice(DURATIONS_S) * (0.5 + random.random())
+    subject = random.choice(SUBJECTS) if kind == "lose messages" and random.random() < 0.5 else ""
+    amount = {
+        "slow network": random.choice((0.01, 0.1, 0.6)),
+        "slow loop": random.choice((0.002, 0.02, 0.2)),
+        "clock": random.choice((-3600.0, 3600.0, -2.0, 5.0, 86400.0)),
+        "lose messages": random.choice((0.2, 0.6, 1.0, 1.0) if subject not in ("", "beat") else (0.02, 0.1, 0.4)),
+        "no leader": random.choice((0.0, 1.0)),
+    }.get(kind, 0.0)
+    if subject and amount == 1.0 and random.random() < 0.5:
+        seconds = random.choice(ALL_LOST_S)
+    seconds, index = round(min(seconds, 90.0), 3), random.randrange(3)
+    return Fault(round(at, 3), kind, stage, index, seconds, amount, left, subject)
 
 
 class Injector:
@@ -172,13 +197,15 @@ class Injector:
         self.applied: list[Applied] = []
         self._world = world
         self._random = random
-        self._left = len(faults)
+        self._left = sum(not fault.branch for fault in faults)
         self._turns_left = left
+        self._branches = [fault for fault in faults if fault.branch]
+        reach.listen(self._reached)
         self._under_way: Counter[tuple[Kind, str]] = Counter()
         """How many faults of a kind change the same thing now."""
         self._heals: dict[tuple[Kind, str], Callable[[], object]] = {}
         for fault in faults:
-            if not fault.left:
+            if not fault.left and not fault.branch:
                 self._later(fault.at, self._apply, fault)
         self._wait([fault for fault in faults if fault.left])
 
@@ -196,17 +223,26 @@ class Injector:
         if waiting := [fault for fault in faults if left > fault.left]:
             self._later(LOOK_S, self._wait, waiting)
 
+    def _reached(self, branch: str) -> None:
+        """Lets the faults begin that wait for a rare branch."""
+        machine = running_machine()
+        for fault in [one for one in self._branches if one.branch == branch and self._turns_left()]:
+            self._branches.remove(fault)
+            self._left += 1
+            self._later(fault.at, self._apply, fault, machine.name if machine is not None else "")
+
     def _later(self, seconds: float, call: Callable[..., None], *args: object) -> None:
         self._world.loop.call_later(seconds, call, *args, context=self._world.loop.system.context)
 
-    def _apply(self, fault: Fault) -> None:
+    def _apply(self, fault: Fault, name: str = "") -> None:
+        """`name`: the process that reached the fault's branch."""
         self._left -= 1
         world = self._world
         if fault.stage:
-            running = self._target(fault)
+            running = self._target(fault, name)
             if running is None:
                 return
-            applied = Applied(fault, running.machine.name, fault.stage, world.loop.now)
+            applied = Applied(fault, running.machine.name, running.stage, world.loop.now)
             self.applied.append(applied)
             world.note("fault", f"{fault.kind} {applied.name} for {fault.seconds:g} s")
             self._apply_to_process(applied, running)
@@ -216,8 +252,11 @@ class Injector:
             world.note("fault", f"{fault.kind} for {fault.seconds:g} s")
             self._apply_to_bus(applied)
 
-    def _target(self, fault: Fault) -> Running | None:
+    def _target(self, fault: Fault, name: str) -> Running | None:
         running = [one for one in self._world.running.values() if one.stage == fault.stage]
+        own = self._world.running.get(name)
+        if own is not None and own.stage in STAGES and (own.engine is not None or fault.kind not in ENGINE_KINDS):
+            return own
         return running[fault.index % len(running)] if running else None
 
     def _heal(self, applied: Applied, heal: Callable[[], object]) -> None:
@@ -308,37 +347,19 @@ class Injector:
             self._start_again(applied, running.port)
 
     def _apply_to_engine(self, applied: Applied, running: Running) -> None:
-        if running.engine is None:
+        engine, fault = running.engine, applied.fault
+        if engine is None:
             applied.ended = self._world.loop.now
             return
-        turns, ticker = running.engine._turns, running.engine._ticker
-        if applied.fault.kind == "engine hangs":
-            step = ticker._step
-            until = self._world.loop.now + applied.fault.seconds
-
-            def hang(item: object, now: int) -> int | None:
-                if self._world.loop.now < until:
-                    return now + 100_000
-                ticker._step = step
-                again: int | None = step(item, now)
-                return again
-
-            ticker._step = hang
-            self._heal(applied, lambda: None)
-        elif applied.fault.kind == "engine dies":
-            self._in(running, lambda: turns.die("the simulation ends it"))
+        if fault.kind == "engine hangs":
+            engine.hang(fault.seconds)
+        else:
+            call = engine.die if fault.kind == "engine dies" else engine.fail_turns
+            self._world.loop.call_soon(call, context=running.machine.context)
+        if fault.kind == "engine dies":
             self._restart_when_gone(applied, running)
         else:
-
-            def fail() -> None:
-                for turn in list(turns._turns.values()):
-                    turn.fail(EngineFailed("the simulation fails it"))
-
-            self._in(running, fail)
             self._heal(applied, lambda: None)
-
-    def _in(self, running: Running, call: Callable[[], object]) -> None:
-        self._world.loop.call_soon(call, context=running.machine.context)
 
     def _server(self, fault: Fault) -> str | None:
         """One of the NATS servers that run."""

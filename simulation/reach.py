@@ -1,4 +1,4 @@
-"""Notes which rare branches of the services the simulation has reached.
+"""Notes which rare branches of the services the simulation reaches, and lets faults wait for one.
 
 A rare branch is marked in the code itself, by a comment of its own at its beginning:
 
@@ -13,7 +13,8 @@ import importlib.util
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -21,14 +22,18 @@ from types import CodeType
 _MARK = re.compile(r"^(\s*)# rare: (.+)$", re.MULTILINE)
 _CALL = "__reached__"
 
+SERVICES = Path(__file__).parent.parent / "services"
+
 HITS: Counter[str] = Counter()
 """How often each branch was reached in this interpreter."""
+LISTENERS: list[Callable[[str], None]] = []
+"""Called with each branch that is reached."""
 
 
 class _Loader(SourceFileLoader):
     def source_to_code(self, data: object, path: object, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
         text = bytes(data).decode()  # type: ignore[call-overload]
-        return compile(_MARK.sub(_called, text), str(path), "exec", dont_inherit=True, optimize=_optimize)
+        return compile(with_calls(text), str(path), "exec", dont_inherit=True, optimize=_optimize)
 
     def get_code(self, fullname: str) -> CodeType:
         """Compiles the source, without a cache."""
@@ -49,14 +54,32 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def install() -> None:
     """Lets marks be noted; to be called before the services are imported."""
-    setattr(builtins, _CALL, lambda name: HITS.update((name,)))
+    setattr(builtins, _CALL, reached)
     sys.meta_path.insert(0, _Finder())
 
 
-def marks(root: Path) -> Iterator[str]:
-    """Yields the names of all rare branches in the source files under a directory."""
-    for file in sorted(root.rglob("*.py")):
-        yield from (found[2].strip() for found in _MARK.finditer(file.read_text(encoding="utf-8")))
+def listen(call: Callable[[str], None]) -> None:
+    """Sets what is called with the name of each branch that is reached from now on, in the process that reaches it."""
+    LISTENERS[:] = [call]
+
+
+def reached(name: str) -> None:
+    """Notes that a branch is reached."""
+    HITS[name] += 1
+    for call in LISTENERS:
+        call(name)
+
+
+def with_calls(source: str) -> str:
+    """Returns the source of a module with a call in the place of each mark."""
+    return _MARK.sub(lambda found: f"{found[1]}{_CALL}({found[2].strip()!r})", source)
+
+
+@cache
+def marks() -> Sequence[str]:
+    """Returns the names of all rare branches of the services."""
+    files = [file.read_text(encoding="utf-8") for file in sorted(SERVICES.rglob("*.py"))]
+    return [found[2].strip() for text in files for found in _MARK.finditer(text)]
 
 
 def take() -> dict[str, int]:
@@ -64,7 +87,3 @@ def take() -> dict[str, int]:
     hits = dict(HITS)
     HITS.clear()
     return hits
-
-
-def _called(found: re.Match[str]) -> str:
-    return f"{found[1]}{_CALL}({found[2].strip()!r})"

@@ -12,8 +12,9 @@ interpreter.install()
 reach.install()
 
 from simulation.faults import Fault  # noqa: E402
+from simulation.judges.answers import Reference  # noqa: E402
 from simulation.result import Result  # noqa: E402
-from simulation.scenario import WORKLOADS, Reference, Scenario  # noqa: E402
+from simulation.scenario import WORKLOADS, Scenario  # noqa: E402
 from simulation.world import prepare  # noqa: E402
 
 prepare()

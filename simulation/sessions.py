@@ -188,9 +188,11 @@ class Workload:
     def _paced(self, text: str) -> str:
         """The text, with a change of pace somewhere."""
         random = self._random
-        pace = LONG_PACE if random.random() < 0.02 else random.choice(PACES)
+        pace = LONG_PACE if random.random() < 0.03 else random.choice(PACES)
         at = text.find(" ", random.randrange(len(text)))
-        return text[:at] + pace + text[at:] if at > 0 else pace + text
+        if at > 0:
+            return text[:at] + pace + text[at:]
+        return text if pace == LONG_PACE else pace + text  # siblings are held until the first token
 
 
 def _call(name: str, arguments: dict[str, object]) -> str:

@@ -41,17 +41,16 @@ from services.runtime.config import (
 from services.runtime.config.settings import MIB
 from services.runtime.observability import telemetry
 from services.runtime.process import Process, Service
+from services.runtime.streams.frames import FRAME_BYTES
 from services.tokenization.detokenizer import Vocabulary
 from services.worker import service as worker_service
-from services.worker.engine import EngineRequest, Sink
-from services.worker.engines.support import OpenTurn
 from simulation import interpreter
+from simulation.engine import SimEngine
 from simulation.loop import Machine, SimLoop, running_machine
 from simulation.nats_server import Cluster, Server
 from simulation.network import Network
 from simulation.result import Line
 from turnwire_tools.script import engine as script_engine
-from turnwire_tools.script.engine import ScriptEngine
 
 INNER_STAGES = ("preprocessor", "worker", "parser")
 STAGES = (*INNER_STAGES, "frontend")
@@ -75,12 +74,9 @@ class Running:
     process: Process | None = None
     """Known as soon as the process serves."""
     service: Any = None
+    engine: SimEngine | None = None
+    """The engine of a worker."""
     failure: BaseException | None = None
-
-    @property
-    def engine(self) -> Any:
-        """The engine of a worker; None before it serves."""
-        return getattr(self.service, "_engine", None)
 
 
 class World:
@@ -120,6 +116,8 @@ class World:
         self._frozen_until: dict[Machine, float] = {}
         self._server_names = [f"nats{number}" for number in range(1, servers + 1)]
         self.loop.world = self
+        for module in (worker_service, parser_service):  # as large a part of the window as by default
+            _replace(module, FRAME_BYTES=FRAME_BYTES * window_bytes // MIB)
         interpreter.begin(self.loop, seed, self._logged)
         self.loop.set_exception_handler(self._unhandled)
 
@@ -250,6 +248,14 @@ class World:
         if (running := self.running.get(machine.name)) is not None:
             running.process, running.service = process, service
 
+    def open_engine(self, config: WorkerConfig) -> SimEngine:
+        """Makes the engine of the simulated worker that runs now."""
+        machine = running_machine()
+        assert machine is not None
+        engine = SimEngine(config, lambda ids: self.prompts.append((self.loop.now, [*ids])))
+        self.running[machine.name].engine = engine
+        return engine
+
     # -- faults -------------------------------------------------------------------------------------------------------
 
     def kill(self, name: str, *, silently: bool = False) -> None:
@@ -371,21 +377,14 @@ def prepare() -> None:
     _replace(preprocessor_service, open_ledger=lambda setup, **room: Ledger(ledger_model(setup), **room))
     _replace(telemetry, LineWriter=_LineWriter)
     _replace(subjects, PREFIX=_Prefix(subjects.PREFIX))
-    serve, open_turn = Process.serve, ScriptEngine.open
+    _replace(worker_service, open_engine=lambda _, config: _world().open_engine(config))
+    serve = Process.serve
 
     def served(process: Process, service: Service) -> None:
         serve(process, service)
         _world().served(process, service)
 
-    def opened(engine: ScriptEngine, request: EngineRequest, sink: Sink) -> OpenTurn:
-        turn = open_turn(engine, request, sink)
-        if not request.resumed:
-            world = _world()
-            world.prompts.append((world.loop.now, [*request.token_ids]))
-        return turn
-
     _replace(Process, serve=served)
-    _replace(ScriptEngine, open=opened)
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -41,12 +41,17 @@ class DynamoStack(Struct, frozen=True):
 
 @asynccontextmanager
 async def dynamo_stack(
-    python: Path, model: Path, flags: Sequence[str] = (), *, mock_engine: bool = False
+    python: Path,
+    model: Path,
+    flags: Sequence[str] = (),
+    *,
+    mock_engine: bool = False,
+    engine_flags: Sequence[str] = (),
 ) -> AsyncIterator[DynamoStack]:
     """Starts both, with `flags` for the frontend, and ends them. `model`: the directory that both read.
 
-    `mock_engine`: Dynamo's own engine without a model instead of the worker. It emits as many random tokens as a
-    request allows. Raises StackFailed.
+    `mock_engine`: Dynamo's own engine without a model instead of the worker, with `engine_flags`. It emits as many
+    random tokens as a request allows. Raises StackFailed.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -58,7 +63,7 @@ async def dynamo_stack(
         module = (str(python), "-m")
         commands = {
             "frontend": (*module, "dynamo.frontend", "--http-host=127.0.0.1", f"--http-port={port}", *FRONTEND, *flags),
-            "worker": (*module, *(_mock_engine(model) if mock_engine else _scripted(model, marks))),
+            "worker": (*module, *((*_mock_engine(model), *engine_flags) if mock_engine else _scripted(model, marks))),
         }
         started = time.monotonic()
         running: dict[str, asyncio.subprocess.Process] = {}

@@ -122,7 +122,7 @@ class Deployment:
         self._order = count()
         self._router = Router(Weights(load_tokens=shape.load_tokens))
         self._index = KvIndex()
-        self._leads = Leads(shape.hold_tokens)
+        self._leads = Leads(shape.hold_tokens, self._router.waiting)
         self._engines = {name: Engine(name) for name in (f"w{number}" for number in range(shape.workers))}
         self._heartbeats: list[Heartbeat] = []
         self._result = Result(turns)
@@ -172,22 +172,22 @@ class Deployment:
             held[worker] = max(tokens, held.get(worker, 0))
         profile = TurnProfile(turn.tokens, held)
         worker = self._router.workers(self._heartbeats, avoid=(), late=(), profile=profile)[0]
-        found = self._leads.find(prompt, worker, self.now) if prompt is not None else None
-        if prompt is None or found is None:
+        lead = self._leads.find(prompt, worker, self.now) if prompt is not None else None
+        if prompt is None or lead is None:
             self._send(turn, worker)
             return
-        lead, until = found
         since = self.now
 
         def go_on() -> None:
-            lead.followers.pop(prompt, None)
-            self._router.hold(worker, -1)
             turn.held_s += self.now - since
             self._at(self.now, lambda: self._place(turn))
 
-        self._router.hold(worker, 1)
         self._leads.follow(prompt, lead, self.now, go_on)
-        self._at(until, lambda: go_on() if prompt in lead.followers else None)
+
+        def stop_waiting() -> None:
+            self._leads.leave(prompt)()
+
+        self._at(prompt.hold_until(self.now), stop_waiting)
 
     def _send(self, turn: Turn, worker: str) -> None:
         if turn.prompt is not None:

@@ -106,8 +106,7 @@ class TurnParse:
         self.leave_fast_path()
         self.sent.rewind(position)
         self.end_seq = None
-        if self.sent.place == (0, 0):
-            self.announced = False
+        self.announced = False
 
     @property
     def ended(self) -> bool:

@@ -16,7 +16,7 @@ from schemas.control import Heartbeat
 from schemas.errors import TurnwireError
 from schemas.frames import GenerateReply, GenerateRequest, PrefillNotice, TurnRequest
 from services.preprocessor.preparation import seconds_left
-from services.preprocessor.routing.leads import Leads, LongPrompt
+from services.preprocessor.routing.leads import MAX_HOLD_S, Leads, LongPrompt
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import priority
 from services.runtime.observability.metrics import step_histogram
@@ -31,13 +31,14 @@ class Holding:
     def __init__(self, process: Process, placement: Placement, hold_tokens: int) -> None:
         self._process = process
         self._placement = placement
-        self._leads = Leads(hold_tokens)
+        self._leads = Leads(hold_tokens, placement.router.waiting)
         self._open: dict[LongPrompt, ExitStack] = {}
         """The leads, and what ends with each: its notice and its limit."""
         self._loop = asyncio.get_running_loop()
         text = "How long a turn waited for another one to compute the beginning of its prompt."
         self._held_s = step_histogram("held", text, process.metrics)
-        process.registry.on_leave(self._left)
+        self._resuming = asyncio.Lock()
+        process.registry.on_leave(self._worker_left)
 
     def prompt(self, request: TurnRequest, packed: bytes) -> LongPrompt | None:
         """Returns a turn's prompt (`pack_ids`) for the calls below; None: it is too short to wait or to be waited
@@ -48,8 +49,10 @@ class Holding:
         keys, size = self._placement.keys(packed, conversation)
         if len(keys) * size < self._leads.hold_tokens:
             return None
-        urgency = priority(conversation)
-        return LongPrompt(turn=request.turn, tokens=tokens, keys=keys, block_tokens=size, priority=urgency)
+        urgency, hold_s = priority(conversation), MAX_HOLD_S - request.held_s
+        return LongPrompt(
+            turn=request.turn, tokens=tokens, keys=keys, block_tokens=size, priority=urgency, hold_s=hold_s
+        )
 
     async def workers(
         self, request: TurnRequest, packed: bytes, prompt: LongPrompt | None, deadline: float | None
@@ -67,7 +70,7 @@ class Holding:
             found = self._leads.find(prompt, workers[0], self._loop.time())
             if found is None or self._placement.shares_queued(workers[0]):
                 break
-            await self._wait(prompt, *found, deadline)
+            await self._wait(prompt, found, deadline)
         if prompt.held_at is not None:
             prompt.held_s = round(self._loop.time() - prompt.held_at, 4)
             self._held_s.observe(prompt.held_s)
@@ -76,16 +79,17 @@ class Holding:
             )
         return workers
 
-    async def _wait(self, prompt: LongPrompt, lead: LongPrompt, until: float, deadline: float | None) -> None:
-        began, worker = self._loop.time(), lead.worker
+    async def _wait(self, prompt: LongPrompt, lead: LongPrompt, deadline: float | None) -> None:
+        now = self._loop.time()
         ended: asyncio.Future[None] = self._loop.create_future()
-        self._leads.follow(prompt, lead, began, partial(ended.set_result, None))
-        self._placement.router.hold(worker, 1)
+        self._leads.follow(prompt, lead, now, partial(ended.set_result, None))
+        until = prompt.hold_until(now)
         try:
-            await asyncio.wait((ended,), timeout=min(until, deadline or until) - began)
+            await asyncio.wait((ended,), timeout=min(until, deadline or until) - now)
         finally:
-            lead.followers.pop(prompt, None)
-            self._placement.router.hold(worker, -1)
+            self._leads.leave(prompt)
+        async with self._resuming:  # one in a tick: the process handles messages between them
+            await asyncio.sleep(0)
         await self._process.attached()  # as before the preparation
         seconds_left(deadline, self._loop.time())
 
@@ -115,6 +119,12 @@ class Holding:
             late = self._loop.call_later(limit_s, partial(self._end, prompt, computed=False))
             self._open[prompt].callback(late.cancel)
 
+    def left(self, prompt: LongPrompt | None) -> None:
+        """Ends a turn's part in this: a worker has it, or it has failed. Turns that wait for it, though it is not a
+        lead, go on."""
+        if prompt is not None and prompt not in self._open:
+            self._leads.pass_on(prompt)
+
     def _noticed(self, prompt: LongPrompt, notice: bytes | TurnwireError) -> None:
         self._end(prompt, computed=isinstance(notice, bytes) and _decode_notice(notice).computed)
 
@@ -122,7 +132,7 @@ class Holding:
         self._open.pop(prompt).close()
         self._leads.end(prompt, computed=computed, now=self._loop.time())
 
-    def _left(self, heartbeat: Heartbeat) -> None:
+    def _worker_left(self, heartbeat: Heartbeat) -> None:
         for prompt in [one for one in self._open if one.worker == heartbeat.id]:
             # rare: a worker is lost while it computes a prompt
             self._end(prompt, computed=False)

@@ -7,6 +7,7 @@ preprocessor, before it has sent anything to its client; the parser reports that
 
 import asyncio
 import os
+from collections import defaultdict
 from collections.abc import Coroutine
 from functools import partial
 from time import perf_counter
@@ -16,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas import subjects
-from schemas.control import Cancel, Load
+from schemas.control import Cancel, Heartbeat, Load
 from schemas.errors import (
     RETRY_AFTER_S,
     ContextOverflow,
@@ -29,7 +30,7 @@ from schemas.errors import (
     raised,
 )
 from schemas.events import Failed
-from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, TurnRequest, pack_ids
+from schemas.frames import Accepted, EventEntry, EventFrame, GenerateReply, GenerateRequest, TurnRequest, pack_ids
 from services.guides.promises import promises
 from services.ledger.signer import EntrySigner
 from services.preprocessor.fingerprints import Fingerprints
@@ -41,6 +42,7 @@ from services.preprocessor.prefill import PendingTurn, Prefills
 from services.preprocessor.preparation import Preparation, seconds_left
 from services.preprocessor.prompt import Prompt, no_step
 from services.preprocessor.prompt_changes import PromptChangeReporter
+from services.preprocessor.routing.leads import LongPrompt
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import Weights
 from services.preprocessor.tokenize_service import TokenizeService
@@ -57,6 +59,9 @@ from services.runtime.storage.seal import Sealer
 
 TAKE_TIMEOUT_S = 2.0
 """After this time without an answer the worker may have the turn or not, and the attempt fails."""
+UNANSWERED_REQUESTS = 7
+"""Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
+for which 64 MB wait in the server."""
 REFUSE_TIMEOUT_S = 1.0
 DRAIN_DELAY_S = 0.05
 """Time in which requests still arrive that were sent before the heartbeat with `draining`."""
@@ -92,6 +97,9 @@ class Preprocessor(Service):
         weights = Weights(config.router_overlap_weight, config.router_load_tokens)
         self._placement = Placement(process, self._model, weights)
         self._holding = Holding(process, self._placement, config.hold_tokens)
+        self._unanswered = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_REQUESTS))
+        """Bounds the requests that each worker has not answered."""
+        process.registry.on_leave(self._process_left)
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """The newest attempt, and its task, of each turn without a worker."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,11 +144,8 @@ class Preprocessor(Service):
 
     def _turn(self, delivery: Delivery) -> None:
         request = _decode_turn(delivery.data)
-        present, earlier = self._turns.get(request.turn, (0, None))
+        present, _ = self._turns.get(request.turn, (0, None))
         if max(present, self._cancelled.attempt(request.turn)) < request.attempt:
-            if earlier is not None:
-                # rare: another attempt reaches the preprocessor that still prepares the turn
-                earlier.cancel()
             task = self._begin(self._prepare(request, len(delivery.data)), request.turn)
             self._turns[request.turn] = (request.attempt, task)
             task.add_done_callback(partial(self._prepared, request.turn))
@@ -221,42 +226,53 @@ class Preprocessor(Service):
             request, prompt, packed, self._setup, grammar, thoughts=thoughts, comparison=comparison
         )
         long = self._holding.prompt(request, packed)
-        workers = await self._holding.workers(request, packed, long, deadline)
-        if spans is not None and long is not None and long.held_for:
-            spans.held(long.held_for, long.held_s)
-        for worker in workers:
-            timeout_s = seconds_left(deadline, asyncio.get_running_loop().time())
-            shard = self._placement.shard()
-            salt = self._placement.salt(conversation)
-            generate = replace(generate, parser=shard, timeout_s=timeout_s, cache_salt=salt)
-            self._placement.router.assigned(worker, shard)
-            self._expect(request, prompt, worker)
-            generate = self._holding.begin(long, worker, generate)
-            reply: GenerateReply | None = None
-            try:
-                data = await self._process.bus.request(
-                    subjects.generate(self._model, worker), self._placement.encode(generate, worker), TAKE_TIMEOUT_S
-                )
-                reply = _decode_reply(data)
-                refusal = reply.error
-            except Unavailable:  # the worker certainly does not have the turn
-                # rare: the worker that a turn was sent to is gone
-                refusal = Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S).info
-            finally:
-                self._holding.answered(long, reply)
-            if refusal is None:
-                self._placement.taken(worker, packed, conversation)
+        try:
+            workers = await self._holding.workers(request, packed, long, deadline)
+            if spans is not None and long is not None and long.held_for:
+                spans.held(long.held_for, long.held_s)
+            for worker in workers:
+                shard = self._placement.shard()
+                salt = self._placement.salt(conversation)
+                generate = replace(generate, parser=shard, cache_salt=salt)
+                self._placement.router.assigned(worker, shard)
+                self._expect(request, prompt, worker)
+                generate = self._holding.begin(long, worker, generate)
+                refusal = await self._send(generate, worker, long, deadline)
+                if refusal is None:
+                    self._placement.taken(worker, packed, conversation)
+                    if spans is not None:
+                        spans.placed(worker, shard)
+                    return
+                self._placement.router.returned(worker, shard)
+                # rare: a worker did not take a turn
                 if spans is not None:
-                    spans.placed(worker, shard)
-                return
-            self._placement.router.returned(worker, shard)
-            # rare: a worker did not take a turn
-            if spans is not None:
-                spans.refused(worker, refusal.kind)
-            if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
-                break  # an error of the request itself: no other worker would take it either
+                    spans.refused(worker, refusal.kind)
+                if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
+                    break  # an error of the request itself: no other worker would take it either
+        finally:
+            self._holding.left(long)
         assert refusal is not None  # `workers` returns at least one
         raise raised(refusal)
+
+    async def _send(
+        self, generate: GenerateRequest, worker: str, long: LongPrompt | None, deadline: float | None
+    ) -> ErrorInfo | None:
+        """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
+        reply: GenerateReply | None = None
+        try:
+            async with self._unanswered[worker]:
+                if self._process.registry.get("worker", worker) is None:
+                    raise Unavailable("it left while the turn waited")
+                generate = replace(generate, timeout_s=seconds_left(deadline, asyncio.get_running_loop().time()))
+                data = self._placement.encode(generate, worker)
+                answer = await self._process.bus.request(subjects.generate(self._model, worker), data, TAKE_TIMEOUT_S)
+            reply = _decode_reply(answer)
+        except Unavailable:  # the worker certainly does not have the turn
+            # rare: the worker that a turn was sent to is gone
+            return Unavailable("the worker that was asked is gone", retry_after_s=RETRY_AFTER_S).info
+        finally:
+            self._holding.answered(long, reply)
+        return reply.error
 
     def _expect(self, request: TurnRequest, prompt: Prompt, worker: str) -> None:
         """Registers a turn with a client that requested a prefill of the next prompt. Called before the worker has the
@@ -281,6 +297,9 @@ class Preprocessor(Service):
                 await asyncio.sleep(REFUSE_TIMEOUT_S)  # one of the two is reconnecting
             except TurnwireError as failure:
                 self._log.warning("preprocessor.refusal_not_delivered", turn=request.turn, error=str(failure))
+
+    def _process_left(self, heartbeat: Heartbeat) -> None:
+        self._unanswered.pop(heartbeat.id, None)
 
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)

@@ -77,7 +77,7 @@ class Subscription:
     """A subscription that survives reconnects."""
 
     def __init__(self, subject: str, receive: Callable[[Msg], Awaitable[None]], others: "list[Subscription]") -> None:
-        self._subject = subject
+        self.subject = subject
         self._receive = receive
         self._live: NatsSubscription | None = None
         self._others = others
@@ -87,7 +87,7 @@ class Subscription:
         """Subscribes on a connection, in this tick."""
         # No limits, because nats-py would drop messages. Handlers do not wait, so its queues stay short.
         self._live = at_once(
-            client.subscribe(self._subject, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
+            client.subscribe(self.subject, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
         )
 
     async def stop(self) -> None:
@@ -139,6 +139,11 @@ class Bus(Requester):
     def connected(self) -> bool:
         """Whether the connection is up."""
         return self._client.is_connected
+
+    @property
+    def subjects(self) -> list[str]:
+        """The subjects of all subscriptions."""
+        return [subscription.subject for subscription in self._subscriptions]
 
     @property
     def max_payload(self) -> int:

@@ -13,7 +13,15 @@ def replace_invalid_bytes(server: Any) -> None:
         request: web.BaseRequest = make_request(*parts)
         if all(map(str.isascii, request.headers.values())):
             return request
-        headers = [(name, value.encode(errors="replace").decode()) for name, value in request.headers.items()]
-        return request.clone(headers=headers)
+        return request.clone(headers=[(name, _valid(name, value)) for name, value in request.headers.items()])
 
     server.request_factory = make_valid
+
+
+def _valid(name: str, value: str) -> str:
+    """Returns the value of a header as it can be encoded; different bytes stay different, since they may be an id."""
+    valid = value.encode(errors="replace").decode()
+    if valid == value or name.lower() == "user-agent":  # the latter is only shown
+        return valid
+    # No other value has a zero byte: servers refuse it.
+    return "\0" + value.encode(errors="surrogateescape").decode("latin-1")

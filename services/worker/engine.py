@@ -109,7 +109,9 @@ class EngineInfo(Struct, frozen=True):
     limit: str = KV_LIMIT
     """Why `max_model_len` is less than `full_len`."""
     shares_queued: bool = False
-    """A prompt finds what those before it in the queue compute: its blocks are looked up when it is scheduled."""
+    """A prompt finds what those before it in the queue compute: its blocks are looked up when it is scheduled. Not set
+    for TensorRT-LLM: by its `capacityScheduler.cpp` (`beneficialToSkip`) and `scheduler_v2.py` this depends on the
+    release, the model's attention windows and the reuse policy."""
 
 
 class EngineRequest(Struct, frozen=True):

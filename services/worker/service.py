@@ -220,9 +220,6 @@ class Worker(Service):
     def _admit(self, request: GenerateRequest) -> None:
         if self._process.draining or not self._engine.healthy():
             raise errors.Unavailable("this worker is going away")
-        if self._process.cut_off:  # its sender may no longer wait for the request's answer
-            # rare: a request waited in a bus that hung
-            raise errors.Unavailable("this worker was cut off from the bus", retry_after_s=errors.RETRY_AFTER_S)
         if self._cancelled.attempt(request.turn) >= request.attempt:
             # rare: a cancellation overtook its request
             raise errors.Unavailable("the turn was cancelled")

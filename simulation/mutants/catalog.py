@@ -91,7 +91,7 @@ CURSOR_MUTANTS = [
     Mutant(
         "accepts the end of a block that lacks text",
         TURN_LOG,
-        "        if event.block > current or self.length < event.length:\n            return Verdict.GAP\n",
+        "        if event.block > current or self.length < length:\n            return Verdict.GAP\n",
         "        if event.block > current:\n            return Verdict.GAP\n",
     ),
     Mutant(
@@ -277,8 +277,8 @@ PARSER_MUTANTS = [
     Mutant(
         "does not announce a turn again that is sent from its beginning",
         TURN_PARSE,
-        "            self.announced = False\n",
-        "            pass\n",
+        "        self.end_seq = None\n        self.announced = False\n",
+        "        self.end_seq = None\n",
     ),
     Mutant(
         "reports an interruption before the text that it has sent",

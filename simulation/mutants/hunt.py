@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from simulation import interpreter
+from simulation import interpreter, reach
 from simulation.mutants.plant import Mutant, plant
 from simulation.pool import open_pool
 from simulation.result import Result
@@ -106,6 +106,7 @@ def hunt(mutant: Mutant, seeds: Sequence[int], model: Path, baseline: Baseline) 
 def _prepare(mutant: Mutant | None) -> None:
     """Loads the services, once, as `simulation.run` does."""
     interpreter.install()
+    reach.install()
     if mutant is not None:
         plant(mutant)
     from simulation import scenario
@@ -138,6 +139,7 @@ def _features(scenario: "Scenario") -> set[object]:
         is_only = scenario.counts.get(fault.stage) == 1
         found |= {fault.kind, (fault.kind, fault.stage, fault.subject, length), (fault.kind, fault.stage, is_only)}
         found.add((fault.kind, bool(fault.left), scenario.window_bytes))
+        found.add(fault.branch)
     return found
 
 

@@ -11,6 +11,8 @@ from types import CodeType, ModuleType
 
 from typing_extensions import override
 
+from simulation.reach import with_calls
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -37,7 +39,7 @@ class Mutant:
         source = path.read_text(encoding="utf-8")
         if (count := source.count(self.before)) != 1:
             raise ValueError(f"{self.name}: the text occurs {count} times in {self.file}")
-        return compile(source.replace(self.before, self.after), str(path), "exec")
+        return compile(with_calls(source.replace(self.before, self.after)), str(path), "exec")
 
 
 class _Loader(SourceFileLoader):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+from random import Random
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -27,11 +28,24 @@ from schemas.errors import (
     Unauthorized,
     Unavailable,
 )
-from schemas.events import Failed
+from schemas.events import Failed, Finish, FinishReason, Prepared, Usage
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.http.sse import SseWriter
+from services.frontend.turns.interfaces import Admitted, TurnSink
 from services.runtime.config import FrontendConfig
-from tests.frontend.frontend_fakes import CARD, MODEL, USAGE, FakeGateway, Step, call, finish, reasoning, serving, text
+from tests.frontend.frontend_fakes import (
+    CARD,
+    MODEL,
+    USAGE,
+    FakeGateway,
+    FakeTurn,
+    Step,
+    call,
+    finish,
+    reasoning,
+    serving,
+    text,
+)
 
 ASK: dict[str, Any] = {"model": MODEL, "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**ASK, "stream": True}
@@ -324,6 +338,63 @@ async def test_request_without_a_model_is_refused(path: str) -> None:
         )
         served.gateway.any_model = True
         assert (await http.post(path, json=ask)).status == 200
+
+
+class Counted(FakeGateway):
+    """Every choice has token counts of its own; choices of a prompt have the same prompt."""
+
+    def __init__(self, random: Random, each: int) -> None:
+        super().__init__()
+        self.random = random
+        self.each = each
+        self.prompts: dict[int, int] = {}
+
+    async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> FakeTurn:
+        _, found, choice = turn_id.rpartition("c")
+        number = int(choice) // self.each if found and choice.isdigit() else 0
+        prompt = self.prompts.setdefault(number, self.random.randint(1, 999))
+        output = self.random.randint(1, 99)
+        usage = Usage(prompt, self.random.randint(0, prompt), output, self.random.randint(0, output))
+        self.steps = lambda: [[*text(0, "Hi"), Finish(FinishReason.STOP, 1, usage)]]
+        turn = await super().open(admitted, sink, turn_id=turn_id)
+        turn.prepared = Prepared(prompt, 1024)
+        return turn
+
+
+def reported(path: str, document: dict[str, Any]) -> tuple[int, int, int]:
+    """The prompt's tokens, their cached part, and the output's, as an answer has them."""
+    usage = document.get("response", document)["usage"]
+    if path == "/v1/messages":
+        cached = usage["cache_read_input_tokens"]
+        return usage["input_tokens"] + usage["cache_creation_input_tokens"] + cached, cached, usage["output_tokens"]
+    prompt, output = ("input", "output") if path == "/v1/responses" else ("prompt", "completion")
+    cached = usage[f"{prompt}_tokens_details"]["cached_tokens"]
+    return usage[f"{prompt}_tokens"], cached, usage[f"{output}_tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/chat/completions", "/v1/completions"])
+async def test_log_has_the_tokens_that_the_answer_reports(path: str, stream: bool) -> None:
+    random = Random(path)
+    for _ in range(12):
+        each = random.randint(1, 5) if path.endswith("completions") else 1
+        prompts = random.randint(1, 4) if path == "/v1/completions" else 1
+        body: dict[str, Any] = {"model": MODEL, "stream": stream}
+        if path == "/v1/completions":
+            body |= {"prompt": ["same", "same", "other", "last"][:prompts], "n": each}
+        elif path == "/v1/responses":
+            body |= {"input": "hi"}
+        else:
+            body |= {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
+        if path.endswith("completions"):
+            body |= {"n": each} | ({"stream_options": {"include_usage": True}} if stream else {})
+        async with serving(Counted(random, each)) as served, ClientSession(served.url) as http:
+            answer = await (await http.post(path, json=body)).text()
+            (line,) = [line for line in served.lines if line["event"] == "request"]
+        data = [one.removeprefix("data: ") for one in answer.splitlines() if one.startswith("data: {")] or [answer]
+        documents = [one for one in map(json.loads, data) if one.get("response", one).get("usage")]
+        assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == reported(path, documents[-1])
+        assert len(served.gateway.turns) == each * prompts
 
 
 async def test_turn_is_logged_and_counted() -> None:

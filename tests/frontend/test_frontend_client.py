@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from multidict import CIMultiDict
 
 from schemas.conversation import Client, Conversation, Message, OutputFormat, Text, ToolSpec
 from schemas.session import tenant_key
@@ -103,6 +104,22 @@ def test_different_ids_stay_different(one: str, other: str) -> None:
     first, second = (with_client(ASKED, {}, name).client.session for name in (one, other))
     assert (first == second) == (one == other)
     assert first == (one if len(one) <= MAX_CHARS and one.isprintable() else first)
+
+
+@given(
+    st.sampled_from(["#", ""]), st.text("0123456789abcdef", min_size=32, max_size=32), st.text(min_size=MAX_CHARS + 1)
+)
+def test_an_id_that_looks_like_a_hash_is_not_that_of_another_id(sign: str, digits: str, long: str) -> None:
+    hashed = with_client(ASKED, {}, long).client.session
+    assert hashed not in (with_client(ASKED, {}, name).client.session for name in (sign + digits, hashed))
+
+
+@given(st.sampled_from(NAMES), st.lists(st.sampled_from(["", "a", "b"]), max_size=4))
+def test_first_value_of_a_repeated_header_that_is_not_empty_counts(name: str, values: list[str]) -> None:
+    base = {"x-session-id": "s"} if "agent" in name or "parent" in name else {}
+    repeated = CIMultiDict([*base.items(), *((name.title(), value) for value in values)])
+    once = base | dict.fromkeys([name] if any(values) else [], next(filter(None, values), ""))
+    assert with_client(ASKED, repeated) == with_client(ASKED, once)
 
 
 @given(st.text(), st.text() | st.none(), st.text() | st.none(), st.text() | st.none())

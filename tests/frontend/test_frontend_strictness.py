@@ -9,6 +9,7 @@ import pytest
 from schemas.errors import Invalid
 from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import Chat
+from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.messages.request import Messages
 from services.frontend.apis.responses.dialect import Responses
 from services.frontend.apis.shared.content import base64_size
@@ -239,6 +240,27 @@ def test_refusal_has_native_wording(request_: tuple[str, Json], message: str, pa
 def test_valid_request_is_accepted(request_: tuple[str, Json]) -> None:
     api, body = request_
     assert APIS[api].parse(json.dumps({"model": "m", **body}).encode(), {}).conversations
+
+
+@pytest.mark.parametrize(
+    "options",
+    [5, "5m", [], {"ttl": "5m"}, {"ttl": "1h"}, {"ttl": ""}, {"ttl": 30}, {"ttl": ["30m"]}, {"ttl": {}}, {"ttl": True}],
+    ids=repr,
+)
+def test_wrong_lifetime_of_a_prefix_has_one_message_in_every_api_of_openai(options: Any) -> None:
+    errors = set()
+    for dialect, body in (
+        (Completions(), {"prompt": "Hi."}),
+        (APIS["chat"], chat()[1]),
+        (Responses(), {"input": "Hi."}),
+    ):
+        with pytest.raises(Invalid) as refusal:
+            dialect.parse(json.dumps({"model": "m", "prompt_cache_options": options, **body}).encode(), {})
+        info = refusal.value.info
+        errors.add((info.message, info.param, info.code))
+    assert len(errors) == 1, errors
+    if isinstance(options, dict) and isinstance(options["ttl"], str):
+        assert errors.pop()[0].endswith("Supported values are: '30m' and '12h'.")
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN"])

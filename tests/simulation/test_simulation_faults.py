@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from schemas.errors import Unavailable
-from simulation.faults import Fault, Injector, Kind, draw
+from simulation.faults import PARTNERS, Fault, Injector, Kind, draw
 from simulation.loop import Machine
+from simulation.reach import marks, reached
 from simulation.world import Running, World
 
 PROCESS = "worker1"
@@ -24,17 +25,17 @@ class FakeWorld(World):
         self.starts = 0
         self.failing_starts = 0
         """How many processes end at their start."""
-        self.running[PROCESS] = self._made(PROCESS)
+        self.running[PROCESS] = self.made(PROCESS)
         self.start_server("nats1")
 
-    def _made(self, name: str) -> Running:
+    def made(self, name: str) -> Running:
         machine = Machine(name)
         task: asyncio.Task[None] = self.loop.create_task(asyncio.sleep(1e9), context=machine.context)
         return Running(machine, "worker", task)
 
     def start(self, stage: str, *, port: int = 0, **settings: Any) -> Running:
         self.starts += 1
-        running = self._made(f"{stage}-{self.starts}")
+        running = self.made(f"{stage}-{self.starts}")
         if self.starts <= self.failing_starts:
             running.failure = Unavailable("no bus")
         else:
@@ -109,6 +110,28 @@ def test_fault_waits_until_few_turns_are_left(world: FakeWorld) -> None:
     assert 0.5 <= injector.applied[0].began - began < 0.8
 
 
+def test_fault_waits_for_a_rare_branch_and_hits_the_process_that_reaches_it(world: FakeWorld) -> None:
+    world.running["worker2"] = world.made("worker2")
+    faults = [Fault(0.5, "freeze", "worker", 0, 5.0, branch="a"), Fault(0.0, "kill", "worker", branch="b")]
+    injector = Injector(world, faults, Random(0), lambda: 1)
+    world.run(lambda: False, 5.0)
+    assert not injector.applied
+    assert injector.over
+    began = world.loop.now
+    world.loop.call_soon(reached, "a", context=world.running["worker2"].machine.context)
+    assert world.run(lambda: bool(injector.applied), 5.0)
+    (applied,) = injector.applied
+    assert (applied.name, applied.fault.kind) == ("worker2", "freeze")
+    assert 0.5 <= applied.began - began < 0.6
+
+
+def test_fault_does_not_begin_after_the_last_turn(world: FakeWorld) -> None:
+    injector = Injector(world, [Fault(0.0, "kill", "worker", branch="a")], Random(0), lambda: 0)
+    reached("a")
+    world.run(lambda: False, 5.0)
+    assert not injector.applied
+
+
 def test_process_that_ends_at_its_start_is_started_again(world: FakeWorld) -> None:
     world.failing_starts = 2
     injector = Injector(world, [Fault(1.0, "kill", "worker", 0, 1.0)], Random(0), lambda: 0)
@@ -118,7 +141,12 @@ def test_process_that_ends_at_its_start_is_started_again(world: FakeWorld) -> No
 
 @pytest.mark.parametrize("seed", range(50))
 def test_drawn_faults_begin_within_the_load(seed: int) -> None:
-    for fault in draw(Random(seed), span_s=10.0, turns=20):
+    for fault in draw(Random(seed), span_s=10.0, turns=20, branches=["a", "b"]):
+        assert bool(fault.left) + bool(fault.branch) <= 1
         assert 0 <= fault.left <= 20
         assert 0 <= fault.seconds <= 90
         assert bool(fault.subject) <= (fault.kind == "lose messages")
+
+
+def test_branches_that_partners_wait_for_exist() -> None:
+    assert {branch for _, branch in PARTNERS.values()} <= {*marks()}

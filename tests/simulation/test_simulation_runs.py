@@ -47,7 +47,7 @@ def test_same_seeds_have_the_same_traces_in_every_interpreter() -> None:
 
 
 def test_names_of_rare_branches_are_unique() -> None:
-    assert not [name for name, count in Counter(marks(ROOT / "services")).items() if count > 1]
+    assert not [name for name, count in Counter(marks()).items() if count > 1]
 
 
 def test_rare_branches_do_not_follow_the_end_of_a_block() -> None:

@@ -6,7 +6,7 @@ from msgspec import Raw
 
 from schemas.conversation import Sampling
 from schemas.frames import GenerateRequest
-from services.worker.retention import SLACK, TENANT_SHARE, RetentionQuota
+from services.worker.retention import SLACK, TENANT_SHARE, TOTAL_SHARE, RetentionQuota
 
 CAPACITY = 100_000
 LIMIT = TENANT_SHARE * CAPACITY
@@ -18,8 +18,9 @@ def asked(tenant: str, session: str, retain_s: int, turn: str = "t") -> Generate
     )
 
 
+TENANTS = "abcdefgh"
 TURNS = st.tuples(
-    st.sampled_from("ab"),
+    st.sampled_from(TENANTS),
     st.sampled_from("12345"),
     st.sampled_from([0, 300, 3600]),
     st.integers(0, 30_000),
@@ -29,7 +30,9 @@ TURNS = st.tuples(
 
 
 @given(st.lists(TURNS, max_size=60))
-def test_no_tenant_retains_more_than_its_share(turns: list[tuple[str, str, int, int, int, float]]) -> None:
+def test_neither_a_tenant_nor_all_together_retain_more_than_their_share(
+    turns: list[tuple[str, str, int, int, int, float]],
+) -> None:
     """`computed` are tokens of prompts that were not in the cache: each is retained until its own time, at least."""
     quota, now = RetentionQuota(CAPACITY), 0.0
     computed: list[tuple[str, float, int]] = []
@@ -39,9 +42,9 @@ def test_no_tenant_retains_more_than_its_share(turns: list[tuple[str, str, int, 
         assert seconds in (0, retain_s)
         if seconds:
             computed.append((tenant, now + seconds, tokens - held))
-        for one in "ab":
-            living = [count for who, until, count in computed if who == one and until > now]
-            assert sum(living) <= LIMIT + SLACK * len(living)
+        for tenants, limit in ((TENANTS, TOTAL_SHARE * CAPACITY), *((one, LIMIT) for one in TENANTS)):
+            living = [count for who, until, count in computed if who in tenants and until > now]
+            assert sum(living) <= limit + SLACK * len(living)
 
 
 @given(st.lists(TURNS, max_size=30), st.integers(0, 20_000))
@@ -50,6 +53,13 @@ def test_tenants_do_not_take_from_each_other(turns: list[tuple[str, str, int, in
     for _, session, retain_s, count, _, share in turns:
         quota.seconds(asked("a", session, retain_s), count, int(count * share), 0.0)
     assert quota.seconds(asked("b", "1", 300), tokens, 0, 0.0) == 300
+
+
+def test_all_tenants_together_retain_half_of_the_cache_until_some_of_it_ends() -> None:
+    quota = RetentionQuota(CAPACITY)
+    seconds = [quota.seconds(asked(tenant, "s", 300), 20_000, 0, 0.0) for tenant in "abcd"]
+    assert seconds == [300, 300, 0, 0]
+    assert quota.seconds(asked("d", "s", 300), 20_000, 0, 301.0) == 300
 
 
 def test_a_session_that_grows_counts_once() -> None:

@@ -1,6 +1,6 @@
 """Reads request headers, and defines headers of every response."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -9,9 +9,13 @@ SECURITY_HEADERS = {
 """Set on every response that does not set them itself: no MIME sniffing, no caching."""
 
 
-def first_header(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """Returns the first of these headers that is not empty, for values that clients send under different names."""
-    return next((headers[name] for name in names if headers.get(name)), None)
+def first_values(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the first value that is not empty of each header, by its name in lower case."""
+    values: dict[str, str] = {}
+    for name, value in headers.items():  # repeated headers come one by one
+        if value:
+            values.setdefault(name.lower(), value)
+    return values
 
 
 def header_flag(headers: Mapping[str, str], name: str, default: bool) -> bool:

@@ -1,6 +1,6 @@
 """Holds one answer while it is made: its deadline, its open turns, and its record for metrics and the access log."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,12 +28,16 @@ class TurnRecord:
         self.client = Client()
         self.stream = False
         self.prompt_tokens: int | None = None
-        self.usage: Usage | None = None
+        """Tokens of the prompts, each counted once; None until they are known."""
+        self.each = 1
+        """The number of choices of each prompt."""
         self.first_s: float | None = None
         self._metrics = metrics
         self._started = started
         self._clock = clock
         self._open = False
+        self._usages: dict[int, Usage] = {}
+        """The tokens of each choice that has ended."""
         self._times: dict[int, TokenTimes] = {}
         """The times of each choice's tokens."""
 
@@ -56,7 +60,7 @@ class TurnRecord:
         times = self._times[choice] = TokenTimes(self._metrics.between_tokens.of(self.model))
         times.record(tokens, now)
 
-    def ends(self, last: TurnEvent) -> bool:
+    def ends(self, last: TurnEvent, choice: int = 0) -> bool:
         """Records the last of a choice's events. Returns whether it ends the turn."""
         if not isinstance(last, Finish | Failed):
             return False
@@ -65,7 +69,7 @@ class TurnRecord:
             self.outcome = str(failure.kind)
         if isinstance(last, Finish):
             self.outcome = self.outcome or str(last.reason)
-            self.usage = last.usage if self.usage is None else self.usage + last.usage
+            self._usages[choice] = last.usage
             self._metrics.count_tokens(self.model, last.usage)
         return True
 
@@ -79,11 +83,11 @@ class TurnRecord:
 
     @property
     def tokens(self) -> int:
-        """Tokens to charge for: of the prompt without its cached part, and of the answer. Of an abandoned turn only the
-        whole prompt is known."""
-        if self.usage is None:
+        """Tokens to charge for: of each choice those of its prompt that were computed, and of its answer. Of an
+        abandoned turn only the whole prompt is known."""
+        if not self._usages:
             return self.prompt_tokens or 0
-        return self.usage.prompt - self.usage.cached + self.usage.output
+        return sum(usage.prompt - usage.cached + usage.output for usage in self._usages.values())
 
     def fields(self) -> dict[str, object]:
         """Returns fields for the log line."""
@@ -92,11 +96,26 @@ class TurnRecord:
             fields |= {"session": client.session, "parent": client.parent, "kind": client.kind}
         if self.first_s is not None:
             fields["ttft"] = round(self.first_s, 4)
-        if self.usage is not None:
-            fields["cached_tokens"] = self.usage.cached
-            fields["output_tokens"] = self.usage.output
-            fields["reasoning_tokens"] = self.usage.reasoning
+        if self._usages:
+            usage = answer_usage(self._usages, self.each)
+            fields["prompt_tokens"] = max(usage.prompt, self.prompt_tokens or 0)  # fewer: of the choices that ended
+            fields |= {"cached_tokens": usage.cached, "output_tokens": usage.output}
+            fields["reasoning_tokens"] = usage.reasoning
         return fields
+
+
+def answer_usage(usages: Mapping[int, Usage], each: int) -> Usage:
+    """Returns the token counts of an answer, as APIs and log report them: a prompt and its cached part count once for
+    all its choices. `usages`: of each choice, one or more; `each`: the number of choices of a prompt."""
+    prompts: dict[int, list[Usage]] = {}
+    for choice, usage in usages.items():
+        prompts.setdefault(choice // each, []).append(usage)
+    return Usage(
+        sum(choices[0].prompt for choices in prompts.values()),
+        sum(min(usage.cached for usage in choices) for choices in prompts.values()),
+        sum(usage.output for usage in usages.values()),
+        sum(usage.reasoning for usage in usages.values()),
+    )
 
 
 @dataclass(slots=True)

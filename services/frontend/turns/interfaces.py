@@ -203,7 +203,8 @@ class Ask(Protocol):
 
     @property
     def conversations(self) -> Sequence[Conversation]:
-        """One for each choice of the answer. All have the same `model`, as the client spelled it; "" if absent."""
+        """One for each choice of the answer, by prompt; choices of one prompt share its object. All have the same
+        `model`, as the client spelled it; "" if absent."""
 
     @property
     def stream(self) -> bool:

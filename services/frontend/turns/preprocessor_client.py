@@ -130,10 +130,12 @@ class PreprocessorClient(TextService):
         )
         attempt.outcome = outcome  # only now: a request that could not be sent leaves the turn as it was
         turn.take(Event.REQUESTED)
+        requested_at = loop.time()
         self._preparing[preprocessor] += 1
         try:
             return await outcome
         finally:
+            turn.held_s += loop.time() - requested_at
             forget()
             if timer is not None:
                 timer.cancel()

@@ -2,7 +2,8 @@
 
 A session stays with its model while that takes turns, because its KV blocks and its ledger entries are there. A new
 session is placed by the models' weights and a hash of the session, so that all frontends choose the same model. Weights
-may change while sessions run, so each placement is stored, and sent to the other frontends.
+may change while sessions run, so each placement is stored, and sent to the other frontends. Helpers, and theirs, are
+placed with the session that their tree of agents began with.
 """
 
 import math
@@ -13,7 +14,7 @@ from cachetools import LRUCache
 
 from schemas.control import FrontendNotice, ModelCard
 from schemas.conversation import Conversation
-from schemas.session import placement_key
+from schemas.session import helper_key, placement_key
 
 MAX_SESSIONS = 65_536
 """Placements that are kept; the least recently used ones are dropped."""
@@ -26,6 +27,7 @@ class SharedNames:
         """`publish`: sends a notice to the other frontends."""
         self._publish = publish
         self._placements: LRUCache[tuple[str, str], str] = LRUCache(MAX_SESSIONS)
+        """The model of a session under a name; under the name "", the session that a helper's tree began with."""
 
     def choose(self, name: str, cards: Sequence[ModelCard], conversation: Conversation | None) -> ModelCard:
         """Returns the model for a conversation; without a conversation, the model with the largest weight.
@@ -34,19 +36,27 @@ class SharedNames:
         """
         if conversation is None:
             return max(cards, key=lambda card: card.weight)
-        session = placement_key(conversation)
-        previous = self._placements.get((name, session))
-        for card in cards:
-            if card.name == previous:
-                return card
-        chosen = max(cards, key=lambda card: _score(card, session))
-        self._placements[name, session] = chosen.name
-        self._publish(FrontendNotice("place", session, name, chosen.name))
+        starter, helper = placement_key(conversation), helper_key(conversation)
+        root = self._placements.get(("", starter), starter)
+        previous = self._placements.get((name, root))
+        chosen = next((card for card in cards if card.name == previous), None)
+        if chosen is None:
+            chosen = max(cards, key=lambda card: _score(card, root))
+            self._store(FrontendNotice("place", root, name, chosen.name))
+        # Only of a new session, because anyone may claim a parent for another one.
+        if helper is not None and ("", helper) not in self._placements and (name, helper) not in self._placements:
+            self._store(FrontendNotice("place", helper, name, chosen.name, root=root))
         return chosen
 
+    def _store(self, notice: FrontendNotice) -> None:
+        self.apply(notice)
+        self._publish(notice)
+
     def apply(self, notice: FrontendNotice) -> None:
-        """Stores where another frontend placed a session."""
-        self._placements[notice.name, notice.id] = notice.model
+        """Stores where a session was placed, by this or another frontend."""
+        self._placements[notice.name, notice.root or notice.id] = notice.model
+        if notice.root:
+            self._placements["", notice.id] = notice.root
 
 
 def _score(card: ModelCard, session: str) -> float:

@@ -154,7 +154,7 @@ class StreamSink(TurnSink, Generic[W]):
         if self.started and not self._pending:
             self._flusher.add(self)
         last = events[-1]
-        if type(last) is not Delta and self._record.ends(last):
+        if type(last) is not Delta and self._record.ends(last, choice):
             self._end(last)
             tokens = _all_tokens(last, tokens)
         self._pending.append((choice, events, tokens))
@@ -265,7 +265,7 @@ class DocumentSink(TurnSink):
             return
         self.events[choice] += events
         last, record = events[-1], self._answer.record
-        if type(last) is not Delta and record.ends(last):
+        if type(last) is not Delta and record.ends(last, choice):
             self._running -= 1
             self._failure = failure_of(last)
             self.ended = self._failure is not None or not self._running

@@ -99,7 +99,7 @@ class TurnRunner:
                     admitted, sink = await begin()
                     turns = await self._open(admitted, sink, answer)
                     answer.turns = turns
-                    record.prompt_tokens = max(turn.prepared.prompt_tokens for turn in turns)
+                    record.prompt_tokens = sum(turn.prepared.prompt_tokens for turn in turns[:: record.each])
                     sink.begin([turn.prepared for turn in turns])
             except TimeoutError:
                 if sink is None or not sink.started:
@@ -192,6 +192,7 @@ class TurnRunner:
         if conversations[0].summary:  # a compaction must not fail because of what it removes
             answer.shorten = partial(shorten_conversation, count=partial(self.count, context=context))
         card = self.model(conversations[0], context)
+        answer.record.each = len(conversations) // len({id(one.prompt) for one in conversations})
         answer.record.opened(card.name, conversations[0].client)
         first = await self.admission.admit(conversations[0], context.caller, card)
         return [first, *map(first.with_choice, conversations[1:])]

@@ -131,6 +131,8 @@ class BusTurn(OpenTurn):
     attempt: Attempt = field(default_factory=Attempt)
     failures: int = 0
     """Attempts that were lost or timed out since the turn last made progress."""
+    held_s: float = 0.0
+    """Seconds from the requests of earlier attempts until a worker had them, or they failed."""
     resume: bytes = b""
     """Output tokens of earlier attempts."""
     avoid: list[str] = field(default_factory=list)
@@ -190,4 +192,5 @@ class BusTurn(OpenTurn):
             resume=self.resume,
             avoid=self.avoid,
             trace=self.span.carrier(number) if self.span is not None else {},
+            held_s=self.held_s,
         )

@@ -1,17 +1,19 @@
 """Finds the turns that should wait while another turn computes the beginning of their prompts. Pure.
 
 A *lead* is a turn with a worker that computes its prompt. A *follower* begins with the same tokens, and waits until the
-lead's first token: the worker's KV cache then has what both share. Nothing is elected. When a lead ends, its followers
-go on in the order in which they came. If the prefix was computed, none of them waits for another. If not, the first to
-go on is the next lead, and the others find it.
+lead's first token: the worker's KV cache then has what both share. Nothing is elected. When a lead has computed the
+prefix, its followers go on in the order in which they came. When it ends without that, one of them goes on, to be the
+next lead, and the others wait for that one: were all to go on each time, a group in which each turn is refused would
+cost the square of its size.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 MAX_HOLD_S = 30.0
-"""Longest time that a turn is held, and the limit of a lead on a worker with an unknown speed."""
+"""Longest time that a turn is held in all, and the limit of a lead on a worker with an unknown speed."""
 MARGIN = 2.0
 """Limit of a lead, in times of the prefill that its worker's speed predicts."""
 
@@ -28,6 +30,8 @@ class LongPrompt:
     priority: float = 0.0
     computed: dict[str, int] = field(default_factory=dict)
     """Leading tokens that workers are known to hold, by worker."""
+    hold_s: float = MAX_HOLD_S
+    """Longest time from when it is first held until it is sent."""
     worker: str = ""
     """The worker that computes it; "": it is not a lead."""
     sent_at: float = 0.0
@@ -36,12 +40,18 @@ class LongPrompt:
     """Whether the worker accepted it."""
     followers: "dict[LongPrompt, Callable[[], None]]" = field(default_factory=dict)
     """The turns that wait for it, in the order in which they came, and the functions that continue them."""
+    lead: "LongPrompt | None" = None
+    """The turn that it waits for."""
     held_at: float | None = None
     """When it was first held."""
     held_for: str = ""
     """The turn that it waited for last, and …"""
     held_s: float = 0.0
     """… how long it was held in all."""
+
+    def hold_until(self, now: float) -> float:
+        """Returns the time at which it is sent at the latest, if it is held now."""
+        return self.hold_s + (now if self.held_at is None else self.held_at)
 
     def shared(self, other: "LongPrompt") -> int:
         """Returns the number of leading tokens that are equal in whole blocks. Equal keys mean equal tokens up to the
@@ -62,14 +72,17 @@ class LongPrompt:
 class Leads:
     """The leads of one model. Times are those of one clock, in seconds."""
 
-    def __init__(self, hold_tokens: int) -> None:
-        """`hold_tokens`: the fewest new shared tokens that are worth waiting for, 1 or more."""
+    def __init__(self, hold_tokens: int, waiting: Counter[str]) -> None:
+        """`hold_tokens`: the fewest new shared tokens that are worth waiting for, 1 or more; `waiting`: counts the
+        followers by the worker of their lead."""
         self.hold_tokens = hold_tokens
         self._leads: dict[tuple[int, int], list[LongPrompt]] = {}
         """Leads by their first `hold_tokens` tokens, the oldest first: all others share fewer."""
         self.speeds: dict[str, float] = {}
-        """Prompt tokens per second from sending to first token, by worker. A preprocessor that is busy with
-        siblings reads the acceptance late."""
+        """Prompt tokens per second from sending to first token, by worker: with the time in its queue, so that a
+        worker may look slower than it is, never faster. The acceptance does not count: a preprocessor that is busy with
+        siblings reads it late."""
+        self._waiting = waiting
 
     def computing(self, prompt: LongPrompt) -> dict[str, int]:
         """Returns how many leading tokens of a prompt each worker computes now, or is known to hold."""
@@ -79,35 +92,52 @@ class Leads:
                 tokens[lead.worker] = prompt.shared(lead)
         return tokens
 
-    def find(self, prompt: LongPrompt, worker: str, now: float) -> tuple[LongPrompt, float] | None:
-        """Returns the lead that a turn should wait for if it goes to this worker, and until when.
+    def find(self, prompt: LongPrompt, worker: str, now: float) -> LongPrompt | None:
+        """Returns the lead that a turn should wait for if it goes to this worker, at most until `hold_until`.
 
         That is the one which spares it most, and at least `hold_tokens`. It computes no more besides than the turn
         would without it, so that a worker which computes prompts side by side is not slower with holding, either. Its
         priority is not lower than the turn's.
         """
         best, least = None, self.hold_tokens
-        for lead in self._leads.get(self._beginning(prompt), ()):
-            if lead.worker == worker and lead.priority >= prompt.priority:
-                spared = self._spared(prompt, lead, least)
-                if spared and lead.missing(worker) - spared <= prompt.missing(worker):
-                    best, least = lead, spared + 1
-        if best is None:
-            return None
-        # The limit is that of this lead alone: the one before may have been on a dead worker.
-        until = min(now + self.limit_s(best), (now if prompt.held_at is None else prompt.held_at) + MAX_HOLD_S)
-        return (best, until) if until > now else None
+        for lead in self._leads.get(self._beginning(prompt), ()) if now < prompt.hold_until(now) else ():
+            fits = lead.worker == worker and lead.priority >= prompt.priority
+            if fits and (spared := self._spared(prompt, lead, least)):
+                best, least = lead, spared + 1
+        return best
 
     def follow(self, prompt: LongPrompt, lead: LongPrompt, now: float, go_on: Callable[[], None]) -> None:
-        """Makes a turn wait for a lead, which calls `go_on` at its end unless the turn stops waiting before."""
+        """Makes a turn wait for a lead, until `go_on` is called, at most once, or the turn leaves."""
+        self.pass_on(prompt)
         if prompt.held_at is None:
             prompt.held_at = now
-        prompt.held_for = lead.turn
+        prompt.held_for, prompt.lead = lead.turn, lead
         lead.followers[prompt] = go_on
+        self._waiting[lead.worker] += 1
+
+    def leave(self, prompt: LongPrompt) -> Callable[[], None]:
+        """Ends the wait of a turn, and returns the function that continues it; one without effect if it has gone on."""
+        if (lead := prompt.lead) is None:
+            return lambda: None
+        prompt.lead = None
+        self._waiting[lead.worker] -= 1
+        return lead.followers.pop(prompt)
+
+    def pass_on(self, prompt: LongPrompt) -> None:
+        """Continues the first follower with the highest priority of a turn that is not a lead. The others wait for that
+        one."""
+        if prompt.followers:
+            following = max(prompt.followers, key=lambda one: one.priority)
+            go_on = self.leave(following)
+            following.followers, prompt.followers = prompt.followers, {}
+            for one in following.followers:
+                one.held_for, one.lead = following.turn, following
+            go_on()
 
     def begin(self, prompt: LongPrompt, worker: str, now: float) -> None:
         """Makes a turn the lead of those like it: it is being sent to this worker."""
-        prompt.worker, prompt.sent_at, prompt.taken = worker, now, False
+        self._move(prompt, worker)
+        prompt.sent_at, prompt.taken = now, False
         self._leads.setdefault(self._beginning(prompt), []).append(prompt)
 
     def taken(self, prompt: LongPrompt, held: int | None) -> float | None:
@@ -133,9 +163,10 @@ class Leads:
             known = self.speeds.get(prompt.worker, speed if computed else 0.0)
             if known:  # without a first token, the worker is slower than that
                 self.speeds[prompt.worker] = (known + speed) / 2 if computed else min(known, speed)
-        for follower in list(prompt.followers):
-            self._release(follower, prompt, follower.shared(prompt) if computed else 0)
-        prompt.worker = ""
+        for follower in list(prompt.followers) if computed else ():
+            self._release(follower, prompt, follower.shared(prompt))
+        self._move(prompt, "")
+        self.pass_on(prompt)
 
     def limit_s(self, lead: LongPrompt) -> float:
         """Returns the limit of a lead from its acceptance, in seconds."""
@@ -145,12 +176,20 @@ class Leads:
     def _release(self, follower: LongPrompt, lead: LongPrompt, tokens: int) -> None:
         """Continues a follower. `tokens`: what the lead's worker holds of it."""
         follower.computed[lead.worker] = max(tokens, follower.computed.get(lead.worker, 0))
-        lead.followers.pop(follower)()
+        self.leave(follower)()
+
+    def _move(self, lead: LongPrompt, worker: str) -> None:
+        self._waiting[lead.worker] -= len(lead.followers)
+        self._waiting[worker] += len(lead.followers)
+        lead.worker = worker
 
     def _spared(self, prompt: LongPrompt, lead: LongPrompt, least: int) -> int:
-        """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than `least`."""
-        held = max(prompt.computed.get(lead.worker, 0), lead.computed.get(lead.worker, 0))
-        return prompt.shared(lead) - held if prompt.shares(lead, held + least) else 0
+        """Tokens that the lead computes, and the turn then need not; 0 if they are fewer than `least`, or the lead
+        computes more besides than the turn would without it."""
+        worker = lead.worker
+        held = max(prompt.computed.get(worker, 0), lead.computed.get(worker, 0))
+        spared = prompt.shared(lead) - held if prompt.shares(lead, held + least) else 0
+        return spared if lead.missing(worker) - spared <= prompt.missing(worker) else 0
 
     def _beginning(self, prompt: LongPrompt) -> tuple[int, int]:
         """The key of the block in which the first `hold_tokens` tokens end."""

@@ -52,8 +52,8 @@ class Router:
         self._weights = weights or Weights()
         self._in_flight: Counter[str] = Counter()
         """Turns sent to each process since its last heartbeat."""
-        self._held: Counter[str] = Counter()
-        """Turns that wait for a prefix which each worker computes (`leads`)."""
+        self.waiting: Counter[str] = Counter()
+        """Turns that wait to be sent to each worker (`leads` counts them): later ones must not take their place."""
 
     def reset(self, heartbeat: Heartbeat) -> None:
         """Resets the estimate of turns in flight: the heartbeat reports them, or the process has left."""
@@ -105,13 +105,9 @@ class Router:
         for process in processes:
             self._in_flight[process] = max(self._in_flight[process] - 1, 0)
 
-    def hold(self, worker: str, turns: int) -> None:
-        """Adds to the turns that wait to be sent to a worker: later ones must not take their place."""
-        self._held += Counter({worker: turns})  # drops 0
-
     def _turns(self, worker: Heartbeat) -> int:
         load = worker.load
-        return load.running + load.waiting + self._in_flight[worker.id] + self._held[worker.id]
+        return load.running + load.waiting + self._in_flight[worker.id] + self.waiting[worker.id]
 
     def _busy(self, worker: Heartbeat) -> float:
         return self._turns(worker) / max(worker.load.slots, 1)

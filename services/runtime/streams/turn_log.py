@@ -45,15 +45,13 @@ class Cursor:
     """A position in a turn: `blocks` were started, the last one has `length` characters and may be `stopped`; `tokens`
     ids were passed, if the turn has ids."""
 
-    __slots__ = ("_dispatch_due", "blocks", "ended", "length", "stopped", "tokens")
+    __slots__ = ("blocks", "ended", "length", "stopped", "tokens")
 
     def __init__(self) -> None:
         self.blocks = 0
         self.length = 0
         self.tokens = 0
         self.stopped = True
-        self._dispatch_due = False
-        """Whether the open block is a call and its `Dispatch` has not come."""
         self.ended = False
 
     def accept(self, event: LoggedEvent) -> LoggedEvent | Verdict:
@@ -67,10 +65,8 @@ class Cursor:
             return self._accept_delta(event)
         if isinstance(event, BlockStart):
             return self._accept_start(event)
-        if isinstance(event, BlockStop):
-            return self._accept_stop(event)
-        if isinstance(event, Dispatch):
-            return self._accept_dispatch(event)
+        if isinstance(event, Dispatch | BlockStop):
+            return self._accept_end(event)
         if isinstance(event, OutputTokens):
             return self._accept_tokens(event)
         if isinstance(event, Finish) and (event.blocks > self.blocks or not self.stopped or event.tokens > self.tokens):
@@ -115,27 +111,17 @@ class Cursor:
         self.blocks += 1
         self.length = 0
         self.stopped = False
-        self._dispatch_due = event.kind == "tool_use"
         return event
 
-    def _accept_dispatch(self, event: Dispatch) -> Dispatch | Verdict:
-        current = self.blocks - 1
-        if event.block < current or (event.block == current and (self.stopped or not self._dispatch_due)):
-            return Verdict.REPEAT
-        if event.block > current or self.length < len(event.arguments):
-            return Verdict.GAP
-        self._dispatch_due = False
-        return event
-
-    def _accept_stop(self, event: BlockStop) -> BlockStop | Verdict:
+    def _accept_end(self, event: Dispatch | BlockStop) -> Dispatch | BlockStop | Verdict:
+        """Accepts a call's `Dispatch`, or the end of a block. They come in one batch, so that none is lost alone."""
         current = self.blocks - 1
         if event.block < current or (event.block == current and self.stopped):
             return Verdict.REPEAT
-        if event.block > current or self.length < event.length:
+        length = event.length if isinstance(event, BlockStop) else len(event.arguments)
+        if event.block > current or self.length < length:
             return Verdict.GAP
-        if event.complete and self._dispatch_due and event.length <= MAX_DISPATCH:
-            return Verdict.GAP
-        self.stopped = True
+        self.stopped = isinstance(event, BlockStop)
         return event
 
     @property

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from random import Random
 from typing import Any
 
 import msgspec
@@ -44,6 +45,50 @@ async def test_header_values_may_have_any_bytes(path: str, name: str) -> None:
     msgspec.json.encode(line, enc_hook=str)
     if name == "user-agent":
         assert conversation.client.user_agent == "a? é ???b"
+
+
+PIECES = (
+    b"a",
+    b"?",
+    b"\xff",
+    b"\xfe",
+    b"\xc3\xa9",
+    b"\xe9",
+    b"\xed\xb3\xbf",
+    b"\xef\xbf\xbd",
+    b"\\xff",
+    b"\xc2\xff",
+    b"\xc3\xbf",
+    b"#",
+)
+"""Parts of header values: ASCII, bytes that are not UTF-8, and what these look like in other encodings."""
+
+
+async def test_different_bytes_of_an_id_are_different_sessions() -> None:
+    random = Random(1)
+    sent = {b"".join(random.choices(PIECES, k=random.randint(1, 3))) for _ in range(150)}
+    sent |= {one.decode("latin-1").encode() for one in sent}
+    async with serving() as served:
+        for value in sent:
+            status, _, document = await post(served, "/v1/responses", b"x-session-id: " + value)
+            assert status == 200, document
+        sessions = [turn.conversation.client.session for turn in served.gateway.turns]
+        assert (await post(served, "/v1/responses", b"x-session-id: \0\xc3\xbf"))[0] == 400, "as such bytes are marked"
+    assert len({*sessions}) == len(sent)
+    assert all(session is not None and session.isprintable() for session in sessions)
+
+
+async def test_empty_header_before_a_filled_one_does_not_count() -> None:
+    async with serving() as served:
+        assert (await post(served, "/v1/responses", b"x-session-id:\r\nX-Session-Id: s"))[0] == 200
+        assert served.gateway.turns[0].conversation.client.session == "s"
+
+
+@pytest.mark.parametrize("name", ["host", "accept", "content-type", "cookie", "traceparent", "authorization", "range"])
+async def test_any_bytes_in_other_headers_do_no_harm(name: str) -> None:
+    async with serving() as served:
+        status, _, document = await post(served, "/v1/responses", f"{name}: ".encode() + b"a\xff=\xfe")
+    assert status < 500, document
 
 
 @pytest.mark.parametrize("path", BODIES)

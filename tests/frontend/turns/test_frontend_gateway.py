@@ -186,6 +186,26 @@ async def test_each_turn_gets_its_own_deltas_in_order(stage: Stage) -> None:
     assert stage.gateway.running == 1
 
 
+async def test_attempts_carry_how_long_earlier_ones_were_held(stage: Stage) -> None:
+    """One that is refused after a while, then one that streams for long before its worker dies."""
+    _, opening = await stage.begin("a")
+    await asyncio.sleep(0.2)
+    stage.refuse("a")
+    await eventually(lambda: len(stage.process.bus.requests) == 2)
+    stage.send(("a", [Prepared(1, 9, "worker-1", "parser-1"), BlockStart(0, "text")]), attempt=2)
+    await opening
+    second_at = asyncio.get_running_loop().time()
+    await asyncio.sleep(1.0)
+    lost = Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))
+    stage.send(("a", [lost]), attempt=2)
+    await eventually(lambda: len(stage.process.bus.requests) == 3)
+    first, second, third = (request.held_s for request in stage.process.bus.requests)
+    assert first == 0.0
+    assert second >= 0.2
+    assert second <= third < second + asyncio.get_running_loop().time() - second_at
+    await asyncio.gather(*stage.process.tasks)
+
+
 async def test_sink_is_opened_once_and_first(stage: Stage) -> None:
     sink = await stage.open("a")
     assert [prepared.worker for prepared in sink.prepared] == ["worker-1"]

@@ -47,6 +47,7 @@ async def preparing(turns: Mapping[str, int], ages: Mapping[str, float]) -> Asyn
             card=SimpleNamespace(name="m"),
             request=lambda frontend: {},
             take=lambda event: None,
+            held_s=0.0,
         )
         waiting += [asyncio.create_task(client.prepare(turn)) for _ in range(count)]
     await asyncio.sleep(0)

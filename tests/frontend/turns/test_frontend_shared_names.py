@@ -76,6 +76,51 @@ def test_session_without_an_id_is_identified_by_its_first_message() -> None:
     assert asked("\ud800"), "a lone surrogate"
 
 
+@given(st.data())
+def test_whole_tree_of_agents_stays_with_one_model_while_it_takes_turns(data: st.DataObject) -> None:
+    """Agents of several trees at several frontends: each begins after its parent, then all go on in any order, while
+    weights change and models leave."""
+    frontends: list[SharedNames] = []
+
+    def publish(notice: FrontendNotice) -> None:
+        for frontend in frontends:
+            frontend.apply(notice)
+
+    frontends += [SharedNames(publish) for _ in range(data.draw(st.integers(1, 3)))]
+    parents: list[int | None] = []
+    models: dict[int, str] = {}
+
+    def root(agent: int) -> int:
+        parent = parents[agent]
+        return agent if parent is None else root(parent)
+
+    for _ in range(data.draw(st.integers(1, 30))):
+        able = data.draw(st.lists(st.sampled_from("abc"), min_size=1, unique=True))
+        cards = [card(name, data.draw(st.sampled_from((0.0, 1.0, 9.0)))) for name in able]
+        agent = data.draw(st.integers(0, len(parents)))
+        if agent == len(parents):
+            parents.append(data.draw(st.sampled_from([None, *range(agent)])))
+        parent = parents[agent]
+        client = Client(f"s{agent}", parent=None if parent is None else f"s{parent}")
+        asked = Conversation("coder", [], client=client)
+        chosen = data.draw(st.sampled_from(frontends)).choose("coder", cards, asked).name
+        assert chosen == models.get(root(agent), chosen) or models[root(agent)] not in able
+        models[root(agent)] = chosen
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=6))
+def test_claimed_parent_moves_no_session(claims: list[str]) -> None:
+    """Somebody sends a session's id, and invents parents."""
+    frontend, cards = new(), [card("v1"), card("v2"), card("v3")]
+    parents = {name: Conversation("coder", [], client=Client(name)) for name in "abc"}
+    own = Conversation("coder", [], client=Client("own"))
+    first = frontend.choose("coder", cards, own)
+    for parent in claims:
+        frontend.choose("coder", cards, parents[parent])
+        frontend.choose("coder", cards, Conversation("coder", [], client=Client("own", parent=parent)))
+        assert frontend.choose("coder", cards, own) is first
+
+
 # -- in the catalog ---------------------------------------------------------------------------------------------------
 
 

@@ -235,7 +235,7 @@ class _Choice(ChoiceRenderer):
             self._stop(BlockStop(self._block.block, complete=False), out)
         self._send_seals(None, out)
         calls = ("function_call" if self._shape.legacy else "tool_calls") if self._complete else None
-        usage = usage_of([event.usage]) if self._shape.continuous_usage else None
+        usage = usage_of(event.usage) if self._shape.continuous_usage else None
         out.append(self._chunk(wire.MessageDelta(), usage=usage, **reason_of(event, calls)))
 
     def _reasoning(self, text: str, out: list[Chunk | ErrorChunk]) -> None:

@@ -58,7 +58,6 @@ _explain = explainer(
         "thinking.type": ("enabled", "disabled", "adaptive", "auto"),
         "reasoning_effort": EFFORTS,
         "verbosity": ("low", "medium", "high"),
-        "prompt_cache_options.ttl": ("30m", "12h"),
     }
 )
 

@@ -109,7 +109,7 @@ class _Choice(ChoiceRenderer):
         out.append(self._chunk("", token_ids=event.ids, logprobs=logprobs))
 
     def _finish(self, event: Finish, out: list[Chunk | ErrorChunk]) -> None:
-        usage = usage_of([event.usage]) if self._continuous_usage else None
+        usage = usage_of(event.usage) if self._continuous_usage else None
         out.append(self._chunk("", usage=usage, **reason_of(event)))
 
     def _chunk(self, text: str, *, usage: UsageAnswer | None = None, **fields: Any) -> Chunk:

@@ -2,7 +2,7 @@
 
 import math
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_type_hints, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 from msgspec import Raw
@@ -10,7 +10,7 @@ from msgspec import Raw
 from schemas.errors import ErrorInfo, ErrorKind, Invalid, NotFound
 from services.frontend.apis.responses import wire
 from services.frontend.apis.shared.decode import tags_of
-from services.frontend.apis.shared.openai.wording import explainer
+from services.frontend.apis.shared.openai.wording import choices_of, explainer
 from services.frontend.apis.shared.shared_errors import openai_error, openai_format
 
 T = TypeVar("T")
@@ -60,29 +60,11 @@ def previous_not_found(name: str) -> Invalid:
     )
 
 
-def _literals(hint: Any) -> list[str]:
-    literals: list[str] = []
-    for argument in get_args(hint):
-        literals += [argument] if isinstance(argument, str) else _literals(argument)
-    return literals
-
-
 _PARTS = tags_of(wire.Part)
-_CHOICES = {
-    name: choices
-    for owner in (
-        wire.Reasoning,
-        wire.TextConfig,
-        wire.CacheOptions,
-        wire.Body,
-        wire.Message,
-        wire.Tool,
-        wire.ToolChoice,
-    )
-    for name, hint in get_type_hints(owner).items()
-    if (choices := _literals(hint))
-}
-_FORMATS = _literals(get_type_hints(wire.Format)["type"])
+_CHOICES = choices_of(
+    wire.Reasoning, wire.TextConfig, wire.CacheOptions, wire.Body, wire.Message, wire.Tool, wire.ToolChoice
+)
+_FORMATS = choices_of(wire.Format)["type"]
 _TYPES = {"format.type": _FORMATS, "content.type": _PARTS, "output.type": _PARTS}
 explain = explainer(_CHOICES | _TYPES | {"context_management.type": ("compaction",)})
 """The native error for a failed validation of the body."""

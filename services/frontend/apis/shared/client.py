@@ -12,7 +12,7 @@ import xxhash
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, Text
-from services.frontend.http.headers import first_header
+from services.frontend.http.headers import first_values
 
 MAX_CHARS = 200
 _SESSION = (
@@ -31,6 +31,7 @@ _AGENT, _PARENT_AGENT = "x-claude-code-agent-id", "x-claude-code-parent-agent-id
 _CLASSES = ("x-claude-code-request-class", "x-openai-subagent")
 _BACKGROUND = ("auxiliary", "memory_consolidation")
 """Values of `_CLASSES`: titles, classifiers and recaps of Claude Code; memories of Codex."""
+_HASH = re.compile("#[0-9a-f]{32}")
 _TITLE = re.compile(r".{0,100}\btitle generator\b", re.IGNORECASE)
 
 
@@ -43,17 +44,19 @@ def with_client(
         session: the id in the body, for clients that send none in a header.
         compare: as in `Client`.
     """
-    name, parent = _bounded(first_header(headers, _SESSION) or session), _bounded(first_header(headers, _PARENT))
-    if name and (agent := _bounded(headers.get(_AGENT))):
+    sent = first_values(headers)
+    first = next((sent[header] for header in _SESSION if header in sent), session)
+    name, parent = _bounded(first), _bounded(next((sent[header] for header in _PARENT if header in sent), None))
+    if name and (agent := _bounded(sent.get(_AGENT))):
         # Claude Code's sub-agents send the id of the session, and an id of their own.
-        caller = _bounded(headers.get(_PARENT_AGENT))
+        caller = _bounded(sent.get(_PARENT_AGENT))
         name, parent = f"{name}/{agent}", f"{name}/{caller}" if caller else name
     if name is None or parent == name:
         parent = None
     kind: Literal["main", "helper", "background"] = "main" if parent is None else "helper"
-    if any(headers.get(header) in _BACKGROUND for header in _CLASSES) or (name and _wants_title(conversation)):
+    if any(sent.get(header) in _BACKGROUND for header in _CLASSES) or (name and _wants_title(conversation)):
         kind = "background"
-    client = Client(name, headers.get("user-agent"), parent=parent, kind=kind, compare=compare)
+    client = Client(name, sent.get("user-agent"), parent=parent, kind=kind, compare=compare)
     return replace(conversation, client=client)
 
 
@@ -71,9 +74,9 @@ def _wants_title(conversation: Conversation) -> bool:
 
 
 def _bounded(value: str | None) -> str | None:
-    """Returns an id as it is if it is short and printable, else its hash."""
+    """Returns an id as it is if it is short, printable and unlike a hash, else its hash."""
     if not value:
         return None
-    if len(value) <= MAX_CHARS and value.isprintable():
+    if len(value) <= MAX_CHARS and value.isprintable() and not _HASH.fullmatch(value):
         return value
     return f"#{xxhash.xxh3_128_hexdigest(value.encode('utf-8', 'surrogatepass'))}"

@@ -6,7 +6,7 @@ Chat Completions and Completions, from OpenAI, vLLM and SGLang. `Nvext` are the 
 which every API takes.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from schemas.conversation import Conversation, Hints, OutputFormat, Sampling
 from schemas.errors import Invalid
 from services.frontend.apis.shared.decode import MAX_INTEGER, Integer, Limit, Share
-from services.frontend.apis.shared.openai.wording import unsupported
+from services.frontend.apis.shared.openai.wording import CacheTtl, unsupported
 
 _Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 
@@ -43,7 +43,7 @@ class Nvext(Struct):
 class CacheLifetime(Struct):
     """The member of OpenAI's `prompt_cache_options` that both APIs have."""
 
-    ttl: Literal["30m", "12h"] | None = None
+    ttl: CacheTtl | None = None
 
 
 CACHE_TTLS = {None: 0, "5m": 300, "30m": 1800, "1h": 3600, "12h": 43_200}

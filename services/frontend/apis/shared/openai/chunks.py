@@ -18,6 +18,7 @@ from schemas.events import Finish, FinishReason, Prepared, TokenLogprob, TopLogp
 from services import __version__
 from services.frontend.apis.shared.answer import TurnRenderer
 from services.frontend.apis.shared.shared_errors import openai_error
+from services.frontend.turns.answer import answer_usage
 from services.frontend.turns.interfaces import Collector, Renderer, Reply
 
 PING = b": ping\n\n"
@@ -146,8 +147,8 @@ class ChunkStream(Renderer):
         return len(self._usages) == len(self._choices)
 
     def _last(self) -> Chunk:
-        usages = [self._usages[index] for index in range(len(self._choices))]
-        return replace(self.head, usage=usage_of(usages, self._prompts))
+        usage = answer_usage(self._usages, len(self._choices) // self._prompts)
+        return replace(self.head, usage=usage_of(usage))
 
 
 class ChunkCollector(Collector, Generic[C]):
@@ -265,21 +266,12 @@ def _logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
     return {"token": token.token, "logprob": token.logprob, "bytes": list(data)}
 
 
-def usage_of(usages: Sequence[Usage], prompts: int = 1) -> UsageAnswer:
-    """Token counts of all choices. A prompt and its cached part count once for all its choices."""
-    each = len(usages) // prompts
-    groups = [usages[at : at + each] for at in range(0, len(usages), each)]
-    prompt = sum(group[0].prompt for group in groups)
-    cached = sum(min(usage.cached for usage in group) for group in groups)
-    return _usage(prompt, sum(usage.output for usage in usages), cached, sum(usage.reasoning for usage in usages))
+def usage_of(usage: Usage) -> UsageAnswer:
+    """Token counts of a choice, or of the answer (`answer_usage`)."""
+    cached, reasoning = {"cached_tokens": usage.cached}, {"reasoning_tokens": usage.reasoning}
+    return UsageAnswer(usage.prompt, usage.output, usage.prompt + usage.output, cached, reasoning)
 
 
 def first_usage(prepared: Sequence[Prepared]) -> UsageAnswer:
     """Token counts before decoding, with the expected cached part. `prepared`: one for each prompt."""
-    return _usage(sum(each.prompt_tokens for each in prepared), 0, sum(each.cached for each in prepared), 0)
-
-
-def _usage(prompt: int, completion: int, cached: int, reasoning: int) -> UsageAnswer:
-    return UsageAnswer(
-        prompt, completion, prompt + completion, {"cached_tokens": cached}, {"reasoning_tokens": reasoning}
-    )
+    return usage_of(Usage(sum(each.prompt_tokens for each in prepared), sum(each.cached for each in prepared)))

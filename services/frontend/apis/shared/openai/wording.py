@@ -6,11 +6,13 @@ native:  "Invalid type for 'temperature': expected a decimal, but got a string i
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args, get_type_hints
 
 from schemas.errors import Invalid
 from services.frontend.apis.shared.decode import FORMS, MISSING, parse_validation_message, steps_of, values_along
 
+CacheTtl: TypeAlias = Literal["30m", "12h"]
+"""The values of `prompt_cache_options.ttl`, which every API has."""
 _UNNAMED = "[...]"
 """msgspec's place of a member of a dictionary."""
 _KEY = " - at `key` in `"
@@ -36,6 +38,7 @@ _NUMBERS = {"int": "integer", "float": "decimal"}
 def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], Invalid]:
     """Makes the `explain` of `decode_body`. `choices`: the values of each enumeration by the name of its field; of a
     tag by the field or list that has the object, such as `content.type`."""
+    choices = {"prompt_cache_options.ttl": get_args(CacheTtl), **choices}
 
     def explain(body: bytes, message: str) -> Invalid:
         what, path = parse_validation_message(message)
@@ -63,6 +66,19 @@ def explainer(choices: Mapping[str, Sequence[str]]) -> Callable[[bytes, str], In
         return Invalid(f"Invalid value for '{place}': {what}.", param=place, code="invalid_value")
 
     return explain
+
+
+def choices_of(*owners: type) -> dict[str, Sequence[str]]:
+    """Returns the values of each enumeration among the fields of these Structs, for `explainer`."""
+    hints = [field for owner in owners for field in get_type_hints(owner).items()]
+    return {name: choices for name, hint in hints if (choices := _literals(hint))}
+
+
+def _literals(hint: Any) -> list[str]:
+    literals: list[str] = []
+    for argument in get_args(hint):
+        literals += [argument] if isinstance(argument, str) else _literals(argument)
+    return literals
 
 
 def missing_parameter(place: str) -> Invalid:
