@@ -92,9 +92,13 @@ def reserve_ports(host: str, port: int, count: int) -> list[int]:
             try:
                 listener.bind((host, number))
             except OSError as error:
-                hint = "; choose another with --port, or --port 0 for a free one" if number else ""
-                reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-                raise OSError(f"port {number} on {host} {reason}{hint}") from error
+                if error.errno == errno.EADDRINUSE:
+                    hint = "is in use; choose another with --port, or --port 0 for a free one"
+                elif error.errno == errno.EACCES:
+                    hint = f"cannot be used: {error.strerror}; choose another with --port, such as {number + 8000}"
+                else:
+                    hint = f"cannot be used: {error.strerror}; choose another with --host, such as 127.0.0.1"
+                raise OSError(f"port {number} on {host} {hint}") from error
             if not number:
                 _reserve(listener)
             ports.append(int(listener.getsockname()[1]))

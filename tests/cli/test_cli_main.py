@@ -59,6 +59,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["tap", "tw.v2.>", "a b"], "turnwire tap: not a subject of NATS: 'a b'\n"),
         (["tap", "tw..evt"], "not a subject of NATS: 'tw..evt'"),
         (["inspect", sys.executable], "is not a text file: "),
+        (["serve", "parser", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["replay", sys.executable], "is not a text file: "),
         (["trajectories", __file__], ":1: not a line of `turnwire tap --json`: "),
     ],
@@ -80,7 +81,6 @@ def test_wrong_usage_has_status_2(argv: list[str], message: str, capsys: pytest.
         (["trajectories", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["inspect", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["catalog", "codex", "--model-dir", "/nowhere"], "there is no directory /nowhere"),
-        (["serve", "parser", "--model", "/nowhere"], "there is no directory /nowhere"),
     ],
 )
 def test_user_error_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from schemas.errors import TurnwireError
-from services.cli.common import reserve_ports
-from services.cli.instances import CONNECT_S, Instance, announce, program, write_ready_file
+from services.cli.common import CommandError, reserve_ports
+from services.cli.instances import Instance, announce, program, write_ready_file
 from services.cli.registry import Command
-from services.cli.up.check import require_model
+from services.cli.signals import run
+from services.cli.up.check import CONNECT_S, require_model
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
 from services.cli.up.plan import Plan, make_plan, make_specs, prepare_state
@@ -67,10 +68,13 @@ class _Up:
         self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
 
     def prepare(self) -> None:
-        """Makes the files that the processes need, and tries the model. Raises OSError or CommandError.
+        """Connects to the bus, makes the files that the processes need, and tries the model. Raises OSError or
+        CommandError.
 
         Blocks, so that Ctrl-C ends it at once.
         """
+        if not self._plan.embedded_nats:
+            run(self._require_bus())
         with self._screen.progress("preparing the demo model" if self._plan.demo else "trying the model"):
             prepare_state(self._plan)
             require_model(dict.fromkeys(flag for flags in self._plan.flags.values() for flag in flags))
@@ -109,8 +113,6 @@ class _Up:
             self._nats = EmbeddedNats(directory, plan.state_dir, nats_port)
             nats_url = self._nats.url
             await self._supervisor.start(self._nats.spec)
-        else:
-            await self._require_bus()
         for spec in make_specs(plan, nats_url, ports, os.environ):
             await self._supervisor.start(spec)
         if nats_url is not None:
@@ -145,7 +147,7 @@ class _Up:
             await keep_buckets(config, BUCKETS_S)
 
     async def _require_bus(self) -> None:
-        """Raises ChildFailed if the bus cannot be reached: one error instead of one from each process."""
+        """Raises CommandError if the bus cannot be reached: one error instead of one from each process."""
         from services.cli.observer import observing  # takes 0.1 s, and is not needed with an embedded server
 
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
@@ -153,7 +155,7 @@ class _Up:
             async with observing(bus, "up", user="frontend"):
                 pass
         except TurnwireError as error:
-            raise ChildFailed(mask_passwords(error)) from error
+            raise CommandError(f"{mask_passwords(error)} (--nats-url)") from error
 
     async def _wait_until_ready(self, urls: Sequence[str]) -> int:
         """Waits until all frontends are ready. Returns the model's context window."""

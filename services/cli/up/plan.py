@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from services.cli.common import create_file, make_private, reachable_host
 from services.cli.instances import default_state_dir
-from services.cli.up.check import PACKAGES, engine_problem, model_problem
+from services.cli.up.check import PACKAGES, check_settings, place_problem
 from services.cli.up.supervisor import Spec, quiet_variables
 from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig
 from services.runtime.config.command_line import forwarded
@@ -67,12 +67,10 @@ def make_plan(sources: Sources) -> Plan:
     worker: WorkerConfig = stages["worker"].config
     if demo and worker.engine in PACKAGES:
         raise ConfigError([f"--engine {worker.engine} needs a --model: the demo model has no weights"])
-    if not demo and (problem := model_problem(worker.model)):
-        raise ConfigError([f"model: {problem}"])
-    if problem := engine_problem(worker.engine):
-        raise ConfigError([f"engine: {problem}"])
-    if any(loaded.config.tracing for loaded in stages.values()) and (problem := engine_problem("tracing")):
-        raise ConfigError([problem])
+    check_settings(stages.values())
+    for flag, place in (("--state-dir", str(state_dir)), ("--ready-file", up.ready_file)):
+        if place and (problem := place_problem(Path(place), is_file=flag == "--ready-file")):
+            raise ConfigError([f"Invalid value for {flag}: {problem}"])
     return Plan(
         up=up,
         buckets=loaded["buckets"].config,

@@ -4,6 +4,7 @@ The string under a field is its help text on the command line, and names include
 field names the file that holds the secret, and `read_secret` reads it at its use. `loader` finds the values.
 """
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -263,7 +264,7 @@ class FrontendConfig(ResponseStoreConfig, ServiceConfig):
         if self.tls_cert_file is None and (self.tls_key_file or self.tls_client_ca_file):
             raise ValueError("tls_key_file and tls_client_ca_file need a tls_cert_file")
         if self.web_provider is not None and not self.web_provider.startswith(("http://", "https://")):
-            raise ValueError("web_provider must be an http or https URL")
+            raise ValueError(f"web_provider: {self.web_provider} is not an http or https URL")
 
     @property
     def served_tools(self) -> list[str]:
@@ -370,7 +371,10 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
             raise ValueError("response_template takes the place of family, tool_call_parser and reasoning_parser")
         for level, tokens in self.effort_budgets.items():
             if level not in EFFORTS:
-                raise ValueError(f"effort_budgets: {level} is not a level of effort; there are {', '.join(EFFORTS)}")
+                near = difflib.get_close_matches(level, EFFORTS, n=1)
+                hint = f'; did you mean "{near[0]}"?' if near else ""
+                levels = ", ".join(EFFORTS)
+                raise ValueError(f'effort_budgets: "{level}" is not a level of effort; there are {levels}{hint}')
             if not 1 <= tokens <= MAX_BUDGET:
                 raise ValueError(f"effort_budgets: {level} must be 1 to {MAX_BUDGET}, not {tokens}")
 
