@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 2
             if not command.passes_arguments:
                 prog = f"turnwire {name}"
-                return run_command(command.function, prog, arguments, *command.settings, without=command.without)
+                without, essential = command.without, command.essential
+                function, configs = command.function, command.settings
+                return run_command(function, prog, arguments, *configs, without=without, essential=essential)
     except KeyboardInterrupt:
         return 1
     except BrokenPipeError:  # `turnwire tap | head`

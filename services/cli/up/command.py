@@ -22,7 +22,7 @@ from services.cli.up.plan import Plan, make_plan, make_specs, prepare_state
 from services.cli.up.readiness import context_window, readiness_problem
 from services.cli.up.screen import Screen, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
-from services.runtime.config import FrontendConfig, ParserConfig, PreprocessorConfig, UpConfig, WorkerConfig
+from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, PreprocessorConfig, UpConfig, WorkerConfig
 from services.runtime.config.loader import Sources, mask_passwords
 
 POLL_S = 0.05
@@ -51,8 +51,14 @@ def up(sources: Sources, /) -> int:
 
 COMMAND = Command(
     up,
-    (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig),
+    (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig, BusConfig),
     without=("id", "metrics_host", "metrics_port", "log_format"),
+    essential=(
+        *("workers", "state_dir", "ready_file", "model", "served_model_name", "engine", "engine_args", "slots"),
+        *("max_model_len", "device", "dtype", "host", "port", "tls_cert_file", "api_keys_file", "accept_any_model"),
+        *("chat_template", "tool_call_parser", "reasoning_parser", "seal_key_file", "nats_url", "log_level"),
+        *("tracing", "script_dir"),
+    ),
 )
 
 
@@ -62,7 +68,7 @@ class _Up:
         self._started = time.monotonic()
         self._ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
         self._screen = screen = Screen(plan.frontend.log_level)
-        self._supervisor = Supervisor(screen.child, screen.report)
+        self._supervisor = Supervisor(screen.child, screen.report, screen.advance)
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._nats: EmbeddedNats | None = None  # holds the lock of the state directory

@@ -118,6 +118,7 @@ def make_specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapp
     """Returns the specs of all service processes, in the order of their start."""
     bus = [f"--nats-url={nats_url}"] if nats_url else []
     variables = {} if plan.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
+    variables["TQDM_POSITION"] = "-1"  # the hub's library shows the progress of downloads without a terminal, too
     processes = []
     for stage in START_ORDER:
         for number in range(getattr(plan.up, stage + "s")):

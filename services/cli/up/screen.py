@@ -44,6 +44,7 @@ class Screen:
     def __init__(self, log_level: str) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._debug = log_level == "debug"
+        self._state = ""
         self.parser = ""
         """The parser of the model's output and the evidence for it, by the log line of a preprocessor."""
 
@@ -62,6 +63,10 @@ class Screen:
         else:
             print(log_line(name, line), file=sys.stderr, flush=True)
 
+    def advance(self, name: str, text: str) -> None:
+        """Takes the state of a child's progress bar, which the next update of `progress` shows."""
+        self._state = f" · {name}: {shorten(text)}"
+
     def report(self, text: str) -> None:
         """Shows a line of `up` itself."""
         self._console.print(Text("turnwire up: ", style="bold").append(text, style="not bold"))
@@ -75,7 +80,7 @@ class Screen:
         def update(reason: str) -> None:
             nonlocal shown, next_reminder
             changed, shown = f"{what}: {reason}" != shown, f"{what}: {reason}"
-            text = f"{shown} ({time.monotonic() - started:.0f} s)"
+            text = f"{shown} ({time.monotonic() - started:.0f} s){self._state}"
             if status is not None:
                 status.update(text)
             elif changed or time.monotonic() > next_reminder:
