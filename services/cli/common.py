@@ -80,8 +80,9 @@ def get(url: str, timeout_s: float) -> tuple[int, bytes]:
         raise OSError(f"no HTTP answer: {error!r}") from error
 
 
-def reserve_ports(host: str, port: int, count: int) -> list[int]:
+def reserve_ports(host: str, port: int, count: int, flags: tuple[str, str] = ("--host", "--port")) -> list[int]:
     """Returns `port` unless it is 0, and free ports for the others. Only servers that name a port can listen on it.
+    `flags`: those that set host and port, for the error.
 
     Raises OSError, with the port and a remedy, if the port is in use.
     """
@@ -93,11 +94,11 @@ def reserve_ports(host: str, port: int, count: int) -> list[int]:
                 listener.bind((host, number))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
-                    hint = "is in use; choose another with --port, or --port 0 for a free one"
+                    hint = f"is in use; choose another with {flags[1]}, or {flags[1]} 0 for a free one"
                 elif error.errno == errno.EACCES:
-                    hint = f"cannot be used: {error.strerror}; choose another with --port, such as {number + 8000}"
+                    hint = f"cannot be used: {error.strerror}; choose another with {flags[1]}, such as {number + 8000}"
                 else:
-                    hint = f"cannot be used: {error.strerror}; choose another with --host, such as 127.0.0.1"
+                    hint = f"cannot be used: {error.strerror}; choose another with {flags[0]}, such as 127.0.0.1"
                 raise OSError(f"port {number} on {host} {hint}") from error
             if not number:
                 _reserve(listener)

@@ -17,8 +17,10 @@ from typing import Any
 import aiohttp
 import pytest
 from nats import connect
+from prometheus_client.parser import text_string_to_metric_families
 
 from services.cli.instances import newest_instance
+from services.runtime.config import STAGES
 from tests.conftest import NatsServer, until
 from tests.described_model import describe_model
 
@@ -141,7 +143,7 @@ async def answer(url: str, *, patient: bool = False) -> str:
 
 
 async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_path: Path) -> None:
-    async with up(state, tmp_path, "--parsers", "2", "--token-delay-ms", "20") as running:
+    async with up(state, tmp_path, "--parsers", "2", "--token-delay-ms", "20", "--metrics-port", "0") as running:
         ready = await running.ready()
         assert ready["pid"] == running.process.pid
         assert any("export ANTHROPIC_BASE_URL=" + ready["url"] in line for line in running.lines)
@@ -156,6 +158,17 @@ async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_pat
         streams = await bus.jetstream().streams_info()
         assert {stream.config.name for stream in streams} == {"KV_tw_ledger", "KV_tw_responses"}
         await bus.close()
+
+        await running.printed("Metrics of all processes:")
+        (line,) = [line for line in running.lines if "Metrics of all processes:" in line]
+        async with aiohttp.ClientSession() as session, session.get(line.split()[-1]) as response:
+            text = await response.text()
+        metrics = {metric.name: metric for metric in text_string_to_metric_families(text)}
+        processes = {"frontend-1", "preprocessor-1", "worker-1", "parser-1", "parser-2"}
+        for name in ("up", "turnwire_bus_connected"):
+            assert {sample.labels["process"] for sample in metrics[name].samples} == processes
+            assert {sample.value for sample in metrics[name].samples} == {1.0}
+            assert {sample.labels["stage"] for sample in metrics[name].samples} == set(STAGES)
 
         os.kill(running.child("worker"), signal.SIGKILL)
         await running.printed("worker-1 ended (killed by SIGKILL); starting it again in 0.5 s")

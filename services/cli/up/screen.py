@@ -92,10 +92,17 @@ class Screen:
 
 
 def instructions(
-    plan: Plan, urls: Sequence[str], window: int, seconds: float, program: str, *, parser: str = ""
+    plan: Plan,
+    urls: Sequence[str],
+    window: int,
+    seconds: float,
+    program: str,
+    *,
+    parser: str = "",
+    metrics_url: str = "",
 ) -> str:
     """Returns how to use the server, as lines for a shell. `program`: how the shell calls `turnwire`; `parser`: what
-    reads the model's output, and why."""
+    reads the model's output, and why; `metrics_url`: where the metrics of all processes are served."""
     keys, certificate = plan.frontend.api_keys_file, plan.frontend.tls_cert_file
     exports = claude.make_settings(Target(urls[0], ServedModel(plan.model, window))).exports
     settings = [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
@@ -117,6 +124,7 @@ def instructions(
             f"Settings for another client:  {program} connect codex",
             f"  also: {', '.join(client_names())}\n",
             f"Watch the turns:  {program} tap",
+            *([f"Metrics of all processes:  {metrics_url}"] if metrics_url else []),
             "Ctrl-C ends it.\n",
         )
     )

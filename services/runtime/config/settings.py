@@ -440,6 +440,10 @@ class UpConfig(Config):
     """Number of parsers."""
     state_dir: str | None = None
     """Directory for the demo model and the sealing key; default: `turnwire` in the user's state directory."""
+    metrics_host: str = "127.0.0.1"
+    """Address for the metrics of all processes."""
+    metrics_port: Port | None = None
+    """Port that serves the metrics of all processes at /metrics; 0: a free one; default: they are not served."""
     ready_file: str | None = None
     """File to write when requests can be served: a JSON object with `url` and more."""
 
