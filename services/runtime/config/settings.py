@@ -132,8 +132,9 @@ class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig):
     """The buckets in JetStream, which `turnwire buckets` creates."""
 
     bus: BusConfig = field(default_factory=BusConfig)
-    bucket_replicas: Annotated[int, Parameter(validator=Number(gte=1, lte=5))] = 1
-    """Servers of a NATS cluster that hold a copy of each bucket: 3, so that the buckets outlive one of them."""
+    bucket_replicas: Annotated[int, Parameter(validator=Number(gte=1, lte=5))] | None = None
+    """Servers of a NATS cluster that hold a copy of each bucket; default: 5, 3 or 1, as many as the cluster has. With 3,
+    the buckets outlive one server."""
     every_s: Positive | None = None
     """Go on, and make lost buckets again at this interval."""
 
