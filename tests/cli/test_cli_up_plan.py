@@ -20,7 +20,7 @@ from services.cli.up.plan import (
     prepare_state,
 )
 from services.cli.up.readiness import problem_of
-from services.cli.up.screen import Screen, instructions, log_line, log_text, shorten
+from services.cli.up.screen import Screen, ServedModelNotes, instructions, log_line, log_text, shorten
 from services.runtime.config import Config, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
@@ -232,7 +232,7 @@ def test_hub_is_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_instructions_are_shell_lines(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"me:{'0' * 64}\n")
-    text = instructions(plan(), ["http://127.0.0.1:81"], 32768, 3.21, ".venv/bin/turnwire")
+    text = instructions(plan(), ["http://127.0.0.1:81"], ServedModelNotes(32768), 3.21, ".venv/bin/turnwire")
     for line in (
         "turnwire-demo is served at http://127.0.0.1:81  (ready after 3.2 s)",
         "  export ANTHROPIC_BASE_URL=http://127.0.0.1:81",
@@ -245,9 +245,11 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
         "Watch the turns:  .venv/bin/turnwire tap",
     ):
         assert line in text.splitlines()
-    large = instructions(plan(), ["http://127.0.0.1:81"], 262144, 3.21, "turnwire")
+    large = instructions(plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire")
     assert "MAX_OUTPUT_TOKENS" not in large
-    own = instructions(plan("--model", "a b", "--api-keys-file", str(keys)), ["http://h:1"], 0, 1, "turnwire")
+    own = instructions(
+        plan("--model", "a b", "--api-keys-file", str(keys)), ["http://h:1"], ServedModelNotes(0), 1, "turnwire"
+    )
     assert "  export ANTHROPIC_MODEL='a b'" in own.splitlines()
     assert '  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in ' + str(keys) in own.splitlines()
     assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in own
@@ -258,12 +260,27 @@ def test_instructions_are_shell_lines(tmp_path: Path) -> None:
     assert "Parser" not in own
 
 
+@pytest.mark.parametrize(
+    ("model", "warning"),
+    [
+        (ServedModelNotes(4096), "Its window of 4,096 tokens is too small for coding agents"),
+        (ServedModelNotes(262144, tools=False), "requests with tools get status 400"),
+    ],
+)
+def test_clients_that_cannot_work_are_not_recommended(model: ServedModelNotes, warning: str) -> None:
+    text = instructions(plan(), ["http://127.0.0.1:81"], model, 3.21, "turnwire")
+    assert warning in text
+    assert not any(word in text for word in ("export", "connect", "Point Claude Code"))
+    assert "is served at http://127.0.0.1:81" in text
+    assert warning not in instructions(plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire")
+
+
 def test_instructions_name_the_parser_and_the_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("info")
     screen.child("preprocessor-1", '{"event":"preprocessor.loaded","family":"hermes","evidence":["it reads <x>","so"]}')
     screen.child("worker-1", '{"event":"worker.loaded","family":"x","evidence":["y"]}')
     capsys.readouterr()
-    text = instructions(plan(), ["http://h:1"], 0, 1, "turnwire", parser=screen.parser)
+    text = instructions(plan(), ["http://h:1"], ServedModelNotes(parser=screen.parser), 1, "turnwire")
     assert "Parser of its output: hermes; it reads <x>; so" in text.splitlines()
 
 

@@ -37,6 +37,7 @@ PACKAGES = {
 """The package that an engine, tracing or a protocol requires, and the extra that installs it."""
 CONNECT_S = 1.0
 """Longest time to connect to the hub, or to the bus: a wrong address ends the start within three seconds."""
+NO_TOOLS = ", a template without tools"
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "npu", "hpu")
 DTYPES = ("auto", "bfloat16", "float16", "float32", "half", "float")
 _NOT_A_TOKENIZER = frozenset({"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
@@ -64,7 +65,8 @@ def check(sources: Sources, /) -> int:
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:
         raise CommandError(f"model: {' '.join(str(error).split())}") from error
-    print(f"{setup.card.name}: {setup.family.title}, {setup.max_model_len:,} tokens")
+    tools = "" if setup.traits.tools else NO_TOOLS
+    print(f"{setup.card.name}: {setup.family.title}, {setup.max_model_len:,} tokens{tools}")
     return CLEAN
 
 
@@ -284,9 +286,9 @@ def model_problem(model: str) -> str | None:
     return None if any(map(_TOKENIZER.search, names)) else f"{model} has no tokenizer.json"
 
 
-def require_model(flags: Iterable[str]) -> None:
-    """Raises CommandError with the problem that `turnwire check` finds with these flags. Uses another process: the
-    libraries that read a model leave 90 MB allocated."""
+def require_model(flags: Iterable[str]) -> bool:
+    """Tries the model as `turnwire check` does with these flags; returns whether its template lists tools. Raises
+    CommandError with the problem. Uses another process: the libraries that read a model leave 90 MB allocated."""
     command = [sys.executable, "-m", "services.cli.main", "check", *flags]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != CLEAN:
@@ -294,6 +296,7 @@ def require_model(flags: Iterable[str]) -> None:
         if ran.returncode < 0 or not problem:
             problem = f"the check of the model ended without a result: {describe_status(ran.returncode)}"
         raise (UsageError if ran.returncode == USAGE else CommandError)(problem)
+    return NO_TOOLS not in ran.stdout
 
 
 def require_hub_model(model: str) -> None:

@@ -20,7 +20,7 @@ from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
 from services.cli.up.plan import Plan, inner_processes, make_plan, make_specs, prepare_state
 from services.cli.up.readiness import context_window, readiness_problem
-from services.cli.up.screen import Screen, instructions
+from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
 from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, PreprocessorConfig, UpConfig, WorkerConfig
 from services.runtime.config.loader import Sources, mask_passwords
@@ -67,6 +67,7 @@ class _Up:
         self._plan = plan
         self._started = time.monotonic()
         self._ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
+        self._tools = True
         self._metrics: list[int] = []
         """The port of `up`'s own metrics, then those of the processes after the frontend."""
         if plan.up.metrics_port is not None:
@@ -89,7 +90,7 @@ class _Up:
             run(self._require_bus())
         with self._screen.progress("preparing the demo model" if self._plan.demo else "trying the model"):
             prepare_state(self._plan)
-            require_model(dict.fromkeys(flag for flags in self._plan.flags.values() for flag in flags))
+            self._tools = require_model(dict.fromkeys(flag for flags in self._plan.flags.values() for flag in flags))
 
     async def run(self) -> int:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -139,10 +140,10 @@ class _Up:
         instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url, plan.worker.model)
         if plan.up.ready_file:
             write_ready_file(Path(plan.up.ready_file), instance)
-        parser = self._screen.parser
+        model = ServedModelNotes(window, self._tools, self._screen.parser)
         with announce(instance, os.environ):
             seconds = time.monotonic() - self._started
-            text = instructions(plan, urls, window, seconds, program(), parser=parser, metrics_url=metrics_url)
+            text = instructions(plan, urls, model, seconds, program(), metrics_url=metrics_url)
             print(text, flush=True)
             await asyncio.Event().wait()
 

@@ -133,8 +133,8 @@ class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig):
 
     bus: BusConfig = field(default_factory=BusConfig)
     bucket_replicas: Annotated[int, Parameter(validator=Number(gte=1, lte=5))] | None = None
-    """Servers of a NATS cluster that hold a copy of each bucket; default: 5, 3 or 1, as many as the cluster has. With 3,
-    the buckets outlive one server."""
+    """Servers of a NATS cluster that hold a copy of each bucket; default: 5, 3 or 1, as many as there are. With 3, the
+    buckets outlive one server."""
     every_s: Positive | None = None
     """Go on, and make lost buckets again at this interval."""
 
