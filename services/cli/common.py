@@ -80,8 +80,9 @@ def get(url: str, timeout_s: float) -> tuple[int, bytes]:
         raise OSError(f"no HTTP answer: {error!r}") from error
 
 
-def reserve_ports(host: str, port: int, count: int) -> list[int]:
+def reserve_ports(host: str, port: int, count: int, flags: tuple[str, str] = ("--host", "--port")) -> list[int]:
     """Returns `port` unless it is 0, and free ports for the others. Only servers that name a port can listen on it.
+    `flags`: those that set host and port, for the error.
 
     Raises OSError, with the port and a remedy, if the port is in use.
     """
@@ -92,9 +93,13 @@ def reserve_ports(host: str, port: int, count: int) -> list[int]:
             try:
                 listener.bind((host, number))
             except OSError as error:
-                hint = "; choose another with --port, or --port 0 for a free one" if number else ""
-                reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-                raise OSError(f"port {number} on {host} {reason}{hint}") from error
+                if error.errno == errno.EADDRINUSE:
+                    hint = f"is in use; choose another with {flags[1]}, or {flags[1]} 0 for a free one"
+                elif error.errno == errno.EACCES:
+                    hint = f"cannot be used: {error.strerror}; choose another with {flags[1]}, such as {number + 8000}"
+                else:
+                    hint = f"cannot be used: {error.strerror}; choose another with {flags[0]}, such as 127.0.0.1"
+                raise OSError(f"port {number} on {host} {hint}") from error
             if not number:
                 _reserve(listener)
             ports.append(int(listener.getsockname()[1]))

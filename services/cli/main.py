@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 2
             if not command.passes_arguments:
                 prog = f"turnwire {name}"
-                return run_command(command.function, prog, arguments, *command.settings, without=command.without)
+                without, essential = command.without, command.essential
+                function, configs = command.function, command.settings
+                return run_command(function, prog, arguments, *configs, without=without, essential=essential)
     except KeyboardInterrupt:
         return 1
     except BrokenPipeError:  # `turnwire tap | head`
@@ -57,9 +59,10 @@ def serve(argv: Sequence[str]) -> int:
     if stage not in STAGES:
         print(f"turnwire serve: the stage is one of {', '.join(STAGES)}{nearest(stage, STAGES)}", file=sys.stderr)
         return 2
+    from services.cli.up.check import check_settings
     from services.runtime import entry  # other commands do not need it
 
-    status = entry.main(stage, argv[1:])
+    status = entry.main(stage, argv[1:], lambda loaded: check_settings([loaded]))
     if stage == "worker":
         # All that can be stopped is stopped. Python would wait for the threads of an engine that hangs in its shutdown.
         sys.stdout.flush()

@@ -45,6 +45,8 @@ class Command(Struct, frozen=True):
     """Each setting of these is also a flag. If there are any, the first argument of the function is their `Sources`."""
     without: Sequence[str] = ()
     """Names of settings that are not flags."""
+    essential: Sequence[str] = ()
+    """Names of the settings that `--help` shows, if there are too many; default: all."""
     passes_arguments: bool = False
     """The function gets the arguments as they are, and handles signals itself."""
 

@@ -197,7 +197,8 @@ def _system(conversation: Conversation) -> dict[str, str]:
 
 
 def _settings(conversation: Conversation) -> dict[str, str]:
-    return {f"the setting {name}": _json(getattr(conversation, name)) for name in SETTINGS}
+    values = ((name, getattr(conversation, name)) for name in SETTINGS)
+    return {f"the setting {name}": "" if value is None else _json(value) for name, value in values}
 
 
 def _differing(kind: ChangeKind, was: Mapping[str, str], now: Mapping[str, str]) -> list[Change]:
@@ -273,7 +274,10 @@ def _json(value: object) -> str:
 
 
 def _around(was: str, now: str) -> tuple[str, str]:
-    """Returns both texts around their first difference."""
-    start = max(0, len(common_prefix(was, now)) - BEFORE)
-    dots = "…" if start else ""
-    return dots + was[start : start + SHOWN], dots + now[start : start + SHOWN]
+    """Returns the passage of both texts that differs, with a few characters around it."""
+    same = len(common_prefix(was, now))
+    tail = len(common_prefix(was[same:][::-1], now[same:][::-1]))
+    start, rest = max(0, same - BEFORE), max(0, tail - BEFORE)
+    shown = [text[start : len(text) - rest][:SHOWN] for text in (was, now)]
+    before, after = "…" if start else "", "…" if rest else ""
+    return before + shown[0] + after, before + shown[1] + after

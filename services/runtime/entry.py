@@ -11,20 +11,23 @@ from typing import Any
 from schemas.errors import TurnwireError
 from services.runtime.config import STAGES, ServiceConfig
 from services.runtime.config.command_line import CLEAN, FAILURE, run_command
-from services.runtime.config.loader import Sources, mask_passwords
+from services.runtime.config.loader import LoadedConfig, Sources, mask_passwords
 from services.runtime.observability.memory import keep_freed_memory
 
 
-def main(stage: str, argv: Sequence[str]) -> int:
+def main(stage: str, argv: Sequence[str], check: Callable[[LoadedConfig[Any]], None] = lambda _loaded: None) -> int:
     """Runs the service of a stage until SIGTERM or SIGINT, and drains it. Expected errors are one line on stderr each.
 
-    Returns the exit status. `argv`: flags. Raises SystemExit, with status 2, if the configuration is wrong.
+    Returns the exit status. `argv`: flags; `check` raises ConfigError for settings that cannot work on this machine.
+    Raises SystemExit, with status 2, if the configuration is wrong.
     """
     config = STAGES[stage]
     prog = f"turnwire serve {stage}"
 
     def serve(sources: Sources) -> int:
-        loaded = sources.load(config).config
+        found = sources.load(config)
+        check(found)
+        loaded = found.config
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 try:

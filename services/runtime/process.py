@@ -22,6 +22,7 @@ from schemas.errors import EngineFailed, Invalid, TurnwireError, Unavailable
 from services import __version__
 from services.runtime.bus import NO_MEMORY, STOP_S, Bus, Delivery, Subscription
 from services.runtime.config import ServiceConfig, StageConfig
+from services.runtime.config.loader import ConfigError
 from services.runtime.heartbeat_auth import HeartbeatAuth
 from services.runtime.liveness import Liveness
 from services.runtime.observability.metrics import (
@@ -206,7 +207,11 @@ class Process:
 
                 labels = process_labels(self.stage, config.model_name)
                 health = HealthServer(LabelledRegistry(self.metrics, labels), self._not_ready)
-                port = await health.start(config.metrics_host, config.metrics_port)
+                try:
+                    port = await health.start(config.metrics_host, config.metrics_port)
+                except OSError as error:
+                    other = "choose another address with --metrics-host and --metrics-port"
+                    raise ConfigError([f"{error.strerror or error}; {other}"]) from error
                 self.log.info("process.health", url=f"http://{config.metrics_host}:{port}")
             await self.announce()
             self.log.info("process.ready")

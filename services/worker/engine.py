@@ -22,6 +22,7 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, TurnwireError
 from schemas.events import FinishReason
 
+KV_LIMIT = "the KV cache holds no more tokens"
 LOWEST_LOGPROB = -9999.0
 """The log probability of an impossible token, as in OpenAI's API: JSON has no infinity."""
 
@@ -105,6 +106,8 @@ class EngineInfo(Struct, frozen=True):
     """Why a feature is not in `features`, where the reason is known."""
     full_len: int | None = None
     """The context window of the model or the settings, of which the KV cache may leave only `max_model_len`."""
+    limit: str = KV_LIMIT
+    """Why `max_model_len` is less than `full_len`."""
     shares_queued: bool = False
     """A prompt finds what those before it in the queue compute: its blocks are looked up when it is scheduled. Not set
     for TensorRT-LLM: by its `capacityScheduler.cpp` (`beneficialToSkip`) and `scheduler_v2.py` this depends on the
@@ -137,6 +140,8 @@ class EngineRequest(Struct, frozen=True):
     """Seconds for which prompt and output should be evicted after others, by an engine with `retention`; 0: none."""
     session: str = ""
     """A key of the turn's session, for a library that keeps the turns of one together."""
+    trace: Mapping[str, str] = {}
+    """W3C trace context of a traced turn, for a library that has spans of its own."""
     block_keys: Sequence[int] | None = None
     """The keys of the prompt's whole blocks (`tokenization.block_keys`), where the worker has computed them."""
 

@@ -132,7 +132,7 @@ class Worker(Service):
         info = self._info
         if info.full_len is not None and info.max_model_len < info.full_len:
             window = {"max_model_len": info.max_model_len, "full_len": info.full_len, "kv_tokens": info.kv_tokens}
-            self._log.warning("worker.window_reduced", **window, reason="the KV cache holds no more tokens")
+            self._log.warning("worker.window_reduced", **window, reason=info.limit)
         await self._sender.start()
         await self._process.subscribe(subjects.cancel(self._model), self._cancel)
         await self._process.subscribe(subjects.generate(self._model, self._process.id), self._request)
@@ -200,6 +200,7 @@ class Worker(Service):
             resumed=len(resume),
             retain_s=self._retention.seconds(request, len(prompt) // 4, held or 0, self._loop.time()),
             session=request.session,
+            trace=request.trace,
             block_keys=blocks.keys if blocks is not None else None,
         )
         check(engine_request, self._info)

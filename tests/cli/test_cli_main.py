@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry
 from services.cli import common
 from services.cli.main import main
 from services.cli.registry import BUILT_IN, Command
+from services.cli.up.command import COMMAND as UP
+from services.runtime.config.loader import options
 from services.runtime.health import HealthServer
 
 
@@ -23,6 +25,27 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         status = int(str(end.code))
     assert status == 0
     assert f"turnwire {command}" in capsys.readouterr().out
+
+
+def test_help_of_up_fits_two_screens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def help_of(*topic: str) -> str:
+        assert main(["up", "--help", *topic]) == 0
+        return capsys.readouterr().out
+
+    monkeypatch.setenv("COLUMNS", "100")
+    short = help_of()
+    assert len(short.splitlines()) <= 100
+    monkeypatch.setenv("COLUMNS", "300")
+    every = help_of("all")
+    groups = [help_of(group) for group in ("up", "frontend", "worker", "preprocessor", "parser", "bus")]
+    flags = {
+        option.name for config in UP.settings for option in options(config) if option.field_info.name not in UP.without
+    }
+    assert all(flag in every and any(flag in group for group in groups) for flag in flags)
+    assert all(f"--{name.replace('_', '-')} " in short for name in UP.essential)
+    with pytest.raises(SystemExit):
+        main(["up", "--help", "wroker"])
+    assert capsys.readouterr().err == 'turnwire up: --help knows no group wroker; did you mean "worker"?\n'
 
 
 def test_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +82,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["tap", "tw.v2.>", "a b"], "turnwire tap: not a subject of NATS: 'a b'\n"),
         (["tap", "tw..evt"], "not a subject of NATS: 'tw..evt'"),
         (["inspect", sys.executable], "is not a text file: "),
+        (["serve", "parser", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["replay", sys.executable], "is not a text file: "),
         (["trajectories", __file__], ":1: not a line of `turnwire tap --json`: "),
     ],
@@ -80,7 +104,6 @@ def test_wrong_usage_has_status_2(argv: list[str], message: str, capsys: pytest.
         (["trajectories", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["inspect", "--model", "/nowhere"], "there is no directory /nowhere"),
         (["catalog", "codex", "--model-dir", "/nowhere"], "there is no directory /nowhere"),
-        (["serve", "parser", "--model", "/nowhere"], "there is no directory /nowhere"),
     ],
 )
 def test_user_error_is_one_line(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

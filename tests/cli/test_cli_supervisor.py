@@ -20,7 +20,8 @@ class Watched:
         self.lines: list[tuple[str, str]] = []
         self.reports: list[str] = []
         self._news = asyncio.Event()
-        self.supervisor = Supervisor(self._relay, self._say)
+        self.states: list[tuple[str, str]] = []
+        self.supervisor = Supervisor(self._relay, self._say, lambda name, text: self.states.append((name, text)))
 
     def _relay(self, name: str, line: str) -> None:
         self.lines.append((name, line))
@@ -130,6 +131,29 @@ async def test_wrong_configuration_is_not_tried_again(watched: Watched) -> None:
     with pytest.raises(ChildFailed, match="a does not run: status 2: no key"):
         await watched.supervisor.failed()
     assert watched.reports == []
+
+
+async def test_progress_bar_is_reported_while_its_line_grows(watched: Watched) -> None:
+    code = (
+        "import sys, time\n"
+        "for share in range(0, 100, 10): sys.stdout.write(f'\\r {share}%'); sys.stdout.flush(); time.sleep(0.05)\n"
+        "sys.stdout.write('\\r100%\\n'); print('loaded'); time.sleep(60)"
+    )
+    await watched.supervisor.start(Spec("worker-1", python(code)))
+    await watched.until(2)
+    assert watched.lines == [("worker-1", "100%"), ("worker-1", "loaded")]
+    shares = [int(text.removesuffix("%")) for _, text in watched.states]
+    assert shares == sorted(shares)
+    assert len(shares) > 1
+
+
+async def test_long_line_is_relayed_in_pieces(watched: Watched) -> None:
+    await watched.supervisor.start(Spec("a", python("print('x' * 3_000_000); print('end')")))
+    while ("a", "end") not in watched.lines:
+        await watched.until(len(watched.lines) + 1)
+    pieces = [line for _, line in watched.lines[:-1]]
+    assert "".join(pieces) == "x" * 3_000_000
+    assert len(pieces) > 1
 
 
 async def test_stop_waits_for_the_end(watched: Watched) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from services.cli.common import reserve_ports
 from services.cli.up import check as up_check
-from services.cli.up import plan as up_plan
 from services.cli.up.check import engine_problem, require_hub_model
 from services.cli.up.command import COMMAND
 from services.cli.up.plan import (
@@ -21,7 +20,7 @@ from services.cli.up.plan import (
     prepare_state,
 )
 from services.cli.up.readiness import problem_of
-from services.cli.up.screen import Screen, instructions, log_line, log_text, shorten
+from services.cli.up.screen import Screen, ServedModelNotes, instructions, log_line, log_text, shorten
 from services.runtime.config import Config, FrontendConfig, ParserConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.command_line import run_command
 from services.runtime.config.loader import ConfigError, Sources
@@ -62,15 +61,16 @@ def test_demo_needs_nothing() -> None:
     assert (frontend.port, frontend.id) == (81, "frontend-1")
 
 
-def test_preprocessor_and_parser_seal_with_the_same_key() -> None:
+def test_preprocessor_and_parser_seal_with_the_same_key(tmp_path: Path) -> None:
     made = plan()
     preprocessor, parser = child(made, "preprocessor", PreprocessorConfig), child(made, "parser", ParserConfig)
     assert isinstance(preprocessor, PreprocessorConfig)
     assert isinstance(parser, ParserConfig)
     assert preprocessor.seal_key_file == parser.seal_key_file == "/state/seal.key"
-    own = child(plan("--seal-key-file", "/k"), "parser", ParserConfig)
+    (tmp_path / "k").write_text("secret")
+    own = child(plan("--seal-key-file", str(tmp_path / "k")), "parser", ParserConfig)
     assert isinstance(own, ParserConfig)
-    assert own.seal_key_file == "/k"
+    assert own.seal_key_file == str(tmp_path / "k")
 
 
 def test_users_model_is_served_under_its_name() -> None:
@@ -117,7 +117,7 @@ def test_several_frontends_share_their_responses() -> None:
 
 def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {spec.env.get("OMP_NUM_THREADS") for spec in make_specs(plan(), None, [81], {})} == {"1"}
-    monkeypatch.setattr(up_plan, "engine_problem", lambda engine: None)
+    monkeypatch.setattr(up_check, "engine_problem", lambda engine: None)
     for engine in ("trtllm", "vllm"):
         own = plan("--engine", engine, "--model", "m")
         assert {spec.env.get("OMP_NUM_THREADS") for spec in make_specs(own, None, [81], {})} == {None}
@@ -128,7 +128,7 @@ def test_threads_of_cpu_engines_are_limited(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (["--engine", "transformers"], "--engine transformers needs a --model"),
         (["--workers", "0"], 'Invalid value "0" for --workers. Must be >= 1.'),
-        (["--effort-budgets", "low=0"], "effort_budgets: low must be 1 to 2147483647, not 0"),
+        (["--effort-budgets", "low=0"], "--effort-budgets: low must be 1 to 2147483647, not 0"),
         (["--port", "x", "--slots", "y"], 'Invalid value for --port: "x" is not a whole number'),
     ],
 )
@@ -138,7 +138,8 @@ def test_wrong_settings_are_found_before_anything_starts(argv: list[str], proble
     assert any(problem in one for one in caught.value.problems)
 
 
-def test_engine_of_another_package_can_serve_the_demo_model() -> None:
+def test_engine_of_another_package_can_serve_the_demo_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.worker.engines.registry.installed_engines", lambda: {"counting": None})
     assert plan("--engine", "counting").demo
 
 
@@ -185,7 +186,7 @@ def test_unloadable_model_has_a_problem(tmp_path: Path, model: str, problem: str
     (tmp_path / "m.gguf").touch()
     with pytest.raises(ConfigError) as caught:
         plan("--model", model.format(here=tmp_path))
-    assert caught.value.problems == ["model: " + problem.format(here=tmp_path)]
+    assert caught.value.problems == ["Invalid value for --model: " + problem.format(here=tmp_path)]
 
 
 def test_description_beside_a_family_has_a_problem(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_engine_without_its_package_has_a_problem(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ConfigError) as caught:
         plan("--engine", "trtllm", "--model", "m")
     (problem,) = caught.value.problems
-    assert problem.startswith("engine: trtllm needs tensorrt_llm, which is not installed; ")
+    assert problem.startswith("Invalid value for --engine: trtllm needs tensorrt_llm, which is not installed; ")
     assert problem.endswith(" -m pip install -e '.[trtllm]'")
 
 
@@ -213,7 +214,9 @@ def test_tracing_without_its_packages_has_a_problem(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError) as caught:
         plan("--tracing")
     (problem,) = caught.value.problems
-    assert problem.startswith("tracing needs opentelemetry.exporter.otlp.proto.http, which is not installed; ")
+    assert problem.startswith(
+        'Invalid value for --tracing: "True": tracing needs opentelemetry.exporter.otlp.proto.http, which is not installed; '
+    )
     assert problem.endswith(" -m pip install -e '.[otel]'")
 
 
@@ -226,8 +229,10 @@ def test_hub_is_queried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         require_hub_model("acme/none")
 
 
-def test_instructions_are_shell_lines() -> None:
-    text = instructions(plan(), ["http://127.0.0.1:81"], 32768, 3.21, ".venv/bin/turnwire")
+def test_instructions_are_shell_lines(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"me:{'0' * 64}\n")
+    text = instructions(plan(), ["http://127.0.0.1:81"], ServedModelNotes(32768), 3.21, ".venv/bin/turnwire")
     for line in (
         "turnwire-demo is served at http://127.0.0.1:81  (ready after 3.2 s)",
         "  export ANTHROPIC_BASE_URL=http://127.0.0.1:81",
@@ -240,11 +245,13 @@ def test_instructions_are_shell_lines() -> None:
         "Watch the turns:  .venv/bin/turnwire tap",
     ):
         assert line in text.splitlines()
-    large = instructions(plan(), ["http://127.0.0.1:81"], 262144, 3.21, "turnwire")
+    large = instructions(plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire")
     assert "MAX_OUTPUT_TOKENS" not in large
-    own = instructions(plan("--model", "a b", "--api-keys-file", "/keys"), ["http://h:1"], 0, 1, "turnwire")
+    own = instructions(
+        plan("--model", "a b", "--api-keys-file", str(keys)), ["http://h:1"], ServedModelNotes(0), 1, "turnwire"
+    )
     assert "  export ANTHROPIC_MODEL='a b'" in own.splitlines()
-    assert '  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in /keys' in own.splitlines()
+    assert '  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in ' + str(keys) in own.splitlines()
     assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS" not in own
     hint = "  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  turnwire connect claude"
     assert hint in own.splitlines()
@@ -253,12 +260,27 @@ def test_instructions_are_shell_lines() -> None:
     assert "Parser" not in own
 
 
+@pytest.mark.parametrize(
+    ("model", "warning"),
+    [
+        (ServedModelNotes(4096), "Its window of 4,096 tokens is too small for coding agents"),
+        (ServedModelNotes(262144, tools=False), "requests with tools get status 400"),
+    ],
+)
+def test_clients_that_cannot_work_are_not_recommended(model: ServedModelNotes, warning: str) -> None:
+    text = instructions(plan(), ["http://127.0.0.1:81"], model, 3.21, "turnwire")
+    assert warning in text
+    assert not any(word in text for word in ("export", "connect", "Point Claude Code"))
+    assert "is served at http://127.0.0.1:81" in text
+    assert warning not in instructions(plan(), ["http://127.0.0.1:81"], ServedModelNotes(262144), 3.21, "turnwire")
+
+
 def test_instructions_name_the_parser_and_the_evidence(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("info")
     screen.child("preprocessor-1", '{"event":"preprocessor.loaded","family":"hermes","evidence":["it reads <x>","so"]}')
     screen.child("worker-1", '{"event":"worker.loaded","family":"x","evidence":["y"]}')
     capsys.readouterr()
-    text = instructions(plan(), ["http://h:1"], 0, 1, "turnwire", parser=screen.parser)
+    text = instructions(plan(), ["http://h:1"], ServedModelNotes(parser=screen.parser), 1, "turnwire")
     assert "Parser of its output: hermes; it reads <x>; so" in text.splitlines()
 
 

@@ -39,7 +39,10 @@ class LocalNats:
             for item in items:
                 path = directory / "etc" / item["path"]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(files[item["key"]])
+                text = files[item["key"]]
+                for inside, outside in {"/etc/nats": str(directory / "etc"), **places}.items():
+                    text = text.replace(inside.encode(), outside.encode())
+                path.write_bytes(text)
         args = container["args"]
         volumes = {"/etc/nats": str(directory / "etc"), "/data": str(directory / "data")}
         for inside, outside in {**volumes, **places}.items():

@@ -3,6 +3,8 @@ that the manifests name exists. That the autoscalers follow the load is shown by
 
 import asyncio
 import re
+import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from services.runtime.config import STAGES, BucketsConfig, FrontendConfig, Servi
 from services.runtime.config.loader import Sources
 from services.runtime.observability.metrics import load_readings
 from tests.certificates import Authority
-from tests.conftest import free_port
+from tests.conftest import LIMIT_S, free_port
 from tests.deploy.deployed import CONF
 from tests.deploy.local_nats import LocalNats
 from tests.deploy.rendered import DEPLOY, Manifest, Rendered, documents, kustomize
@@ -47,13 +49,13 @@ SCALED_OBJECT: dict[str, Any] = {
                         "required": ["type", "metadata"],
                         "additionalProperties": False,
                         "properties": {
-                            "type": {"const": "prometheus"},
-                            "metricType": {"enum": ["AverageValue", "Value"]},
-                            "metadata": {
-                                "required": ["serverAddress", "query", "threshold"],
-                                "additionalProperties": {"type": "string"},
-                            },
+                            "type": {"enum": ["prometheus", "cpu"]},
+                            "metricType": {"enum": ["AverageValue", "Value", "Utilization"]},
+                            "metadata": {"additionalProperties": {"type": "string"}},
                         },
+                        "if": {"properties": {"type": {"const": "cpu"}}},
+                        "then": {"properties": {"metadata": {"required": ["value"]}}},
+                        "else": {"properties": {"metadata": {"required": ["serverAddress", "query", "threshold"]}}},
                     },
                 },
                 "advanced": {
@@ -93,8 +95,16 @@ Render = Callable[..., Rendered]
 def hpa_of(scaled: Manifest) -> Manifest:
     """The HorizontalPodAutoscaler that KEDA makes of a ScaledObject."""
     spec = scaled["spec"]
-    metrics = [
+    metrics: list[Manifest] = [
         {
+            "type": "Resource",
+            "resource": {
+                "name": "cpu",
+                "target": {"type": "Utilization", "averageUtilization": int(trigger["metadata"]["value"])},
+            },
+        }
+        if trigger["type"] == "cpu"
+        else {
             "type": "External",
             "external": {
                 "metric": {"name": f"s{number}-prometheus"},
@@ -119,12 +129,17 @@ def hpa_of(scaled: Manifest) -> Manifest:
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
 def test_every_manifest_is_valid(render: Render, version: str) -> None:
-    rendered = [render("demo", "nats-cluster", "nats-tls", "keda"), *(render(overlay) for overlay in OVERLAYS)]
+    rendered = [
+        render("demo", "nats-cluster", "nats-tls", "keda", "monitoring"),
+        *(render(overlay) for overlay in OVERLAYS),
+    ]
     seen: list[Manifest] = []
     for manifest in (one for overlay in rendered for one in overlay.manifests):
         if manifest in seen or manifest["kind"] == "Secret":  # a Secret has other values in each
             continue
         seen.append(manifest)
+        if manifest["kind"] == "PodMonitor":
+            continue  # test_pod_monitor_finds_the_metrics_of_every_stage
         if manifest["kind"] == "ScaledObject":
             assert manifest["apiVersion"] == "keda.sh/v1alpha1"
             jsonschema.validate(manifest, SCALED_OBJECT)
@@ -255,6 +270,8 @@ def test_the_autoscalers_read_metrics_that_the_stage_exposes(render: Render) -> 
     for scaled in render("vllm").all("ScaledObject"):
         stage = scaled["metadata"]["name"]
         for trigger in scaled["spec"]["triggers"]:
+            if trigger["type"] == "cpu":
+                continue
             names = set(re.findall(r"turnwire_\w+", trigger["metadata"]["query"]))
             assert names
             assert names <= set(load_readings(stage, Load))
@@ -284,9 +301,9 @@ def local_nats(
         rendered = render("demo", "nats-cluster", "nats-tls", "keda")
         # A single server: its peers have no addresses here.
         args = pod(rendered.get("StatefulSet", "nats"))["containers"][0]["args"]
-        first = args.index("--cluster_name")
         rendered = Rendered(tmp_path / "tls", "demo", ["nats-tls"])
-        assert pod(rendered.get("StatefulSet", "nats"))["containers"][0]["args"] == [*args[:first], *args[-3:]]
+        alone = [arg.replace("cluster.conf", "nats.conf") for arg in args]
+        assert pod(rendered.get("StatefulSet", "nats"))["containers"][0]["args"] == alone
         authority = Authority("cluster")
         certificate, key = authority.write(tmp_path, "server")
         flags = ["--nats-ca-file", authority.write_self(tmp_path / "ca.pem")]
@@ -317,13 +334,18 @@ class Cluster:
         self._secrets = rendered.secrets
         ports = [free_port() for _ in range(3)]
         routes = {f"nats-{number}.nats-servers:6222": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
+        authority = Authority("routes")
+        certificate, key = authority.write(directory, "routes")
+        secret = {"tls.crt": Path(certificate).read_bytes(), "tls.key": Path(key).read_bytes()}
+        secret["ca.crt"] = Path(authority.write_self(directory / "routes-ca.pem")).read_bytes()
+        self.ports = ports
         self.servers = [
             LocalNats(
                 binary,
                 directory / f"nats-{number}",
                 rendered,
-                {},
-                {**routes, "nats://0.0.0.0:6222": f"nats://127.0.0.1:{port}", "$(POD_NAME)": f"nats-{number}"},
+                {"nats-routes": secret},
+                {**routes, "0.0.0.0:6222": f"127.0.0.1:{port}", "$(POD_NAME)": f"nats-{number}"},
             )
             for number, port in enumerate(ports)
         ]
@@ -343,6 +365,44 @@ class Cluster:
     def stop(self) -> None:
         for server in self.servers:
             server.stop()
+
+
+def test_cluster_of_three_servers_keeps_three_copies_and_refuses_routes_without_a_certificate(
+    render: Render, nats_binary: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Cluster(nats_binary, tmp_path, Rendered(tmp_path / "rendered", "demo", ["nats-cluster"]))
+    try:
+        for server in cluster.servers:
+            server.wait()
+        cluster.make_buckets()
+        made = capsys.readouterr().out
+        assert made.count(", 3 copies") == 2, made
+        for port in cluster.ports:
+            with socket.create_connection(("127.0.0.1", port), LIMIT_S) as route:
+                stranger = ssl.create_default_context()
+                stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+                with pytest.raises(ssl.SSLError, match="certificate"), stranger.wrap_socket(route) as tls:
+                    tls.recv(1)
+    finally:
+        cluster.stop()
+
+
+def test_acknowledged_write_is_on_disk(render: Render) -> None:
+    text = render("demo").generated("ConfigMap", "nats-conf")["data"]["nats.conf"]
+    assert re.search(r'^  sync_interval: "always"$', text, re.MULTILINE)
+
+
+def test_pod_monitor_finds_the_metrics_of_every_stage(render: Render) -> None:
+    rendered = render("demo", "nats-cluster", "nats-tls", "keda", "monitoring")
+    (monitor,) = rendered.all("PodMonitor")
+    (rule,) = monitor["spec"]["selector"]["matchExpressions"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (rule["key"], rule["operator"], endpoint["path"]) == ("app.kubernetes.io/component", "In", "/metrics")
+    for workload in rendered.all("Deployment"):
+        assert workload["spec"]["template"]["metadata"]["labels"][rule["key"]] in rule["values"]
+        (container,) = pod(workload)["containers"]
+        assert endpoint["port"] in [port["name"] for port in container["ports"]]
+    assert sorted(rule["values"]) == sorted(STAGES)
 
 
 @pytest.mark.slow

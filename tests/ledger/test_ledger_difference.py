@@ -144,3 +144,20 @@ def test_answers_are_runs_of_the_models_messages() -> None:
     split = [QUESTION, Message("assistant", [Text("a ")]), Message("assistant", [LS]), RESULT]
     assert answers_in(split) == [[Text("a "), LS]]
     assert content_of([Text("a "), LS]) == content_of([Text(" a"), replace(LS, call_id="other")])
+
+
+def test_unset_setting_is_shown_as_nothing() -> None:
+    (change,) = changes(asked(*HISTORY[:1]), asked(*HISTORY, format={"type": "json_schema"}))
+    assert (change.where, change.was) == ("the setting format", "")
+    assert "json" in change.now
+
+
+def test_difference_of_long_texts_is_a_passage() -> None:
+    start, end = "a" * 5000, "z" * 5000
+    was, now = (asked(Message("user", [Text(f"{start}{word}{end}")])) for word in ("one", "twelve"))
+    (change,) = changes(was, asked(*now.messages, *HISTORY[1:]))
+    for text, word in ((change.was, "one"), (change.now, "twelve")):
+        assert word in text
+        assert text.startswith("…")
+        assert text.endswith("…")
+        assert len(text) < 200

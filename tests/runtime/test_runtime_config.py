@@ -125,16 +125,20 @@ def test_flags_of_other_servers_are_accepted(argv: list[str], field: str, value:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("low=0", "effort_budgets: low must be 1 to 2147483647, not 0"),
-        ("low=-5", "effort_budgets: low must be 1 to 2147483647, not -5"),
-        ("high=2147483648", "effort_budgets: high must be 1 to 2147483647, not 2147483648"),
+        ("low=0", "Invalid value for --effort-budgets: low must be 1 to 2147483647, not 0"),
+        ("low=-5", "Invalid value for --effort-budgets: low must be 1 to 2147483647, not -5"),
+        ("high=2147483648", "Invalid value for --effort-budgets: high must be 1 to 2147483647, not 2147483648"),
         ("low=1e30", 'Invalid value for --effort-budgets: "1e30" is not a whole number'),
         ("low=1,low=2", 'Invalid value for --effort-budgets: "low=1,low=2" has a name twice'),
         (" low=4k, high=9,low =4k", 'Invalid value for --effort-budgets: " low=4k, high=9,low =4k" has a name twice'),
-        ("none=5", "effort_budgets: none is not a level of effort; there are minimal, low, medium, high, xhigh, max"),
+        (
+            "none=5",
+            'Invalid value for --effort-budgets: "none" is not a level of effort; '
+            "there are minimal, low, medium, high, xhigh, max",
+        ),
         ("low=many", 'Invalid value for --effort-budgets: "many" is not a whole number'),
         ("low", 'Invalid value for --effort-budgets: "low" is not a JSON object, or a .json, .yaml or .toml file'),
-        ('{"low": "9"}', "Invalid value for --effort-budgets: Expected `int`, got `str` - at `$[...]`"),
+        ('{"low": "9"}', 'Invalid value for --effort-budgets: "{"low": "9"}": Expected `int`, got `str` - at `$[...]`'),
     ],
 )
 def test_wrong_budgets_of_efforts_are_refused_in_one_line(
@@ -207,7 +211,7 @@ def test_every_problem_is_named_with_its_source(tmp_path: Path) -> None:
         ("slots = true\n", "slots: Expected `int`, got `bool`"),
         ("slots = 0\n", 'Invalid value "0" for'),
         ("engine_args = [1]\n", "engine_args: Expected `object`, got `array`"),
-        ("[worker]\nengine_args = '{'\nmodel = 'm'\n", "engine_args: Input data was truncated"),
+        ("[worker]\nengine_args = '{'\nmodel = 'm'\n", 'engine_args: "{": Input data was truncated'),
         ("[worker]\nengine_args = 'gone.yaml'\nmodel = 'm'\n", "No such file"),
         ("[worker]\nengine_args = 'gone.ini'\nmodel = 'm'\n", "is not a JSON object, or a .json, .yaml or .toml file"),
         ("[bus]\ndead_after_s = 1\n[worker]\nmodel = 'm'\n", "dead_after_s must be at least twice beat_interval_s"),
@@ -223,7 +227,8 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> Non
 def test_an_unreadable_table_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "args.yaml").write_text("a: [")
     (line,) = problems(WorkerConfig, {"TURNWIRE_MODEL": "m", "TURNWIRE_ENGINE_ARGS": str(tmp_path / "args.yaml")})
-    assert line.startswith("Invalid value for TURNWIRE_ENGINE_ARGS: while parsing a flow node")
+    file = tmp_path / "args.yaml"
+    assert line.startswith(f'Invalid value for TURNWIRE_ENGINE_ARGS: "{file}": while parsing a flow node')
     assert "\n" not in line
 
 

@@ -10,6 +10,7 @@ import pytest
 from schemas.control import Heartbeat, Stage
 from schemas.errors import EngineFailed
 from services.runtime.config import BusConfig, ParserConfig
+from services.runtime.config.loader import ConfigError
 from services.runtime.process import CHANGE_DELAY_S, Process, Service
 from tests.conftest import MakeProcess, NatsServer, eventually
 from tests.frontend.frontend_fakes import log_into
@@ -221,6 +222,6 @@ async def test_process_that_never_served_was_not_cut_off(nats: NatsServer) -> No
         bus = BusConfig(nats_url=nats.url)
         process = Process("parser", ParserConfig(model="m", metrics_port=port, bus=bus), log_into(lines))
         await process.connect()
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(ConfigError, match="in use; choose another address with --metrics-host and --metrics-port"):
             await process.run()
     assert [line["event"] for line in lines] == ["process.left"]

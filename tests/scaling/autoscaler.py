@@ -86,8 +86,13 @@ def read_targets(directory: Path = DEPLOY / "kubernetes") -> dict[str, Target]:
             spec = one["spec"]
             (trigger,) = spec["triggers"]
             rules = _rules(spec["advanced"]["horizontalPodAutoscalerConfig"])
+            limits = spec["minReplicaCount"], spec["maxReplicaCount"]
+            if trigger["type"] == "cpu":
+                share = float(trigger["metadata"]["value"]) / 100
+                found[name] = Target(name, *limits, *rules, per_pod=cores[name] * share)
+                continue
             query, threshold = trigger["metadata"]["query"], float(trigger["metadata"]["threshold"])
-            found[name] = Target(name, spec["minReplicaCount"], spec["maxReplicaCount"], *rules, query, threshold)
+            found[name] = Target(name, *limits, *rules, query, threshold)
     return found
 
 

@@ -209,18 +209,18 @@ async def test_worker_without_a_prefix_cache_sends_no_notice(trial: Trial) -> No
 
 
 @pytest.mark.parametrize(("full", "warned"), [(None, False), (1000, False), (8192, True)])
-async def test_window_that_the_cache_reduces_is_logged_with_both_figures(
+async def test_window_that_the_cache_reduces_is_logged_with_both_figures_and_the_reason(
     make_process: MakeProcess, request: pytest.FixtureRequest, full: int | None, warned: bool
 ) -> None:
     process = await make_process("worker", request.node.name)
     capture = structlog.testing.LogCapture()
     process.log = structlog.wrap_logger(structlog.PrintLogger(), processors=[capture])
     engine = HeldEngine()
-    info = msgspec.structs.replace(await engine.start(), full_len=full, kv_tokens=1000)
+    info = msgspec.structs.replace(await engine.start(), full_len=full, kv_tokens=1000, limit="memory is short")
     await Worker(process, engine, info, "m", 9).start()
     lines = [entry for entry in capture.entries if entry["event"] == "worker.window_reduced"]
-    assert [(line["log_level"], line["max_model_len"], line["full_len"]) for line in lines] == (
-        [("warning", 1000, 8192)] if warned else []
+    assert [(line["log_level"], line["max_model_len"], line["full_len"], line["reason"]) for line in lines] == (
+        [("warning", 1000, 8192, "memory is short")] if warned else []
     )
 
 

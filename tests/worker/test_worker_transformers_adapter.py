@@ -13,7 +13,6 @@ from services.worker.engines.transformers.adapter import (
     EngineArgs,
     Progress,
     batching_options,
-    cpu_kv_tokens,
     lacking,
     parse_args,
     recurrent_layers,
@@ -127,14 +126,6 @@ def test_engine_args_are_checked() -> None:
         parse_args({"modes": 1})
     with pytest.raises(Invalid, match="mode"):
         parse_args({"mode": "fast"})
-
-
-def test_the_cpu_cache_stays_within_an_eighth_of_the_memory() -> None:
-    assert cpu_kv_tokens(1_000_000, 8_000_000_000, 40_960) == 1_000
-    assert cpu_kv_tokens(1_000, 64_000_000_000, 40_960) == 40_960
-    assert cpu_kv_tokens(1_000, 64_000_000_000, 1_000_000) == 131_072
-    assert cpu_kv_tokens(1_000, 64_000_000_000, 2_048) == 32_768
-    assert cpu_kv_tokens(10**9, 10**6, 2_048) == 4 * PAGE_TOKENS
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,7 @@ async def test_window_is_the_models_where_memory_is_in_the_page_cache(
         info = await engine.start()
         await engine.stop(5.0)
         assert (info.max_model_len, info.full_len) == (expected, 4096)
+        assert ("1/8 of the" in info.limit) == (expected < 4096)
 
 
 async def _drain(deltas: Any) -> None:

@@ -170,6 +170,14 @@ def test_priorities_keep_their_order(fake_trtllm: Any) -> None:
     assert found == {"streaming": True, "cache_salt": "s", "priority": 0.75}
 
 
+@BOTH
+def test_traced_turn_has_its_trace_context_where_the_release_takes_it(fake_trtllm: Any) -> None:
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    found = generate_arguments(EngineRequest("t", [1], Sampling(), [], trace=trace), release(fake_trtllm))
+    assert found.get("trace_headers") == (trace if "trace_headers" in release(fake_trtllm).generate else None)
+    assert "trace_headers" not in generate_arguments(EngineRequest("t", [1], Sampling(), []), release(fake_trtllm))
+
+
 def test_a_turn_that_the_worker_cut_shows_its_window() -> None:
     turn = progress(max_tokens=10)
     assert turn.take(output([10, 11], "length")).finish is FinishReason.LENGTH

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from schemas.errors import TimedOut, TurnwireError, Unavailable
+from schemas.errors import EngineFailed, TimedOut, TurnwireError, Unavailable
 from services.cli.observer import observing
 from services.cli.registry import Command
 from services.cli.signals import run
@@ -19,6 +19,8 @@ from services.runtime.config.loader import Sources
 from services.runtime.storage.kv import BucketConfig, create_bucket, ledger_bucket
 
 RETRY_S = 0.5
+COPIES = (5, 3, 1)
+"""Numbers of copies to try. Half of an even number is not a majority: a further server would not help."""
 
 
 def make(sources: Sources, /) -> int:
@@ -39,11 +41,15 @@ COMMAND = Command(make, (BusConfig, BucketsConfig))
 
 async def make_buckets(config: BucketsConfig) -> list[str]:
     """Makes all buckets; returns a description of each. Raises TurnwireError for the first that cannot be made."""
-    buckets = _buckets(config)
+    made = []
     async with observing(config.bus, "buckets", user="setup", log_level="error") as bus:
-        for bucket in buckets:
-            await _make(bus, bucket, config.bus.connect_timeout_s)
-    return [f"{b.name}: {b.max_bytes:,} bytes, entries expire after {b.ttl_s:g} s" for b in buckets]
+        for choices in _buckets(config):
+            made.append(await _make_largest(bus, choices, config.bus.connect_timeout_s))
+    return [
+        f"{b.name}: {b.max_bytes:,} bytes, entries expire after {b.ttl_s:g} s, "
+        f"{b.replicas} {'copy' if b.replicas == 1 else 'copies'}"
+        for b in made
+    ]
 
 
 async def keep_buckets(config: BucketsConfig, every_s: float) -> None:
@@ -52,16 +58,28 @@ async def keep_buckets(config: BucketsConfig, every_s: float) -> None:
     async with observing(config.bus, "buckets", user="setup", log_level="error") as bus:
         while True:
             await asyncio.sleep(every_s)
-            for bucket in _buckets(config):
+            for choices in _buckets(config):
                 with suppress(TurnwireError):  # the server is away, or has a reason that the first attempt reported
-                    await create_bucket(bus, bucket)
+                    await _make_largest(bus, choices, 0.0)
 
 
-def _buckets(config: BucketsConfig) -> list[BucketConfig]:
+def _buckets(config: BucketsConfig) -> list[list[BucketConfig]]:
+    """Returns each bucket with the numbers of its copies, the largest first."""
     buckets = [bucket_config(config)]
     if config.ledger_store_mb:
         buckets.insert(0, ledger_bucket(config))
-    return [replace(bucket, replicas=config.bucket_replicas) for bucket in buckets]
+    copies = COPIES if config.bucket_replicas is None else (config.bucket_replicas,)
+    return [[replace(bucket, replicas=number) for number in copies] for bucket in buckets]
+
+
+async def _make_largest(bus: Bus, choices: list[BucketConfig], patience_s: float) -> BucketConfig:
+    """Makes a bucket with the most copies for which the cluster has servers: it refuses more. Returns what was made."""
+    for bucket in choices[:-1]:
+        with suppress(EngineFailed):
+            await _make(bus, bucket, patience_s)
+            return bucket
+    await _make(bus, choices[-1], patience_s)
+    return choices[-1]
 
 
 async def _make(bus: Bus, bucket: BucketConfig, patience_s: float) -> None:

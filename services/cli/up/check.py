@@ -1,27 +1,48 @@
 """`turnwire check`: checks the settings and the model before any process starts."""
 
+import asyncio
 import importlib.util
+import os
+import re
+import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+import msgspec
 
 from schemas.errors import TurnwireError
 from services.cli.common import CommandError, UsageError
 from services.cli.registry import Command
-from services.runtime.config import STAGES, PreprocessorConfig
+from services.cli.up.supervisor import describe_status
+from services.runtime.config import STAGES, PreprocessorConfig, read_secret
 from services.runtime.config.command_line import CLEAN, USAGE
-from services.runtime.config.loader import Sources
-from services.tokenization.model_files import find_file, local_folder
+from services.runtime.config.loader import ConfigError, LoadedConfig, Sources, mask_servers, nearest, nearest_file
+from services.runtime.nats_login import parse_servers, read_login, read_tls
+from services.tokenization.model_files import find_file, local_folder, read_response_template
 
 PACKAGES = {
     "transformers": ("torch", "torch"),
     "trtllm": ("tensorrt_llm", "trtllm"),
     "vllm": ("vllm", "vllm"),
     "tracing": ("opentelemetry.exporter.otlp.proto.http", "otel"),
+    "mcp": ("mcp", "mcp"),
 }
-"""The package that an engine or tracing requires, and the extra that installs it."""
+"""The package that an engine, tracing or a protocol requires, and the extra that installs it."""
+CONNECT_S = 1.0
+"""Longest time to connect to the hub, or to the bus: a wrong address ends the start within three seconds."""
+NO_TOOLS = ", a template without tools"
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "npu", "hpu")
+DTYPES = ("auto", "bfloat16", "float16", "float32", "half", "float")
+_NOT_A_TOKENIZER = frozenset({"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"})
+_TOKENIZER = re.compile(r"token|vocab|spiece|sentencepiece|tekken")
+"""Parts of the names of files that hold a tokenizer."""
 
 
 def check(sources: Sources, /) -> int:
@@ -31,21 +52,213 @@ def check(sources: Sources, /) -> int:
     at each of its starts. A model on the hub is downloaded, except for its weights. Exits with status 2 if a setting is
     wrong, with status 1 if the model cannot be loaded.
     """
-    config: PreprocessorConfig = sources.load_all(STAGES)["preprocessor"].config
+    stages = sources.load_all(STAGES)
+    check_settings(stages.values())
+    config: PreprocessorConfig = stages["preprocessor"].config
     try:
-        if problem := model_problem(config.model):
-            raise FileNotFoundError(problem)
         require_hub_model(config.model)
+    except OSError as error:
+        raise ConfigError([f"Invalid value for {stages['preprocessor'].origins['model']}: {error}"]) from error
+    try:
         from services.preprocessor.model import ModelSetup  # imports the tokenizer libraries, which takes a second
 
         setup = ModelSetup.load(config)
     except (TurnwireError, ValueError, OSError) as error:
         raise CommandError(f"model: {' '.join(str(error).split())}") from error
-    print(f"{setup.card.name}: {setup.family.title}, {setup.max_model_len:,} tokens")
+    tools = "" if setup.traits.tools else NO_TOOLS
+    print(f"{setup.card.name}: {setup.family.title}, {setup.max_model_len:,} tokens{tools}")
     return CLEAN
 
 
 COMMAND = Command(check, tuple(STAGES.values()))
+
+
+def check_settings(stages: Iterable[LoadedConfig[Any]]) -> None:
+    """Reads what the settings of stages name: files, folders, addresses, engines, parsers. Defaults are not checked.
+
+    Raises ConfigError with all problems, each with the flag (or the variable, or the place in the file), the value, and
+    where there is one, the nearest that would do.
+    """
+    problems: dict[str, None] = {}
+    for loaded in stages:
+        for name, value, problem in _problems(loaded):
+            shown = mask_servers(str(value)) if name == "nats_url" else str(value)
+            text = problem if isinstance(value, list | dict) or shown in problem else f'"{shown}": {problem}'
+            problems[f"Invalid value for {loaded.origins[name]}: {text}"] = None
+    if problems:
+        raise ConfigError(list(problems))
+
+
+def _problems(loaded: LoadedConfig[Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yields name, value and problem of each setting that cannot work here."""
+    chosen = {name: value for name, value in loaded.chosen().items() if value not in (None, "", [], {})}
+    missing = [
+        (name, value, problem)
+        for name, value in chosen.items()
+        if (name.endswith("_file") or name in _FILES) and (problem := _file_problem(value))
+    ]
+    yield from missing
+    if missing:  # the readers would fail with the same
+        return
+    for name, value in chosen.items():
+        try:
+            if (read := _READERS.get(name)) is not None:
+                read(loaded.config)
+        except (OSError, ValueError, TurnwireError) as error:
+            yield name, value, " ".join(str(error).split())
+
+
+def _file_problem(path: str) -> str | None:
+    if not os.path.exists(path):
+        return f'there is no file "{path}"{nearest_file(path)}'
+    try:
+        Path(path).open("rb").close()
+    except OSError as error:
+        return f'"{path}" cannot be read: {error.strerror}'
+    return None
+
+
+def _read_keys(config: Any) -> None:
+    from services.frontend.http.auth import Callers
+    from services.frontend.http.keys import Limits
+
+    Callers(config.api_keys_file, Limits(), time.monotonic)
+
+
+def _read_tls(config: Any) -> None:
+    from services.frontend.http.tls import Tls
+
+    Tls.of(config)
+
+
+def _read_profiles(config: Any) -> None:
+    from services.frontend.apis.models.codex_profile import assign_profiles, profiles_of
+
+    path = config.codex_models_file
+    profiles = profiles_of(msgspec.json.decode(Path(path).read_bytes())) if path else {}
+    assign_profiles(profiles, config.codex_profiles, [])
+
+
+def _read_parser(name: str, reasoning: bool = False) -> None:
+    from services.families.registry import family, reasoning_family
+
+    if name != "auto":
+        (reasoning_family if reasoning else family)(name)
+
+
+def _read_description(config: Any) -> None:
+    from services.families.registry import family
+    from services.families.response_template import template_name
+
+    family(template_name(read_response_template(config.model or "", config.response_template) or ""))
+
+
+def _read_template(config: Any) -> None:
+    from jinja2 import TemplateSyntaxError
+
+    from services.templates.jinja import environment
+
+    try:
+        environment().parse(Path(config.chat_template).read_text(encoding="utf-8"))
+    except TemplateSyntaxError as error:
+        raise ValueError(f"not valid Jinja: line {error.lineno}: {error.message}") from error
+
+
+def _read_scripts(config: Any) -> None:
+    path = Path(config.script_dir)
+    if not path.is_dir():
+        raise ValueError(f'there is no directory "{path}"{nearest_file(config.script_dir)}')
+    for file in path.iterdir():
+        if file.is_file():
+            file.read_text(encoding="utf-8")
+
+
+def _read_seal(config: Any) -> None:
+    if not Path(config.seal_key_file).read_bytes().strip():
+        raise ValueError(f'"{config.seal_key_file}" is empty')
+
+
+def _read_engine(config: Any) -> None:
+    from services.worker.engines.registry import SEPARATE, installed_engines, missing_engine
+
+    if config.engine in SEPARATE and (problem := missing_engine(config.engine)):
+        raise ValueError(problem)
+    _choose(config.engine, sorted(installed_engines()))  # which names the nearest one
+    _require(config.engine)
+
+
+def _choose(value: str, choices: Iterable[str]) -> None:
+    if value not in choices:
+        raise ValueError(f'"{value}" is not one of {", ".join(choices)}{nearest(value, choices)}')
+
+
+def _read_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return
+    except ValueError:
+        pass
+    raise ValueError("not an http or https URL, as in http://127.0.0.1:4318")
+
+
+def _read_origins(config: Any) -> None:
+    for origin in config.cors_origins:
+        parts = urlsplit(origin)
+        if origin not in ("*", "null") and (not parts.scheme or not parts.netloc or parts.path or parts.query):
+            host = parts.netloc or origin.partition("/")[0]
+            raise ValueError(f'"{origin}" is not an origin; did you mean "{parts.scheme or "https"}://{host}"?')
+
+
+def _read_hosts(config: Any) -> None:
+    for name in config.allowed_hosts:
+        if "/" in name or " " in name:
+            host = urlsplit(name if "//" in name else f"//{name}").hostname
+            raise ValueError(f'"{name}" is not a host name' + (f'; did you mean "{host}"?' if host else ""))
+
+
+def _read_model(config: Any) -> None:
+    if problem := model_problem(config.model):
+        raise ValueError(problem + ("" if Path(config.model).expanduser().exists() else nearest_file(config.model)))
+
+
+def _require(package: str) -> None:
+    if problem := engine_problem(package):
+        raise ValueError(problem)
+
+
+_FILES = ("chat_template", "response_template")
+_READERS: Mapping[str, Callable[[Any], object]] = {
+    "model": _read_model,
+    "nats_url": lambda config: parse_servers(config.bus.nats_url),
+    "nats_password_file": lambda config: read_secret(config.bus.nats_password_file),
+    "nats_creds_file": lambda config: asyncio.run(read_login(config.bus, urlsplit(""))),
+    "nats_ca_file": lambda config: asyncio.run(read_tls(config.bus)),
+    "nats_cert_file": lambda config: asyncio.run(read_tls(config.bus)),
+    "heartbeat_key_file": lambda config: read_secret(config.bus.heartbeat_key_file),
+    "tracing": lambda config: _require("tracing" if config.tracing else ""),
+    "otlp_endpoint": lambda config: _read_url(config.otlp_endpoint),
+    "tls_cert_file": _read_tls,
+    "cors_origins": _read_origins,
+    "allowed_hosts": _read_hosts,
+    "api_keys_file": _read_keys,
+    "codex_models_file": _read_profiles,
+    "codex_profiles": _read_profiles,
+    "seal_key_file": _read_seal,
+    "web_provider": lambda config: _read_url(config.web_provider),
+    "web_provider_key_file": lambda config: read_secret(config.web_provider_key_file),
+    "web_provider_protocol": lambda config: _require(config.web_provider_protocol),
+    "chat_template": _read_template,
+    "response_template": _read_description,
+    "family": lambda config: _read_parser(config.family),
+    "tool_call_parser": lambda config: _read_parser(config.tool_call_parser),
+    "reasoning_parser": lambda config: _read_parser(config.reasoning_parser, reasoning=True),
+    "engine": _read_engine,
+    "script_dir": _read_scripts,
+    "device": lambda config: _choose(re.sub(r":\d+$", "", config.device), DEVICES),
+    "dtype": lambda config: _choose(config.dtype, DTYPES),
+}
+"""Reads what a setting names. Raises OSError, ValueError or TurnwireError, as the stage would at its start."""
 
 
 def engine_problem(engine: str) -> str | None:
@@ -66,24 +279,59 @@ def model_problem(model: str) -> str | None:
         folder = local_folder(model)
     except OSError as error:
         return str(error)
-    return None if folder is None or (folder / "config.json").is_file() else f"{model} has no config.json"
+    if folder is None:
+        return None
+    if not (folder / "config.json").is_file():
+        return f"{model} has no config.json"
+    names = {file.name for file in folder.iterdir()} - _NOT_A_TOKENIZER
+    return None if any(map(_TOKENIZER.search, names)) else f"{model} has no tokenizer.json"
 
 
-def require_model(flags: Iterable[str]) -> None:
-    """Raises CommandError with the problem that `turnwire check` finds with these flags. Uses another process: the
-    libraries that read a model leave 90 MB allocated."""
+def require_model(flags: Iterable[str]) -> bool:
+    """Tries the model as `turnwire check` does with these flags; returns whether its template lists tools. Raises
+    CommandError with the problem. Uses another process: the libraries that read a model leave 90 MB allocated."""
     command = [sys.executable, "-m", "services.cli.main", "check", *flags]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != CLEAN:
         problem = ran.stderr.strip().rpartition("\n")[2].removeprefix("turnwire check: ")
+        if ran.returncode < 0 or not problem:
+            problem = f"the check of the model ended without a result: {describe_status(ran.returncode)}"
         raise (UsageError if ran.returncode == USAGE else CommandError)(problem)
+    return NO_TOOLS not in ran.stdout
 
 
 def require_hub_model(model: str) -> None:
     """Raises OSError if a model is neither local nor on the hub: one error instead of one from each process."""
     try:
-        if local_folder(model) is not None or find_file(model, "config.json") is not None:
+        if local_folder(model) is not None:
+            return
+        if not os.environ.get("HF_HUB_OFFLINE") and not _reaches_hub():
+            os.environ["HF_HUB_OFFLINE"] = "1"  # else the library tries for half a minute; files that it has do
+        if find_file(model, "config.json") is not None:
             return
     except ValueError:  # a name that no model of the hub can have
         pass
     raise FileNotFoundError(f"there is no directory {model} here, and the hub has no such model or is out of reach")
+
+
+def _reaches_hub() -> bool:
+    """Whether the hub accepts connections; true behind a proxy, which the library uses."""
+    hub = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    if hub.scheme in getproxies() or not hub.hostname:
+        return True
+    with suppress(OSError):
+        port = hub.port or (80 if hub.scheme == "http" else 443)
+        socket.create_connection((hub.hostname, port), CONNECT_S).close()
+        return True
+    return False
+
+
+def place_problem(path: Path, *, is_file: bool) -> str | None:
+    """Returns why a directory, or a file, cannot be written at a path; None if it can."""
+    if is_file and path.is_dir():
+        return f'"{path}" is a directory'
+    parents = path.parents if is_file else (path, *path.parents)
+    folder = next((folder for folder in parents if folder.exists()), Path("/"))
+    if not folder.is_dir():
+        return f'"{path}": "{folder}" is not a directory'
+    return None if os.access(folder, os.W_OK) else f'"{path}": "{folder}" cannot be written to'

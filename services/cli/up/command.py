@@ -11,17 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from schemas.errors import TurnwireError
-from services.cli.common import reserve_ports
-from services.cli.instances import CONNECT_S, Instance, announce, program, write_ready_file
+from services.cli.common import CommandError, reachable_host, reserve_ports
+from services.cli.instances import Instance, announce, program, write_ready_file
 from services.cli.registry import Command
-from services.cli.up.check import require_model
+from services.cli.signals import run
+from services.cli.up.check import CONNECT_S, require_model
 from services.cli.up.embedded_nats import NAME as NATS
 from services.cli.up.embedded_nats import EmbeddedNats
-from services.cli.up.plan import Plan, make_plan, make_specs, prepare_state
+from services.cli.up.plan import Plan, inner_processes, make_plan, make_specs, prepare_state
 from services.cli.up.readiness import context_window, readiness_problem
-from services.cli.up.screen import Screen, instructions
+from services.cli.up.screen import Screen, ServedModelNotes, instructions
 from services.cli.up.supervisor import ChildFailed, Supervisor
-from services.runtime.config import FrontendConfig, ParserConfig, PreprocessorConfig, UpConfig, WorkerConfig
+from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, PreprocessorConfig, UpConfig, WorkerConfig
 from services.runtime.config.loader import Sources, mask_passwords
 
 POLL_S = 0.05
@@ -50,8 +51,14 @@ def up(sources: Sources, /) -> int:
 
 COMMAND = Command(
     up,
-    (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig),
-    without=("id", "metrics_host", "metrics_port", "log_format"),
+    (UpConfig, FrontendConfig, WorkerConfig, PreprocessorConfig, ParserConfig, BusConfig),
+    without=("id", "log_format"),
+    essential=(
+        *("workers", "state_dir", "ready_file", "model", "served_model_name", "engine", "engine_args", "slots"),
+        *("max_model_len", "device", "dtype", "host", "port", "tls_cert_file", "api_keys_file", "metrics_port"),
+        *("chat_template", "tool_call_parser", "reasoning_parser", "seal_key_file", "nats_url", "log_level"),
+        *("tracing", "script_dir"),
+    ),
 )
 
 
@@ -60,20 +67,30 @@ class _Up:
         self._plan = plan
         self._started = time.monotonic()
         self._ports = reserve_ports(plan.frontend.host, plan.frontend.port, plan.up.frontends)
+        self._tools = True
+        self._metrics: list[int] = []
+        """The port of `up`'s own metrics, then those of the processes after the frontend."""
+        if plan.up.metrics_port is not None:
+            host = plan.up.metrics_host
+            self._metrics = reserve_ports(host, plan.up.metrics_port, 1, flags=("--metrics-host", "--metrics-port"))
+            self._metrics += reserve_ports("127.0.0.1", 0, len(inner_processes(plan)))
         self._screen = screen = Screen(plan.frontend.log_level)
-        self._supervisor = Supervisor(screen.child, screen.report)
+        self._supervisor = Supervisor(screen.child, screen.report, screen.advance)
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._nats: EmbeddedNats | None = None  # holds the lock of the state directory
 
     def prepare(self) -> None:
-        """Makes the files that the processes need, and tries the model. Raises OSError or CommandError.
+        """Connects to the bus, makes the files that the processes need, and tries the model. Raises OSError or
+        CommandError.
 
         Blocks, so that Ctrl-C ends it at once.
         """
+        if not self._plan.embedded_nats:
+            run(self._require_bus())
         with self._screen.progress("preparing the demo model" if self._plan.demo else "trying the model"):
             prepare_state(self._plan)
-            require_model(dict.fromkeys(flag for flags in self._plan.flags.values() for flag in flags))
+            self._tools = require_model(dict.fromkeys(flag for flags in self._plan.flags.values() for flag in flags))
 
     async def run(self) -> int:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -109,10 +126,9 @@ class _Up:
             self._nats = EmbeddedNats(directory, plan.state_dir, nats_port)
             nats_url = self._nats.url
             await self._supervisor.start(self._nats.spec)
-        else:
-            await self._require_bus()
-        for spec in make_specs(plan, nats_url, ports, os.environ):
+        for spec in make_specs(plan, nats_url, ports, os.environ, self._metrics[1:]):
             await self._supervisor.start(spec)
+        metrics_url = self._serve_metrics()
         if nats_url is not None:
             made = asyncio.Event()
             tasks.create_task(self._keep_buckets(nats_url, made))
@@ -124,10 +140,25 @@ class _Up:
         instance = Instance(urls[0], urls, plan.model, os.getpid(), bus_url, plan.worker.model)
         if plan.up.ready_file:
             write_ready_file(Path(plan.up.ready_file), instance)
+        model = ServedModelNotes(window, self._tools, self._screen.parser)
         with announce(instance, os.environ):
             seconds = time.monotonic() - self._started
-            print(instructions(plan, urls, window, seconds, program(), parser=self._screen.parser), flush=True)
+            text = instructions(plan, urls, model, seconds, program(), metrics_url=metrics_url)
+            print(text, flush=True)
             await asyncio.Event().wait()
+
+    def _serve_metrics(self) -> str:
+        """Serves the metrics of all processes, if that is set; returns the address, or ""."""
+        if not self._metrics:
+            return ""
+        from services.cli.up.metrics import MetricsServer, ProcessMetrics  # takes 0.1 s
+
+        plan, host = self._plan, self._plan.up.metrics_host
+        urls = {f"frontend-{number}": f"{plan.url(port)}/metrics" for number, port in enumerate(self._ports, 1)}
+        inner = zip(inner_processes(plan), self._metrics[1:], strict=True)
+        urls |= {name: f"http://127.0.0.1:{port}/metrics" for name, port in inner}
+        MetricsServer(host, self._metrics[0], ProcessMetrics(urls))  # its threads end with this process
+        return f"http://{reachable_host(host)}:{self._metrics[0]}/metrics"
 
     async def _keep_buckets(self, nats_url: str, made: asyncio.Event) -> None:
         """Makes the buckets, sets `made`, and makes them again when the server has lost them."""
@@ -145,7 +176,7 @@ class _Up:
             await keep_buckets(config, BUCKETS_S)
 
     async def _require_bus(self) -> None:
-        """Raises ChildFailed if the bus cannot be reached: one error instead of one from each process."""
+        """Raises CommandError if the bus cannot be reached: one error instead of one from each process."""
         from services.cli.observer import observing  # takes 0.1 s, and is not needed with an embedded server
 
         bus = dataclasses.replace(self._plan.frontend.bus, connect_timeout_s=CONNECT_S)
@@ -153,7 +184,7 @@ class _Up:
             async with observing(bus, "up", user="frontend"):
                 pass
         except TurnwireError as error:
-            raise ChildFailed(mask_passwords(error)) from error
+            raise CommandError(f"{mask_passwords(error)} (--nats-url)") from error
 
     async def _wait_until_ready(self, urls: Sequence[str]) -> int:
         """Waits until all frontends are ready. Returns the model's context window."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from services.cli.common import create_file, make_private, reachable_host
 from services.cli.instances import default_state_dir
-from services.cli.up.check import PACKAGES, engine_problem, model_problem
+from services.cli.up.check import PACKAGES, check_settings, place_problem
 from services.cli.up.supervisor import Spec, quiet_variables
 from services.runtime.config import STAGES, BucketsConfig, Config, FrontendConfig, UpConfig, WorkerConfig
 from services.runtime.config.command_line import forwarded
@@ -67,12 +67,10 @@ def make_plan(sources: Sources) -> Plan:
     worker: WorkerConfig = stages["worker"].config
     if demo and worker.engine in PACKAGES:
         raise ConfigError([f"--engine {worker.engine} needs a --model: the demo model has no weights"])
-    if not demo and (problem := model_problem(worker.model)):
-        raise ConfigError([f"model: {problem}"])
-    if problem := engine_problem(worker.engine):
-        raise ConfigError([f"engine: {problem}"])
-    if any(loaded.config.tracing for loaded in stages.values()) and (problem := engine_problem("tracing")):
-        raise ConfigError([problem])
+    check_settings(stages.values())
+    for flag, place in (("--state-dir", str(state_dir)), ("--ready-file", up.ready_file)):
+        if place and (problem := place_problem(Path(place), is_file=flag == "--ready-file")):
+            raise ConfigError([f"Invalid value for {flag}: {problem}"])
     return Plan(
         up=up,
         buckets=loaded["buckets"].config,
@@ -116,15 +114,29 @@ def _make_demo_model(path: Path) -> None:
         raise OSError(f"the demo model cannot be made: {process.stderr.strip().rpartition(chr(10))[2]}")
 
 
-def make_specs(plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str]) -> list[Spec]:
-    """Returns the specs of all service processes, in the order of their start."""
+def inner_processes(plan: Plan) -> list[str]:
+    """Returns the names of the processes that are not frontends."""
+    stages = [stage for stage in START_ORDER if stage != "frontend"]
+    return [f"{stage}-{number + 1}" for stage in stages for number in range(getattr(plan.up, stage + "s"))]
+
+
+def make_specs(
+    plan: Plan, nats_url: str | None, ports: Sequence[int], env: Mapping[str, str], metrics_ports: Sequence[int] = ()
+) -> list[Spec]:
+    """Returns the specs of all service processes, in the order of their start. `metrics_ports`: those of the stages
+    after the frontend; without them, these serve no metrics."""
     bus = [f"--nats-url={nats_url}"] if nats_url else []
     variables = {} if plan.worker.engine in ("trtllm", "vllm") else quiet_variables(env)
+    variables["TQDM_POSITION"] = "-1"  # the hub's library shows the progress of downloads without a terminal, too
     processes = []
     for stage in START_ORDER:
         for number in range(getattr(plan.up, stage + "s")):
             name = f"{stage}-{number + 1}"
-            own = [f"--id={name}", *([f"--port={ports[number]}"] if stage == "frontend" else [])]
+            own = [f"--id={name}"]
+            if stage == "frontend":
+                own.append(f"--port={ports[number]}")
+            elif metrics := dict(zip(inner_processes(plan), metrics_ports, strict=False)):
+                own += ["--metrics-host=127.0.0.1", f"--metrics-port={metrics[name]}"]
             command = [sys.executable, "-m", "services.cli.main", "serve", stage, *plan.flags[stage], *bus, *own]
             processes.append(Spec(name, command, variables))
     return processes

@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import cast
 
 import msgspec
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
@@ -24,6 +25,8 @@ from services.runtime.observability.log_lines import printable
 DEMO_NOTE = """\
 This is the demo: a small rule-based agent that calls real tools. For a real model: --model, --engine.
 """
+AGENT_TOKENS = 24_000
+"""Tokens of a large agent's prompt before the user's first word, and of an answer. Claude Code's prompt has 16,000."""
 REMIND_S = 10.0
 """Without a terminal, the reason for waiting is repeated at this interval."""
 _COLOURS: Mapping[str, str] = {
@@ -38,12 +41,40 @@ _HIDDEN = frozenset({"time", "level", "event", "stage", "process", "exception"})
 _NATS_INFO = re.compile(r"\[\d+\] (?:\S+ \S+ )?\[(INF|DBG|TRC)\] ")
 
 
+class ServedModelNotes(Struct, frozen=True):
+    """What is known about the served model."""
+
+    window: int = 0
+    """Context window in tokens; 0: unknown."""
+    tools: bool = True
+    """Whether its chat template lists tools."""
+    parser: str = ""
+    """What reads its output, and why."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """Why agents cannot work with it; empty if they can."""
+        found = []
+        if not self.tools:
+            found.append(
+                "Its chat template lists no tools: requests with tools get status 400, so agents cannot work with it.\n"
+                "Name a template that lists them (--chat-template), or another model."
+            )
+        if 0 < self.window < AGENT_TOKENS:
+            found.append(
+                f"Its window of {self.window:,} tokens is too small for coding agents: before your first word, the\n"
+                "prompt of Claude Code has 16,000 tokens. Serve a larger window (--max-model-len), or another model."
+            )
+        return found
+
+
 class Screen:
     """Writes progress and logs to stderr."""
 
     def __init__(self, log_level: str) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._debug = log_level == "debug"
+        self._state = ""
         self.parser = ""
         """The parser of the model's output and the evidence for it, by the log line of a preprocessor."""
 
@@ -62,6 +93,10 @@ class Screen:
         else:
             print(log_line(name, line), file=sys.stderr, flush=True)
 
+    def advance(self, name: str, text: str) -> None:
+        """Takes the state of a child's progress bar, which the next update of `progress` shows."""
+        self._state = f" · {name}: {shorten(text)}"
+
     def report(self, text: str) -> None:
         """Shows a line of `up` itself."""
         self._console.print(Text("turnwire up: ", style="bold").append(text, style="not bold"))
@@ -75,7 +110,7 @@ class Screen:
         def update(reason: str) -> None:
             nonlocal shown, next_reminder
             changed, shown = f"{what}: {reason}" != shown, f"{what}: {reason}"
-            text = f"{shown} ({time.monotonic() - started:.0f} s)"
+            text = f"{shown} ({time.monotonic() - started:.0f} s){self._state}"
             if status is not None:
                 status.update(text)
             elif changed or time.monotonic() > next_reminder:
@@ -87,12 +122,12 @@ class Screen:
 
 
 def instructions(
-    plan: Plan, urls: Sequence[str], window: int, seconds: float, program: str, *, parser: str = ""
+    plan: Plan, urls: Sequence[str], model: ServedModelNotes, seconds: float, program: str, *, metrics_url: str = ""
 ) -> str:
-    """Returns how to use the server, as lines for a shell. `program`: how the shell calls `turnwire`; `parser`: what
-    reads the model's output, and why."""
+    """Returns how to use the server, as lines for a shell. `program`: how the shell calls `turnwire`; `metrics_url`:
+    where the metrics of all processes are served."""
     keys, certificate = plan.frontend.api_keys_file, plan.frontend.tls_cert_file
-    exports = claude.make_settings(Target(urls[0], ServedModel(plan.model, window))).exports
+    exports = claude.make_settings(Target(urls[0], ServedModel(plan.model, model.window))).exports
     settings = [f"  export {name}={shlex.quote(value)}" for name, value in exports.items()]
     if keys:
         settings[1] = f'  export ANTHROPIC_AUTH_TOKEN="$TURNWIRE_API_KEY"  # the key to a hash in {keys}'
@@ -101,17 +136,21 @@ def instructions(
         settings.append(f"  # Claude Code assumes a window of 1,000,000 tokens; the model's is among:  {shown}")
     if certificate:
         settings.append(f"  # If your own authority signed {certificate}:  export NODE_EXTRA_CA_CERTS=FILE")
+    agents = [
+        "Point Claude Code at it:\n",
+        *settings,
+        "  claude\n",
+        f"Settings for another client:  {program} connect codex",
+        f"  also: {', '.join(client_names())}\n",
+    ]
     return "\n".join(
         (
             f"{plan.model} is served at {' '.join(urls)}  (ready after {seconds:.1f} s)\n",
-            *([f"Parser of its output: {parser}\n"] if parser else []),
+            *([f"Parser of its output: {model.parser}\n"] if model.parser else []),
             *([DEMO_NOTE] if plan.demo else []),
-            "Point Claude Code at it:\n",
-            *settings,
-            "  claude\n",
-            f"Settings for another client:  {program} connect codex",
-            f"  also: {', '.join(client_names())}\n",
+            *(agents if not model.warnings else [f"{warning}\n" for warning in model.warnings]),
             f"Watch the turns:  {program} tap",
+            *([f"Metrics of all processes:  {metrics_url}"] if metrics_url else []),
             "Ctrl-C ends it.\n",
         )
     )

@@ -34,12 +34,18 @@ class ChildFailed(Exception):
 
 
 class Supervisor:
-    """Supervises the children of one `turnwire up`. `relay(name, line)` gets their output; `report(text)`, restarts."""
+    """Supervises the children of one `turnwire up`. `relay(name, line)` gets their output; `report(text)`, restarts;
+    `advance(name, text)`, the last state of a progress bar, which its process writes again and again on one line."""
 
     def __init__(
-        self, relay: Callable[[str, str], None], report: Callable[[str], None], start_attempts: int = 3
+        self,
+        relay: Callable[[str, str], None],
+        report: Callable[[str], None],
+        advance: Callable[[str, str], None] = lambda _name, _text: None,
+        start_attempts: int = 3,
     ) -> None:
         self._relay = relay
+        self._advance = advance
         self._report = report
         self._start_attempts = start_attempts
         self._leader: asyncio.subprocess.Process | None = None
@@ -140,17 +146,26 @@ class Supervisor:
     async def _read(self, name: str, child: asyncio.subprocess.Process) -> None:
         """Relays the output line by line, and lines longer than `LINE_BYTES` in pieces."""
         assert child.stdout is not None
-        line = b"\n"
-        while line:
-            try:
-                line = await child.stdout.readuntil(b"\n")
-            except asyncio.IncompleteReadError as end:
-                line = end.partial
-            except asyncio.LimitOverrunError as over:
-                line = await child.stdout.readexactly(over.consumed)
-            if line:
-                self._last[name] = line.decode(errors="replace").rstrip("\r\n")
-                self._relay(name, self._last[name])
+        rest = b""
+        while data := await child.stdout.read(LINE_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) >= LINE_BYTES:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                self._read_line(name, line)
+            if state := _after_return(rest):
+                self._advance(name, state)
+        if rest:
+            self._read_line(name, rest)
+
+    def _read_line(self, name: str, line: bytes) -> None:
+        self._last[name] = _after_return(line) or line.decode(errors="replace")
+        self._relay(name, self._last[name])
+
+
+def _after_return(line: bytes) -> str:
+    """Returns the text after the last carriage return that text follows; "" without one."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").strip() if b"\r" in line else ""
 
 
 def describe_status(status: int) -> str:

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from cyclopts import UNSET, App, Argument, ArgumentCollection, CycloptsError, Group, Parameter, Token
 
-from services.runtime.config.loader import CONFIG_VARIABLE, ConfigError, Sources, as_text, one_line, options
-from services.runtime.config.settings import Config
+from services.runtime.config.loader import CONFIG_VARIABLE, ConfigError, Sources, as_text, nearest, one_line, options
+from services.runtime.config.settings import BusConfig, Config
 
 CLEAN, FAILURE, USAGE = 0, 1, 2
 _FILE = Parameter(name="--config", help=f"TOML file with settings; also {CONFIG_VARIABLE}.")
@@ -27,19 +27,35 @@ def run_command(
     argv: Sequence[str],
     *configs: type[Config],
     without: Sequence[str] = (),
+    essential: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> int:
     """Calls `command` with the values of its flags; returns its exit status.
 
     With `configs`, each of their options is a flag, except those in `without`; options of the same name share a flag.
-    The first argument of the command is then the `Sources` of the settings.
+    The first argument of the command is then the `Sources` of the settings. With names of `essential` options, `--help`
+    shows only those, `--help all` every flag, and `--help GROUP` those of one of `configs`.
 
     Raises:
         SystemExit: with status 2 for a wrong command line or configuration; stderr has one line for each problem.
     """
     env = os.environ if env is None else env
     typed: dict[str, Sequence[Token]] = {}
-    flags = _setting_flags(configs, without, help_texts=not {"-h", "--help"}.isdisjoint(argv))
+    place = next((at for at, argument in enumerate(argv, 1) if argument in ("-h", "--help")), None)
+    flags, epilogue = _setting_flags(configs, without, help_texts=place is not None), ""
+    if essential and place is not None:
+        topic, groups = "".join(argv[place : place + 1]).lower(), list(map(_group_name, configs))
+        if topic and topic not in ("all", *map(str.lower, groups)):
+            print(
+                f"{prog}: --help knows no group {topic}{nearest(topic, ['all', *map(str.lower, groups)])}",
+                file=sys.stderr,
+            )
+            raise SystemExit(USAGE)
+        argv = argv[:place]
+        if topic != "all":
+            flags = {name: _hidden(flag, topic, essential) for name, flag in flags.items()}
+            more = " | ".join(map(str.lower, groups))
+            epilogue = f"All flags of a group: {prog} --help {more} | all"
 
     def collect(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         typed.update({argument.field_info.name: argument.tokens for argument in arguments if argument.tokens})
@@ -60,6 +76,7 @@ def run_command(
         help_format="markdown",
         version_flags=(),
         group_commands="Parameters",
+        help_epilogue=epilogue,
     )
     app.default(call)
     try:
@@ -85,13 +102,25 @@ def _setting_flags(
 ) -> Mapping[str, inspect.Parameter]:
     """Makes parameters by name, for the file and each option. Reading `help_texts` takes as long as the rest."""
     annotations: dict[str, Any] = {"config": Annotated[str | None, _FILE]} if configs else {}
+    of_bus = {option.field_info.name for option in options(BusConfig)} if BusConfig in configs else set()
     for number, config in enumerate(configs):
-        group = Group(config.__name__.removesuffix("Config"), help=config.__doc__ or "", sort_key=number)
+        group = Group(_group_name(config), help=config.__doc__ or "", sort_key=number)
         for option in options(config, help_texts):
-            if option.field_info.name not in without:
+            if option.field_info.name not in without and (config is BusConfig or option.field_info.name not in of_bus):
                 annotations.setdefault(option.field_info.name, _annotation(option, group))
     kind = inspect.Parameter.KEYWORD_ONLY
     return {name: inspect.Parameter(name, kind, annotation=a, default=None) for name, a in annotations.items()}
+
+
+def _group_name(config: type[Config]) -> str:
+    return config.__name__.removesuffix("Config")
+
+
+def _hidden(flag: inspect.Parameter, topic: str, essential: Sequence[str]) -> inspect.Parameter:
+    """Leaves a flag out of the help unless it is of the group `topic`; without one, unless it is essential."""
+    groups = [group.name.lower() for one in flag.annotation.__metadata__ for group in one.group]
+    shown = flag.name == "config" or (topic in groups if topic else flag.name in essential)
+    return flag if shown else flag.replace(annotation=Annotated[flag.annotation, Parameter(show=False)])
 
 
 def _annotation(option: Argument, group: Group) -> Any:

@@ -59,11 +59,19 @@ class LoadedConfig(Struct, Generic[C], frozen=True):
     config: C
     origins: dict[str, str]
 
+    def chosen(self) -> dict[str, Any]:
+        """Returns the values that are not defaults, by name."""
+        paths = {name: self._path(name) for name, origin in self.origins.items() if origin != "default"}
+        return {name: operator.attrgetter(path)(self.config) for name, path in paths.items()}
+
+    def _path(self, name: str) -> str:
+        return name if hasattr(self.config, name) else f"bus.{name}"
+
     def rows(self) -> list[tuple[str, Any, str]]:
         """Returns (name, value, origin) of every option. Passwords in URLs are masked."""
         rows = []
         for name, origin in self.origins.items():
-            path = name if hasattr(self.config, name) else f"bus.{name}"
+            path = self._path(name)
             value = operator.attrgetter(path)(self.config)
             masked = mask_passwords(msgspec.json.encode(value).decode())
             rows.append((path, mask_servers(value) if name == "nats_url" else msgspec.json.decode(masked), origin))
@@ -104,7 +112,11 @@ class Sources(Struct, frozen=True):
         try:
             return LoadedConfig(config(**values, **({"bus": BusConfig(**bus)} if bus else {})), origins)
         except ValueError as error:
-            raise ConfigError([str(error)]) from error
+            name, _, reason = str(error).partition(": ")
+            origin = origins.get(name, "default")
+            raise ConfigError(
+                [str(error) if origin == "default" else f"Invalid value for {origin}: {reason}"]
+            ) from error
 
     def load_all(
         self, configs: Mapping[str, type[Config]], defaults: Mapping[str, Any] | None = None
@@ -209,6 +221,16 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
+def nearest_file(path: str) -> str:
+    """Returns `; did you mean "x"?` with the most similar name in the same directory, or nothing."""
+    folder = Path(path).expanduser().parent
+    try:
+        names = [str(Path(path).parent / file.name) for file in folder.iterdir()]
+    except OSError:
+        return ""
+    return nearest(str(Path(path)), names)
+
+
 def _value(option: Argument, tokens: Sequence[Token]) -> Any:
     """Converts `tokens` to the option's value. Raises CycloptsError."""
     if type(None) in get_args(option.hint) and tokens[-1].value == "" and tokens[-1].implicit_value is UNSET:
@@ -239,8 +261,11 @@ def _convert(hint: Any, tokens: Sequence[Token]) -> Any:
             raise ValueError(f'"{text}" has a name twice')
         return msgspec.convert(numbers, hint)
     if get_origin(hint) is dict:
-        is_json = text.lstrip().startswith("{")
-        return msgspec.convert(msgspec.json.decode(text) if is_json else _read_table(text), hint)
+        try:
+            is_json = text.lstrip().startswith("{")
+            return msgspec.convert(msgspec.json.decode(text) if is_json else _read_table(text), hint)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f'"{text}": {error}') from error
     return cyclopts.convert(hint, tokens)
 
 
@@ -264,7 +289,7 @@ def _read_table(path: str) -> Any:
     try:
         return decode(Path(path).expanduser().read_bytes())
     except OSError as error:
-        raise ValueError(f"cannot read the file: {error}") from error
+        raise ValueError(f"cannot read the file: {error}{nearest_file(path)}") from error
 
 
 def _file_token(origin: str, value: Any) -> Token:
@@ -283,7 +308,7 @@ def _read(file: str | None) -> tuple[dict[str, Any], list[str]]:
     except tomllib.TOMLDecodeError as error:
         return {}, [f"{file} is not valid TOML: {error}"]
     except (OSError, UnicodeDecodeError) as error:
-        return {}, [f"cannot read the configuration file {file}: {error}"]
+        return {}, [f"cannot read the configuration file (--config) {file}: {error}{nearest_file(file)}"]
 
 
 def _unknown_in_file(content: Mapping[str, Any], file: str | None) -> list[str]:

@@ -4,6 +4,7 @@ The string under a field is its help text on the command line, and names include
 field names the file that holds the secret, and `read_secret` reads it at its use. `loader` finds the values.
 """
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,8 +132,9 @@ class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig):
     """The buckets in JetStream, which `turnwire buckets` creates."""
 
     bus: BusConfig = field(default_factory=BusConfig)
-    bucket_replicas: Annotated[int, Parameter(validator=Number(gte=1, lte=5))] = 1
-    """Servers of a NATS cluster that hold a copy of each bucket: 3, so that the buckets outlive one of them."""
+    bucket_replicas: Annotated[int, Parameter(validator=Number(gte=1, lte=5))] | None = None
+    """Servers of a NATS cluster that hold a copy of each bucket; default: 5, 3 or 1, as many as there are. With 3, the
+    buckets outlive one server."""
     every_s: Positive | None = None
     """Go on, and make lost buckets again at this interval."""
 
@@ -263,7 +265,7 @@ class FrontendConfig(ResponseStoreConfig, ServiceConfig):
         if self.tls_cert_file is None and (self.tls_key_file or self.tls_client_ca_file):
             raise ValueError("tls_key_file and tls_client_ca_file need a tls_cert_file")
         if self.web_provider is not None and not self.web_provider.startswith(("http://", "https://")):
-            raise ValueError("web_provider must be an http or https URL")
+            raise ValueError(f"web_provider: {self.web_provider} is not an http or https URL")
 
     @property
     def served_tools(self) -> list[str]:
@@ -370,7 +372,10 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
             raise ValueError("response_template takes the place of family, tool_call_parser and reasoning_parser")
         for level, tokens in self.effort_budgets.items():
             if level not in EFFORTS:
-                raise ValueError(f"effort_budgets: {level} is not a level of effort; there are {', '.join(EFFORTS)}")
+                near = difflib.get_close_matches(level, EFFORTS, n=1)
+                hint = f'; did you mean "{near[0]}"?' if near else ""
+                levels = ", ".join(EFFORTS)
+                raise ValueError(f'effort_budgets: "{level}" is not a level of effort; there are {levels}{hint}')
             if not 1 <= tokens <= MAX_BUDGET:
                 raise ValueError(f"effort_budgets: {level} must be 1 to {MAX_BUDGET}, not {tokens}")
 
@@ -436,6 +441,10 @@ class UpConfig(Config):
     """Number of parsers."""
     state_dir: str | None = None
     """Directory for the demo model and the sealing key; default: `turnwire` in the user's state directory."""
+    metrics_host: str = "127.0.0.1"
+    """Address for the metrics of all processes."""
+    metrics_port: Port | None = None
+    """Port that serves the metrics of all processes at /metrics; 0: a free one; default: they are not served."""
     ready_file: str | None = None
     """File to write when requests can be served: a JSON object with `url` and more."""
 

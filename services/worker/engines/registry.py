@@ -16,6 +16,8 @@ BUILT_IN = {
     "vllm": "services.worker.engines.vllm.engine:VllmEngine",
 }
 """The engines that no package can replace. A clone that was never installed has no entry points for them."""
+SEPARATE = {"llamacpp": "pip install -e examples/engine_llamacpp"}
+"""Engines of this project that are packages of their own, and how a clone installs them."""
 
 
 def installed_engines() -> dict[str, EntryPoint]:
@@ -24,16 +26,25 @@ def installed_engines() -> dict[str, EntryPoint]:
     return installed | {name: EntryPoint(name, path, GROUP) for name, path in BUILT_IN.items()}
 
 
+def missing_engine(name: str) -> str | None:
+    """Returns why there is no engine of this name, with what to do; None if there is one."""
+    engines = installed_engines()
+    if name in engines:
+        return None
+    if name in SEPARATE:
+        return f"the engine {name!r} is a package that is not installed; in a clone: {SEPARATE[name]}"
+    return f"there is no engine {name!r}; installed are: {', '.join(sorted(engines))}"
+
+
 def load_engine(name: str) -> Callable[[WorkerConfig], Engine]:
     """Imports the class or function of the entry point called `name`.
 
     Raises ConfigError if there is no such engine, Invalid if it cannot be imported.
     """
-    engines = installed_engines()
-    if name not in engines:
-        raise ConfigError([f"engine: there is no engine {name!r}; installed are: {', '.join(sorted(engines))}"])
+    if problem := missing_engine(name):
+        raise ConfigError([f"engine: {problem}"])
     try:
-        make: Callable[[WorkerConfig], Engine] = engines[name].load()
+        make: Callable[[WorkerConfig], Engine] = installed_engines()[name].load()
     except (ImportError, AttributeError) as error:
         raise Invalid(f"the {name} engine cannot be imported: {error}", param="engine") from error
     return make

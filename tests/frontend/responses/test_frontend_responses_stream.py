@@ -4,6 +4,7 @@
 this file as a program to write the transcripts again, and review the difference.
 """
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -253,6 +255,16 @@ def test_cancelled_response_keeps_its_output() -> None:
     document = renderer.state.document("cancelled")
     thought, message = (json.loads(bytes(item)) for item in document.output)
     assert (thought["type"], message["status"], message["content"][0]["text"]) == ("reasoning", "incomplete", "half")
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_document_stays_the_same_after_the_end_as_time_goes_on(path: Path) -> None:
+    case, clock = msgspec.json.decode(path.read_bytes(), type=Case), itertools.count(1700000009.5)
+    renderer = case.ask().renderer(replace(case.reply(), now=lambda: next(clock)))
+    renderer.start([PREPARED])
+    renderer.events(case.events)
+    if renderer.state.ended:
+        assert renderer.state.document() == renderer.state.document()
 
 
 def test_response_document_is_available_at_any_time() -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,17 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(browser: Browser, t
             browser.until(lambda: browser.script("document.querySelectorAll('#chart a').length") == TURNS)
             assert "System text 1 changed" in browser.text("#turns").replace("system", "System")
             browser.keep("session")
+
+            size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+            browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            for name, shown in (("narrow-session", "#detail"), ("narrow-list", "#list")):
+                if shown == "#list":
+                    browser.press("\ue00c")  # Escape
+                browser.until(partial(browser.script, "document.querySelector(arguments[0]).offsetWidth > 300", shown))
+                browser.keep(name)
+                assert browser.script("document.documentElement.scrollWidth") <= 390, name
+                assert browser.script("document.querySelector('header').scrollWidth") <= 390, name
+            browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
             theme = browser.script("getComputedStyle(document.documentElement).colorScheme")
             browser.press("d")

@@ -22,7 +22,7 @@ from services.worker.engines.trtllm.releases import Release, known_release
 
 from .runtime import EngineDeadError, Executor, RequestError, RequestOutput, Runtime, reports_death
 
-VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc26"]
+VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc27", "1.4.0rc1"]
 """One of each family: statistics by queue; by call; with priority; with penalties and min_p; the newest known."""
 
 _SCHEDULER = frozenset({"capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"})
@@ -200,6 +200,9 @@ class LLM:
             raise TypeError("prompt_token_ids must be a list of ints")
         if not 0.0 <= kwargs.get("priority", 0.5) <= 1.0:
             raise ValueError("priority must be in [0, 1]")
+        trace = kwargs.get("trace_headers", {})
+        if not isinstance(trace, dict) or not all(isinstance(text, str) for pair in trace.items() for text in pair):
+            raise TypeError("trace_headers must be a dict of strings")
         for name, kind in _CACHE_ARGUMENTS.items():
             if not isinstance(kwargs.get(name), kind | None):
                 raise TypeError(f"{name} must be a {kind.__name__}")

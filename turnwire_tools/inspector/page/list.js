@@ -126,7 +126,7 @@ export class List {
     parts.title.textContent = this.bySession ? `${row.turns} turn${row.turns === 1 ? "" : "s"} · ${row.model}` : `${row.number}. ${row.model}`;
     parts.time.textContent = clock(row.time);
     parts.again.textContent = row.again >= 128 ? `${count(row.again)} again` : "";
-    parts.note.textContent = `${row.client || row.id.slice(0, 8)}${row.kind === "main" ? "" : ` · ${row.kind}`}${row.trouble ? " ⚠" : ""}`;
+    parts.note.textContent = `${row.client || row.id.slice(0, 8)}${(row.kind ?? "main") === "main" ? "" : ` · ${row.kind}`}${row.trouble ? " ⚠" : ""}`;
     const calls = row.calls ? ` · ${row.calls} call${row.calls === 1 ? "" : "s"}` : "";
     parts.figures.textContent = `${count(row.prompt)} → ${count(row.output)} · ${share(row.cached, row.prompt)} cached · ${ms(row.ttft_ms)}${calls}`;
   }

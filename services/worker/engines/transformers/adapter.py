@@ -24,9 +24,6 @@ _RECURRENT = ("conv", "linear", "mamba", "recurrent")
 PAGE_TOKENS = 32
 """Tokens of a page. With the library's default of 256, prompts of fewer than 257 tokens share nothing."""
 CPU_BATCH_TOKENS = 512
-CPU_KV_TOKENS = 131_072
-CPU_KV_SHARE = 1 / 8
-"""Share of the available memory. By default the library takes 60 %, and 15 s to fill it with zeros."""
 MAX_SEED = 2**31 - 1
 COLDEST = 1e-4
 """Least temperature that is not greedy. Less overflows float32, and one row of NaN ends the library's thread."""
@@ -95,13 +92,6 @@ def batching_options(
 def has_graphs(batching: Mapping[str, Any]) -> bool:
     """Returns whether steps on a GPU may run as CUDA graphs with these options."""
     return not (batching.get("use_cuda_graph") is False and batching.get("use_async_batching") is False)
-
-
-def cpu_kv_tokens(bytes_per_token: int, available_bytes: int, window: int) -> int:
-    """Returns the default capacity of the KV cache on a CPU: one window if memory allows, but no more than is
-    useful."""
-    room = int(available_bytes * CPU_KV_SHARE) // max(1, bytes_per_token)
-    return max(4 * PAGE_TOKENS, min(room, max(window, CPU_KV_TOKENS // 4), CPU_KV_TOKENS))
 
 
 def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]:

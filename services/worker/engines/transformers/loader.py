@@ -3,26 +3,21 @@
 import dataclasses
 import os
 import sys
-from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts, read_json
-from services.worker.engine import EngineInfo, EngineSupport
+from services.worker.engine import KV_LIMIT, EngineInfo, EngineSupport
+from services.worker.engines.memory import available_bytes, cpu_kv_tokens
 from services.worker.engines.registry import installed_engines
 from services.worker.engines.transformers import adapter
 
 MAX_THREADS = 8
 DEFAULT_WINDOW = 4096
-_V1 = ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
-"""For each version of control groups: the mount point, the files with the limit and the use, and the part of the use in
-`memory.stat` that the kernel frees when it is needed, such as files of weights that were read."""
 
 
 class Loaded(Struct, frozen=True):
@@ -52,18 +47,19 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
         torch.set_num_threads(args.threads or _cpu_threads())
     model = _model(torch, transformers, config, args, device)
     window = config.max_model_len or facts.window or DEFAULT_WINDOW
-    kv_tokens = config.kv_tokens
+    kv_tokens, limit = config.kv_tokens, KV_LIMIT
     if kv_tokens is None and device.type == "cpu":
-        kv_tokens = adapter.cpu_kv_tokens(_kv_bytes_per_token(model), available_bytes(), window)
+        kv_tokens, limit = cpu_kv_tokens(_kv_bytes_per_token(model), window, available_bytes())
     manager, rows = _manager(model, config, args, kv_tokens)
     # Allocates the cache and captures CUDA graphs here, where an exception reaches the caller.
     manager.warmup()
     if rows is not None:
-        from services.worker.engines.transformers.guide import load_guides
+        from services.worker.engines.guide import load_guides
 
         rows.guides = load_guides(config.model, _vocabulary(manager), trust_remote_code=config.trust_remote_code)
     lacks = adapter.lacking(args, graphs=rows is None, guided=rows is not None and rows.guides is not None)
-    return Loaded(manager, facts, _describe(manager, facts, config, window, lacks), rows)
+    info = structs.replace(_describe(manager, facts, config, window, lacks), limit=limit)
+    return Loaded(manager, facts, info, rows)
 
 
 def explain(config: WorkerConfig) -> EngineSupport:
@@ -186,31 +182,3 @@ def _kv_bytes_per_token(model: Any) -> int:
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(2 * config.num_hidden_layers * heads * width * model.dtype.itemsize)
-
-
-def available_bytes(root: Path = Path("/")) -> int:
-    """Returns the memory that can be used without swapping (`MemAvailable`: unlike free memory, with the cache), or
-    what is left of the smallest limit of this process's control groups. On systems other than Linux: all memory."""
-    try:
-        rooms = [_value(root / "proc/meminfo", "MemAvailable:") * 1024]
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    except (OSError, LookupError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for group in groups:
-        _, controllers, path = group.split(":", 2)
-        if not controllers or "memory" in controllers.split(","):
-            mount, limit, use, freeable = _V1 if controllers else _V2
-            own = PurePosixPath(path)
-            # In a container the own group may be the mounted root, though its path is the host's.
-            for at in (own, *own.parents):
-                folder = root / mount / at.relative_to("/")
-                with suppress(OSError, ValueError, LookupError):  # no such group, or "max"
-                    used = int((folder / use).read_text()) - _value(folder / "memory.stat", freeable)
-                    rooms.append(int((folder / limit).read_text()) - used)
-    return max(0, min(rooms))
-
-
-def _value(path: Path, name: str) -> int:
-    """Returns the number after a name. Raises OSError, KeyError."""
-    lines = (line.split() for line in path.read_text().splitlines())
-    return int({line[0]: line[1] for line in lines if len(line) > 1}[name])

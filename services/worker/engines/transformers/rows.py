@@ -12,8 +12,8 @@ import torch
 
 from schemas.conversation import Sampling
 from services.worker.engine import EngineRequest, required_features
+from services.worker.engines.guide import Guide, Guides
 from services.worker.engines.transformers.adapter import HOST_FEATURES
-from services.worker.engines.transformers.guide import Guide, Guides
 from services.worker.engines.transformers.sampler import Column
 
 
@@ -63,7 +63,9 @@ class Row:
         if self._taken < (sampling.min_tokens or 0) and self._stops:
             scores[self._stops] = -torch.inf
         if self._guide is not None:
-            self._guide.mask(scores, self._stops)
+            allowed = self._guide.allowed(scores.size(-1), self._stops)
+            if allowed is not None:
+                scores.masked_fill_(torch.from_numpy(~allowed).to(scores.device), -torch.inf)
 
     def record(self, logprobs: torch.Tensor, chosen: int) -> None:
         """Records a step's log probabilities in the model's own distribution, for the chosen token and the

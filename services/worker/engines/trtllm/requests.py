@@ -165,6 +165,8 @@ def generate_arguments(request: EngineRequest, release: Release) -> dict[str, An
     arguments: dict[str, Any] = {"streaming": True}
     if request.cache_salt is not None and "cache_salt" in release.generate:
         arguments["cache_salt"] = request.cache_salt
+    if request.trace and "trace_headers" in release.generate:
+        arguments["trace_headers"] = dict(request.trace)
     if request.priority and "priority" in release.generate:
         # Maps all numbers to 0 to 1, in order; 0 becomes the default of 0.5.
         arguments["priority"] = 0.5 + request.priority / (2.0 * (1.0 + abs(request.priority)))

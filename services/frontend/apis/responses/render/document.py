@@ -55,6 +55,7 @@ class ResponseState:
         self.status: wire.Status = "in_progress"
         self.usage: Usage | None = None
         self.failure: ErrorInfo | None = None
+        self._completed_at: int | None = None
         self.diagnostics: dict[str, Any] | UnsetType = UNSET
         self.tokens = TokenReport()
         """Token ids, in the document once the Response has ended."""
@@ -69,7 +70,12 @@ class ResponseState:
         return finish.reason in (FinishReason.LENGTH, FinishReason.CONTEXT) and not self.shape.prefill
 
     def finish(self, usage: Usage, *, cut: bool) -> None:
-        """Ends the Response of a finished turn. `cut`: a limit ended it early."""
+        """Ends the Response of a finished turn. `cut`: a limit ended it early.
+
+        `completed_at` is the time of this call where the reply has a clock, otherwise that of the reply.
+        """
+        reply = self.reply
+        self._completed_at = int(reply.now()) if reply.now is not None else reply.created
         self.usage = usage + self.shape.spent
         self.status = "incomplete" if cut else "completed"
 
@@ -78,19 +84,13 @@ class ResponseState:
         self.status, self.failure = "failed", info
 
     def document(self, status: wire.Status | None = None) -> wire.Answer:
-        """The Response object at this moment; `status` overrides the state.
-
-        `completed_at` is the time of this call where the reply has a clock, otherwise that of the reply.
-        """
+        """The Response object at this moment; `status` overrides the state."""
         reply, status = self.reply, status or self.status
-        completed_at = None
-        if status == "completed":
-            completed_at = int(reply.now()) if reply.now is not None else reply.created
         return wire.Answer(
             id=response_id(reply.turn),
             created_at=reply.created,
             status=status,
-            completed_at=completed_at,
+            completed_at=self._completed_at if status == "completed" else None,
             error=failure(self.failure) if self.failure is not None and status == "failed" else None,
             incomplete_details={"reason": "max_output_tokens"} if status == "incomplete" else None,
             model=reply.model,

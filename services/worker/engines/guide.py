@@ -1,4 +1,5 @@
-"""Guides the decoding of the transformers engine, with llguidance if it is installed (extra `guided`)."""
+"""Guides the decoding of engines that choose tokens in this process, with llguidance if it is installed (extra
+`guided`)."""
 
 import contextlib
 import importlib
@@ -7,7 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy
-import torch
+from numpy.typing import NDArray
 
 from schemas.conversation import OutputFormat
 from schemas.errors import Invalid
@@ -27,23 +28,20 @@ class Guide:
         if tokens and not self._matcher.is_stopped():
             self._matcher.try_consume_tokens(list(tokens))
 
-    def mask(self, scores: torch.Tensor, stop_ids: Sequence[int]) -> None:
-        """Masks all tokens of one row that the grammar does not allow next. The stop ids are allowed if the output is
-        complete, and alone if nothing can follow."""
+    def allowed(self, vocabulary: int, stop_ids: Sequence[int]) -> NDArray[numpy.bool_] | None:
+        """Returns for each token whether the grammar allows it next; None if every token is. The stop ids are allowed
+        if the output is complete, and alone if nothing can follow."""
         matcher = self._matcher
         if matcher.is_error():
-            return
+            return None
         if matcher.is_stopped():
-            allowed = torch.zeros(scores.size(-1), dtype=torch.bool)
+            allowed = numpy.zeros(vocabulary, dtype=numpy.bool_)
         else:
             mask = numpy.frombuffer(matcher.compute_bitmask(), dtype=numpy.uint8)
-            bits = numpy.unpackbits(mask, count=scores.size(-1), bitorder="little")
-            allowed = torch.from_numpy(bits).bool()
-        ends = matcher.is_stopped() or matcher.is_accepting()
+            allowed = numpy.unpackbits(mask, count=vocabulary, bitorder="little").astype(numpy.bool_)
         if stop_ids:
-            allowed[list(stop_ids)] = ends
-        if allowed.any():
-            scores.masked_fill_(~allowed.to(scores.device), -torch.inf)
+            allowed[list(stop_ids)] = matcher.is_stopped() or matcher.is_accepting()
+        return allowed if allowed.any() else None
 
 
 class Guides:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.engines.transformers.loader import available_bytes
+from services.worker.engines.memory import LEAST_TOKENS, available_bytes, cpu_kv_tokens
 
 GIB = 2**30
 
@@ -79,3 +79,25 @@ def test_system_without_these_files_has_all_its_memory(tmp_path: Path) -> None:
 
 def test_memory_of_this_machine_is_found() -> None:
     assert 0 < available_bytes() <= available_bytes(Path("/nonexistent"))
+
+
+def test_cache_stays_within_an_eighth_of_the_memory() -> None:
+    def tokens(bytes_per_token: int, available: int, window: int) -> int:
+        return cpu_kv_tokens(bytes_per_token, window, available)[0]
+
+    assert tokens(1_000_000, 8_000_000_000, 40_960) == 1_000
+    assert tokens(1_000, 64_000_000_000, 40_960) == 40_960
+    assert tokens(1_000, 64_000_000_000, 1_000_000) == 131_072
+    assert tokens(1_000, 64_000_000_000, 2_048) == 32_768
+    assert tokens(10**9, 10**6, 2_048) == LEAST_TOKENS
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_reduced_window_has_the_reason_that_reduces_it(seed: int) -> None:
+    rng = random.Random(seed)
+    size, window, available = (int(2 ** rng.uniform(*span)) for span in ((8, 22), (10, 21), (20, 40)))
+    tokens, reason = cpu_kv_tokens(size, window, available)
+    if tokens < window:
+        more, _ = cpu_kv_tokens(size, window, 2 * available + 2 * LEAST_TOKENS * size * 8)
+        assert ("available memory" in reason) == (more > tokens)
+        assert "--kv-tokens" in reason

@@ -1,0 +1,1 @@
+"""An engine for Turnwire that runs GGUF models with llama.cpp."""

@@ -1,0 +1,266 @@
+"""A setting that cannot work ends a command before any process starts: in one line with the flag, the value, and the
+nearest one that would do."""
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, cast, get_args, get_origin
+
+import pytest
+from cyclopts import Argument, Token
+from cyclopts.validators import Number
+
+from services.cli.main import main
+from services.cli.up.check import check_settings, place_problem, require_model
+from services.cli.up.command import COMMAND
+from services.cli.up.plan import make_plan
+from services.runtime.config import STAGES, UpConfig
+from services.runtime.config.loader import ConfigError, Sources, options
+
+PLACES = ("chat_template", "response_template", "script_dir")
+FREE = frozenset(
+    (
+        *("id", "nats_user", "served_model_name", "default_model", "web_search_tool", "web_fetch_tool", "aliases"),
+        *("host", "metrics_host"),  # listening tries them
+    )
+)
+"""Settings without wrong values."""
+WRONG = {
+    "nats_url": ("http://127.0.0.1:4222", "nats://:4222", "nats://a:b", "tls://"),
+    "model": ("/nowhere/model", "./nowhere"),
+    "engine": ("scirpt", "vlm", "nothing"),
+    "family": ("qwen3_codr", "nothing at all", "hermes+nothing"),
+    "tool_call_parser": ("hermse", "?"),
+    "reasoning_parser": ("deepseek_rr", "?"),
+    "device": ("cuad", "gpu", "cuda:x", ":1"),
+    "dtype": ("float61", "int"),
+    "otlp_endpoint": ("127.0.0.1:4318", "grpc://a", "http://", "http://a:b"),
+    "web_provider": ("a.example", "ftp://a.example", "http://"),
+    "cors_origins": ("a.example", "https://a.example/", "https://a.example/path"),
+    "allowed_hosts": ("https://a.example", "a b"),
+    "state_dir": ("/dev/null/x",),
+    "ready_file": ("/dev/null/x", "/dev"),
+}
+NEEDS = {"tls_key_file": ["--tls-cert-file"], "tls_client_ca_file": ["--tls-cert-file"], "nats_key_file": []}
+
+
+def wrong_values(option: Argument, chance: random.Random, folder: Path) -> Iterator[str]:
+    """Values that an option cannot have; files get names near to existing ones."""
+    name, hint = option.field_info.name, option.hint
+    kinds = [kind for kind in (*get_args(hint), hint) if kind is not type(None)] if get_origin(hint) is not dict else []
+    if name in WRONG:
+        yield from WRONG[name]
+    elif name.endswith("_file") or name in PLACES:
+        near = folder / f"{name}.{chance.randrange(1000)}"
+        near.touch()
+        yield str(near)[:-1] + "x"
+        yield str(folder / "no folder" / "file")
+        yield str(near) if name == "script_dir" else str(folder)
+    elif get_origin(hint) is Literal:
+        choice = chance.choice(get_args(hint))
+        yield choice + "x"
+        yield choice[1:] or "?"
+    elif get_origin(hint) is dict or any(get_origin(kind) is dict for kind in kinds):
+        yield from ("{", "[1]", "/nowhere.json", "{'a': 1}")
+    elif bool in kinds:
+        yield "maybe"
+    elif int in kinds or float in kinds:
+        yield from ("x", "1.5.5", *(["1.5", "3 apples"] if int in kinds else []))
+        for bound in cast("tuple[object, ...]", option.parameter.validator or ()):
+            if isinstance(bound, Number):
+                yield from (str(low - 1) for low in (bound.gte, bound.gt) if low is not None)
+                yield from (str(high + 1) for high in (bound.lte, bound.lt) if high is not None)
+    else:
+        assert name in FREE, f"{name} has no wrong values: check it, or name it in FREE"
+
+
+def tokens_of(flags: list[str]) -> Sources:
+    """The sources that these flags, each `--name=value`, make. Parsing a command line takes fifty times as long."""
+    tokens: dict[str, list[Token]] = {}
+    for flag in flags:
+        name, _, value = flag.partition("=")
+        tokens.setdefault(name.removeprefix("--").replace("-", "_"), []).append(Token(keyword=name, value=value))
+    return Sources(tokens)
+
+
+def problems_of(stage: str, flags: list[str]) -> list[str]:
+    """The problems that `turnwire serve STAGE` prints."""
+    try:
+        check_settings([tokens_of(flags).load(STAGES[stage])])
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def problems_of_up(flags: list[str]) -> list[str]:
+    """The problems that `turnwire up` prints before it starts anything."""
+    try:
+        make_plan(tokens_of(flags))
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def states(problem: str, flag: str, value: str) -> bool:
+    """Whether the line has the flag and the value."""
+    return "\n" not in problem and flag in problem and (value in problem or re.sub(r"\.0$", "", value) in problem)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_wrong_value_of_any_flag_is_one_line(stage: str, tmp_path: Path) -> None:
+    chance = random.Random(stage)
+    tried = 0
+    for option in options(STAGES[stage]):
+        name = option.field_info.name
+        for value in wrong_values(option, chance, tmp_path):
+            model = [] if stage == "frontend" or name == "model" else ["--model=acme/m"]
+            needed = [f"{flag}={value}" for flag in NEEDS.get(name, ())]
+            if name == "nats_key_file":
+                needed = [f"--nats-cert-file={value}"]
+            flags = [f"{option.name}={value}", *needed]
+            problems = problems_of(stage, [*model, *flags])
+            assert any(states(problem, option.name, value) for problem in problems), (flags, problems)
+            if name not in COMMAND.without:
+                problems = problems_of_up([*model, *flags])
+                assert any(states(problem, option.name, value) for problem in problems), ("up", flags, problems)
+            tried += 1
+    assert tried > 40
+
+
+@pytest.mark.parametrize(
+    "option",
+    [option for option in options(UpConfig) if option.field_info.name not in FREE],
+    ids=lambda option: option.field_info.name,
+)
+def test_wrong_value_of_a_flag_of_up_is_one_line(option: Argument, tmp_path: Path) -> None:
+    values = [*wrong_values(option, random.Random(1), tmp_path)]
+    assert values
+    for value in values:
+        problems = problems_of_up([f"{option.name}={value}"])
+        assert [states(problem, option.name, value) for problem in problems] == [True], (value, problems)
+
+
+@pytest.mark.parametrize(
+    ("flag", "content", "reason"),
+    [
+        ("--seal-key-file", b" \n", "is empty"),
+        ("--api-keys-file", b"my key", "not a key"),
+        ("--api-keys-file", b"# none", "holds no keys"),
+        ("--api-keys-file", b"\xff", "decode"),
+        ("--codex-models-file", b"nothing", "malformed"),
+        ("--tls-cert-file", b"nothing", "TLS files"),
+        ("--nats-ca-file", b"nothing", "no certificate"),
+        ("--nats-cert-file", b"nothing", "its key"),
+        ("--nats-creds-file", b"nothing", "not a NATS credentials file"),
+        ("--nats-password-file", b"", "is empty"),
+        ("--heartbeat-key-file", b"", "is empty"),
+        ("--web-provider-key-file", b"", "is empty"),
+        ("--chat-template", b"{% if", "not valid Jinja: line 1"),
+        ("--response-template", b"{", "not JSON"),
+        ("--engine-args", b"{", "flow node"),
+    ],
+)
+def test_file_with_wrong_content_is_one_line(flag: str, content: bytes, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
+    file.write_bytes(content)
+    (problem,) = problems_of_up([f"{flag}={file}", "--model=acme/m"])
+    assert states(problem, flag, str(file)), problem
+    assert reason in problem
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["--effort-budgets==5"], 'Invalid value for --effort-budgets: "" is not a level of effort; there are'),
+        (["--effort-budgets=lw=5"], 'did you mean "low"?'),
+        (["--engine=vlm"], 'did you mean "vllm"?'),
+        (["--device=cuad:1"], 'did you mean "cuda"?'),
+        (["--cors-origins=https://a.example/x"], 'did you mean "https://a.example"?'),
+        (["--allowed-hosts=https://a.example:8000/"], 'did you mean "a.example"?'),
+        (["--log-level=wrning"], 'Did you mean "warning"?'),
+        (["--family=qwen3_codr"], "did you mean qwen3_coder"),
+    ],
+)
+def test_nearest_valid_value_is_proposed(argv: list[str], hint: str) -> None:
+    (problem,) = problems_of_up(argv)
+    assert hint in problem
+
+
+def test_nearest_file_is_proposed(tmp_path: Path, demo_dir: Path) -> None:
+    (tmp_path / "seal.key").write_text("secret")
+    (problem,) = problems_of_up([f"--seal-key-file={tmp_path}/seal.kye"])
+    assert problem.endswith(f'did you mean "{tmp_path / "seal.key"}"?')
+    (problem,) = problems_of_up([f"--model={demo_dir}x"])
+    assert problem.endswith(f'did you mean "{demo_dir}"?')
+
+
+def test_variable_and_place_in_the_file_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[parser]\nseal_key_file = '/nowhere/a'\n")
+    env = {"TURNWIRE_PREPROCESSOR_SEAL_KEY_FILE": "/nowhere/b"}
+    with pytest.raises(ConfigError) as caught:
+        make_plan(Sources({}, env, str(file)))
+    assert caught.value.problems == [
+        'Invalid value for TURNWIRE_PREPROCESSOR_SEAL_KEY_FILE: there is no file "/nowhere/b"',
+        f'Invalid value for {file} [parser] seal_key_file: there is no file "/nowhere/a"',
+    ]
+
+
+def test_password_in_a_wrong_url_is_masked() -> None:
+    (problem,) = problems_of_up(["--nats-url=http://me:secret@bus"])
+    assert "secret" not in problem
+    assert "--nats-url" in problem
+
+
+def test_configuration_file_that_does_not_exist_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "turnwire.toml").touch()
+    with pytest.raises(ConfigError) as caught:
+        make_plan(Sources({}, {}, str(tmp_path / "turnwire.tml")))
+    (problem,) = caught.value.problems
+    assert problem.endswith(f'did you mean "{tmp_path / "turnwire.toml"}"?')
+
+
+def test_stage_does_not_start_with_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "parser", "--model", "acme/m", "--seal-key-file", "/nowhere/key"])
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ['turnwire serve parser: Invalid value for --seal-key-file: there is no file "/nowhere/key"']
+
+
+@pytest.mark.parametrize(
+    "flag", ["--workers=x", "--tracing=maybe", "--port=99999", "--seal-key-file=/nowhere", "--prot=1"]
+)
+def test_command_line_of_up_is_refused_in_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["up", flag])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("turnwire up: ")
+    assert states(line, flag.partition("=")[0], flag.partition("=")[2]) or "did you mean --port" in line.lower()
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_model_directory_without_a_file_is_reported(name: str, tmp_path: Path) -> None:
+    for other in {"config.json", "tokenizer.json", "tokenizer_config.json"} - {name}:
+        (tmp_path / other).write_text("{}")
+    (problem,) = problems_of_up([f"--model={tmp_path}"])
+    assert problem == f"Invalid value for --model: {tmp_path} has no {name}"
+
+
+@pytest.mark.parametrize(("script", "text"), [("kill -9 $$", "killed by SIGKILL"), ("exit 3", "status 3")])
+def test_check_that_ends_without_a_reason_is_reported(
+    script: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
+    with pytest.raises(Exception, match=f"the check of the model ended without a result: {text}"):
+        require_model([])
+
+
+def test_place_that_can_be_made_is_no_problem(tmp_path: Path) -> None:
+    assert place_problem(tmp_path / "a" / "b", is_file=False) is None
+    assert place_problem(tmp_path / "a" / "ready.json", is_file=True) is None
