@@ -97,7 +97,7 @@ async def test_command_ends_at_a_silent_server(
     async with asyncio.timeout(LIMIT_S):
         await silent.connected.wait()
     status, stderr = await end(process, signum)
-    expected = -signum if name in DIES and signum == signal.SIGTERM else 0 if name == "up" else 1
+    expected = -signum if name in DIES and signum == signal.SIGTERM else 1
     assert (status, b"Traceback" in stderr) == (expected, False), stderr.decode()
 
 
