@@ -1,8 +1,9 @@
 """Authenticates heartbeats, so that a client of the bus cannot make processes look dead, busy or alive.
 
 A heartbeat counts only if it has the stage and the id of its subject: the permissions of the bus let a service publish
-only on the subjects of its stage. With a key, which all processes share, it must also be signed (HMAC) and newer than
-the last one of the same process, so that a recorded one has no effect. The first heartbeat of a process must have been
+only on the subjects of its stage. It must be newer than the last one of the same process: a server of a cluster that
+hung delivers old ones, after the process has reconnected to another server. With a key, which all processes share, it
+must also be signed (HMAC), so that a recorded one has no effect. The first heartbeat of a process must then have been
 sent within `FRESH_S`; only this check depends on clocks.
 """
 
@@ -26,7 +27,7 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 FRESH_S = 300.0
 """Allowed difference of the sender's time and the receiver's, for the first heartbeat of a process."""
 MAX_PROCESSES = 65_536
-"""Processes with a remembered number, those that have left included. A forger cannot add any."""
+"""Processes with a remembered number, those that have left included. With a key, a forger cannot add any."""
 LOG_EVERY_S = 10.0
 """Time between two lines about refused heartbeats."""
 _MAC = b',"mac":"'
@@ -83,17 +84,18 @@ class HeartbeatAuth:
             self._refuse(subject, str(refusal))
         return None
 
-    def _check(self, subject: str, data: bytes) -> Heartbeat:
+    def _check(self, subject: str, data: bytes) -> Heartbeat | None:
         heartbeat = _decode(self._signed(data) if self._key else data)
         if subjects.heartbeat(heartbeat.stage, heartbeat.id) != subject:
             raise Invalid("the process in it is not the one of its subject")
-        if self._key:
-            last = self._numbers.get(subject)
-            if last is None and abs(difference := self._clock() - heartbeat.time) > FRESH_S:
-                raise Invalid(f"it was sent {difference:.0f} s ago by this machine's clock")
-            if last is not None and heartbeat.number <= last:
+        last = self._numbers.get(subject)
+        if last is not None and heartbeat.number <= last:
+            if self._key:
                 raise Invalid("it is not newer than the last one")
-            self._numbers[subject] = heartbeat.number
+            return None
+        if self._key and last is None and abs(difference := self._clock() - heartbeat.time) > FRESH_S:
+            raise Invalid(f"it was sent {difference:.0f} s ago by this machine's clock")
+        self._numbers[subject] = heartbeat.number
         return heartbeat
 
     def _signed(self, data: bytes) -> bytes:

@@ -5,6 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import structlog
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
@@ -70,12 +72,25 @@ def test_a_signed_heartbeat_is_still_a_heartbeat(sender: Peer, tmp_path: Path) -
     assert Peer(tmp_path, None).takes(data), "what does not check signatures can read it"
 
 
-def test_without_a_key_only_the_subject_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", [None, "a key"])
+@given(order=st.lists(st.integers(0, 9)))
+def test_heartbeat_that_a_newer_one_has_overtaken_has_no_effect(
+    tmp_path_factory: pytest.TempPathFactory, key: str | None, order: list[int]
+) -> None:
+    """A server of a cluster that hung delivers them late."""
+    peer = Peer(tmp_path_factory.getbasetemp(), key)
+    sent = [peer.sends() for _ in range(10)]
+    newest = [number > max(order[:at], default=-1) for at, number in enumerate(order)]
+    assert [peer.takes(sent[number]) for number in order] == newest
+    assert peer.refused == (newest.count(False) if key else 0), "without a key, old ones do not show a forger"
+
+
+def test_without_a_key_only_subject_and_number_count(tmp_path: Path) -> None:
     peer = Peer(tmp_path, None)
     data = msgspec.json.encode(WORKER)
     assert peer.auth.encode(WORKER) == data
     assert peer.takes(data)
-    assert peer.takes(data)
+    assert peer.takes(peer.sends())
     assert not peer.takes(data, subjects.heartbeat("parser", "w-1"))
     assert not peer.takes(data, subjects.heartbeat("worker", "w-2"))
     assert not peer.takes(b"{}")
