@@ -126,6 +126,12 @@ class NatsClient(Client):
         with suppress(ValueError, IndexError):
             await super()._process_msg(sid, subject, reply, data, headers)
 
+    def _process_disconnect(self) -> None:
+        """Discards what is pending. nats-py would send it on the lost connection, which fails or does not return, and
+        would leave the tasks of its subscriptions."""
+        super()._process_disconnect()  # type: ignore[no-untyped-call]
+        self._pending, self._pending_data_size = [], 0
+
     async def _failed(self, error: Exception) -> None:
         self._note_fault()
         self._reported.set()

@@ -201,6 +201,49 @@ async def test_a_server_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyP
         await asyncio.wait_for(client.bus.close(), LONG_S)
 
 
+@pytest.mark.parametrize("end", ["reset", "silence", "stale"])
+@pytest.mark.parametrize("blocked", [True, False])
+async def test_lost_connection_leaves_no_task_of_a_subscription(
+    monkeypatch: pytest.MonkeyPatch, end: str, blocked: bool
+) -> None:
+    monkeypatch.setattr(nats_client, "PING_INTERVAL_S", 0.05)
+    visits: list[asyncio.StreamWriter] = []
+    ended = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visits.append(writer)
+        await accept(reader, writer)
+        if len(visits) > 1:
+            await answer_pings(reader, writer)
+        await ended.wait()
+        if end == "reset":
+            writer.transport.abort()
+        elif end == "stale":
+            writer.write(b"-ERR 'Stale Connection'\r\n")
+        await asyncio.sleep(LONG_S)
+
+    def tasks() -> int:
+        return sum(
+            getattr(task.get_coro(), "__qualname__", "") == "Subscription._wait_for_msgs"
+            for task in asyncio.all_tasks()
+        )
+
+    async with pretender(talk) as address:
+        client = Client(f"nats://{address}")
+        await client.bus.connect()
+        for number in range(5):
+            await client.bus.subscribe(f"t{number}", lambda _delivery: None)
+        for _ in range(20 if blocked else 0):  # more than the sockets take
+            assert client.bus.publish("t", bytes(1_000_000))
+            await asyncio.sleep(0)
+        ended.set()
+        while client.bus.publish("t", b"x"):  # something is pending in every tick, also in that of the end
+            await asyncio.sleep(0)
+        await eventually(lambda: client.reconnects == 1, LONG_S)
+        await eventually(lambda: tasks() == len(client.bus.subjects), LONG_S)
+        await asyncio.wait_for(client.bus.close(), LONG_S)
+
+
 async def test_nonsense_of_a_server_costs_the_connection() -> None:
     visits: list[int] = []
 

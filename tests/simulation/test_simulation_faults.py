@@ -36,6 +36,7 @@ class FakeWorld(World):
     def start(self, stage: str, *, port: int = 0, **settings: Any) -> Running:
         self.starts += 1
         running = self.made(f"{stage}-{self.starts}")
+        running.port = port
         if self.starts <= self.failing_starts:
             running.failure = Unavailable("no bus")
         else:
@@ -137,6 +138,15 @@ def test_process_that_ends_at_its_start_is_started_again(world: FakeWorld) -> No
     injector = Injector(world, [Fault(1.0, "kill", "worker", 0, 1.0)], Random(0), lambda: 0)
     assert world.run(lambda: injector.over, 20.0)
     assert world.starts == 3
+
+
+def test_process_with_a_port_that_two_faults_end_has_one_successor(world: FakeWorld) -> None:
+    world.running[PROCESS].port = 8000
+    faults = [Fault(1.0, "terminate", "worker", 0, 1.0), Fault(1.5, "kill", "worker", 0, 3.0)]
+    injector = Injector(world, faults, Random(0), lambda: 0)
+    assert world.run(lambda: len(injector.applied) == 2 and injector.over, 20.0)
+    assert [one.name for one in injector.applied] == [PROCESS, PROCESS]
+    assert world.starts == 1
 
 
 @pytest.mark.parametrize("seed", range(50))
