@@ -129,7 +129,7 @@ class NatsClient(Client):
     def _process_disconnect(self) -> None:
         """Discards what is pending. nats-py would send it on the lost connection, which fails or does not return, and
         would leave the tasks of its subscriptions."""
-        super()._process_disconnect()  # type: ignore[no-untyped-call]
+        super()._process_disconnect()
         self._pending, self._pending_data_size = [], 0
 
     async def _failed(self, error: Exception) -> None:
