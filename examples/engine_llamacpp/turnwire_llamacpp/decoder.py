@@ -215,13 +215,13 @@ class Decoder:
         self.cells = 0
         """Tokens that the KV cache holds."""
         self.used = 0
-        """Those of open turns."""
+        """How many of them open turns use."""
         self._recurrent = bool(
             llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model)
         )
         self._all = [Cells(number) for number in range(slots + max(2, args.kept))]
         self._active: list[Cells] = []
-        """Those of open turns, the first one longest."""
+        """The sequences of open turns, the oldest first."""
         self._added: deque[Turn] = deque()
         self._waiting: list[Turn] = []
         self._uses = count(1)
