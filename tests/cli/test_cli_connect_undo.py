@@ -180,6 +180,16 @@ def edit(document: dict[str, Any], table: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("options", [{}, {"default": True}, {"catalogue_file": True, "default": True}])
+def test_undo_removes_folders_that_write_has_made(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "deep"
+    for settings in plan_of(name, folder, Step(options, "http://host:1", MODELS[0])):
+        write(settings)
+    assert undone(name, folder)
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
 @given(data=st.data())
 def test_changes_of_the_user_stay(name: str, data: st.DataObject) -> None:
     with new_folder() as folder:

@@ -87,7 +87,7 @@ def undo_all(client: Client, flags: Flags, env: Mapping[str, str]) -> list[str]:
     for default, catalogue_file in itertools.product((False, True), repeat=2):
         target = Target("", ServedModel(""), default=default, catalogue_file=catalogue_file, folder=flags.dir, env=env)
         files |= {settings.path: settings for settings in client.plan(target).files}
-    if lines := [line for settings in files.values() for line in undo(settings)]:
+    if lines := undo(*files.values()):
         return lines
     raise CommandError(f"nothing to undo: no file has settings that --write wrote ({', '.join(files) or 'a library'})")
 

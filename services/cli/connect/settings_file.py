@@ -77,33 +77,35 @@ def write(settings: Settings) -> list[str]:
     return [f"{path}: written{copied}", *(f"  {change}" for change in changed)]
 
 
-def undo(settings: Settings) -> list[str]:
-    """Restores what was in the file and its mode before the first `write`. Where the user has changed the file since,
-    takes out our settings only. Returns a line for the user; none, if `write` has not written this file.
+def undo(*files: Settings) -> list[str]:
+    """Restores what was in files and their modes before the first `write`. Where the user has changed a file since,
+    takes out our settings only. Returns lines for the user; none, if `write` has written none of the files.
 
-    Raises OSError, UnreadableFile, or CommandError where a user's edit would be lost; the file is then unchanged.
+    Raises OSError, UnreadableFile, or CommandError where a user's edit would be lost; that file is then unchanged.
     """
-    try:
-        with open_folder_of(Path(settings.path).expanduser(), create=False) as (folder, name):
+    lines, folders = [], list[str]()
+    for settings in files:
+        place = Path(settings.path).expanduser()
+        with contextlib.suppress(FileNotFoundError), open_folder_of(place, create=False) as (folder, name):
             record = _read_record(folder, name)
             if record is None:
-                return []
+                continue
             path = folder.path / name
             clean, mode = _without_ours(settings.kind, record, _read(folder, name), path)
             if clean is None:
                 folder.remove(name)
+                lines.append(f"{path}: removed")
             else:
                 folder.replace(name, clean.encode(), mode)
+                kept = "as before" if clean == record.before else "without our settings; your changes stay"
+                lines.append(f"{path}: {kept}")
             for extra in (*record.copies, name + UNDO_SUFFIX):
                 folder.remove(extra)
-    except FileNotFoundError:
-        return []
-    for created in reversed(record.folders):
+            folders += record.folders
+    for created in sorted(folders, key=len, reverse=True):
         with contextlib.suppress(OSError):  # it has other files
             os.rmdir(created)
-    if clean is None:
-        return [f"{path}: removed"]
-    return [f"{path}: as before" if clean == record.before else f"{path}: without our settings; your changes stay"]
+    return lines
 
 
 def _read(folder: PrivateFolder, name: str) -> tuple[str | None, int]:
