@@ -66,6 +66,10 @@ DOCUMENTS = st.dictionaries(
 )
 
 
+YAML_KEYS = KEYS | st.integers(0, 9) | st.booleans() | st.dates() | st.none()
+"""YAML has keys of every type, and `on` is one: `true`."""
+
+
 def without_null(value: Any) -> Any:
     """TOML has no null, and tomlkit does not write lists that mix tables and values."""
     if isinstance(value, dict):
@@ -425,6 +429,18 @@ def test_text_of_yaml_with_comments_is_not_merged(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile, match="it has comments"):
         write(Settings(str(path), "yaml", {"a": 1}))
     assert path.read_text() == "model: x # why\n"
+
+
+@given(document=st.dictionaries(YAML_KEYS, st.dictionaries(YAML_KEYS, VALUES, max_size=3) | VALUES, max_size=4))
+def test_yaml_with_keys_of_any_type_is_merged_and_restored(document: dict[Any, Any]) -> None:
+    with new_folder() as folder:
+        path = folder / "config.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        settings = Settings(str(path), "yaml", {"model": "m", "providers": {"turnwire": {"url": "u"}}})
+        write(settings)
+        path.write_text(path.read_text() + "zz-mine: 1\n")
+        undo(settings)
+        assert yaml.safe_load(path.read_text()) == {**document, "zz-mine": 1}
 
 
 def test_undo_needs_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,10 +166,12 @@ def _take_out(now: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Returns whether two values are the same in JSON, where 1 is not true."""
-    if one is _ABSENT or other is _ABSENT:
-        return one is other
-    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+    """Returns whether two values are the same, where 1 is not true."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other)
 
 
 def _parse(settings: Settings, text: str, path: Path) -> Any:
@@ -257,7 +259,9 @@ def _changes(document: Mapping[str, Any], values: Mapping[str, Any], above: str 
             changes += _changes(old, value, f"{above}{key}.")
         elif old != value:
             secret = any(word in key.lower() for word in ("token", "key", "secret")) and not key.endswith("_TOKENS")
-            changes.append(f"{above}{key}" + ("" if secret else f": was {json.dumps(old, default=str)[:80]}"))
+            changes.append(
+                f"{above}{key}" + ("" if secret else f": was {json.dumps(old, default=str, skipkeys=True)[:80]}")
+            )
     return changes
 
 
