@@ -166,6 +166,24 @@ async def test_connect_writes_settings(server: Server, tmp_path: Path, capsys: p
     assert "model_catalog_json" not in tomllib.loads((tmp_path / "turnwire.config.toml").read_text())
 
 
+@pytest.mark.parametrize("write", [False, True])
+async def test_printed_line_starts_the_client_in_a_shell(
+    write: bool, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also without a settings file, and with one in a folder with a blank."""
+    program = tmp_path / "copilot"
+    program.write_text('#!/bin/sh\necho "$COPILOT_MODEL"\n')
+    program.chmod(0o755)
+    folder = tmp_path / "my folder"
+    arguments = ("connect", "copilot", "--url", server.url, "--dir", str(folder))
+    assert await run(*arguments, *(["--write"] if write else [])) == 0
+    printed = capsys.readouterr().out
+    if write:
+        printed = next(line for line in printed.splitlines() if line.startswith("Start ")).partition("with:")[2]
+    ran = await asyncio.create_subprocess_exec("sh", "-ec", printed, stdout=PIPE, env={"PATH": f"{tmp_path}:/bin"})
+    assert await ran.communicate() == (b"acme/coder\n", None)
+
+
 async def test_connect_fails_in_one_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert await run("connect", "claude", "--url", "127.0.0.1:1") == 1
     assert "no Turnwire server answers at http://127.0.0.1:1" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The settings of each client for a running server: its limits, the API, the model catalogue."""
 
+import shlex
 from typing import Any
 
 import pytest
@@ -165,6 +166,9 @@ def test_aider_has_files_beside_the_users_own() -> None:
     assert settings.values["model-metadata-file"] == limits.path
     assert limits.values["openai/acme/coder"]["max_input_tokens"] == 131_072
     assert plan.start.endswith(settings.path)
+    assert (
+        shlex.split(aider.CLIENT.plan(target(folder="/my folder")).start)[-1] == "/my folder/.aider.turnwire.conf.yml"
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +187,7 @@ def test_copilot_gets_variables(api: Any, variables: dict[str, str]) -> None:
     assert plan.exports["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] == str(131_072 - 32_000)
     [settings] = plan.files
     assert (settings.path, settings.values) == ("/home/u/.copilot/turnwire.env", plan.exports)
-    assert plan.start == ". /home/u/.copilot/turnwire.env && copilot"
+    assert plan.start == "copilot"
 
 
 @pytest.mark.parametrize(

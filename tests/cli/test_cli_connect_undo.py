@@ -333,13 +333,16 @@ def test_loop_of_links_and_device_are_refused(tmp_path: Path) -> None:
         write(Settings(str(tmp_path / "pipe"), "json", {"key": KEY}))
 
 
-def test_removed_file_stays_removed(tmp_path: Path) -> None:
-    settings = Settings(str(tmp_path / "s.json"), "json", {"a": 1})
-    (tmp_path / "s.json").write_text("{}")
+def test_removed_file_stays_removed_and_its_old_text_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    settings = Settings(str(path), "json", {"a": 1})
+    path.write_text('{"mine": 1}')
     write(settings)
-    (tmp_path / "s.json").unlink()
-    undo(settings)
-    assert os.listdir(tmp_path) == []
+    path.unlink()
+    (line,) = undo(settings)
+    (copy,) = tmp_path.iterdir()
+    assert line == f"{path}: you have removed it; its old text is in {copy.name}"
+    assert copy.read_text() == '{"mine": 1}'
 
 
 def test_value_that_the_user_has_changed_stays(tmp_path: Path) -> None:

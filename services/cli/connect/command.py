@@ -71,7 +71,8 @@ def connect(
         print(*write(settings), sep="\n")
     for note in plan.notes:
         print(note)
-    print(f"Start {module.title} with:  {plan.start}")
+    reads = [f". {shlex.quote(settings.path)}" for settings in plan.files if settings.kind == "env"]
+    print(f"Start {module.title} with:  {' && '.join([*reads, plan.start])}")
     print(f"Undo with:  turnwire connect {client}{f' --dir {shlex.quote(flags.dir)}' if flags.dir else ''} --undo")
     return 0
 

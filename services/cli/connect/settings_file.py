@@ -92,14 +92,17 @@ def undo(*files: Settings) -> list[str]:
                 continue
             path = folder.path / name
             clean, mode = _without_ours(settings.kind, record, _read(folder, name), path)
-            if clean is None:
-                folder.remove(name)
-                lines.append(f"{path}: removed")
-            else:
+            copies = record.copies
+            if clean is not None:
                 folder.replace(name, clean.encode(), mode)
                 kept = "as before" if clean == record.before else "without our settings; your changes stay"
-                lines.append(f"{path}: {kept}")
-            for extra in (*record.copies, name + UNDO_SUFFIX):
+            elif record.before is None:
+                folder.remove(name)
+                kept = "removed"
+            else:  # the user has removed it; only the copies have the old text
+                kept, copies = f"you have removed it; its old text is in {record.copies[0]}", []
+            lines.append(f"{path}: {kept}")
+            for extra in (*copies, name + UNDO_SUFFIX):
                 folder.remove(extra)
             folders += record.folders
     for created in sorted(folders, key=len, reverse=True):

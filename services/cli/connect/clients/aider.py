@@ -1,5 +1,6 @@
 """Sets up aider with Chat Completions: a configuration file beside the user's, and a file with the model's limits."""
 
+import shlex
 from typing import Any
 
 from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
@@ -8,7 +9,8 @@ from services.cli.connect.client import PROVIDER, Client, Plan, Settings, Target
 def make_settings(target: Target) -> Plan:
     """Makes `~/.aider.turnwire.conf.yml`, which `aider --config` reads instead of the user's. JSON is also YAML."""
     folder = target.settings_folder("~")
-    name, limits = f"openai/{target.model.id}", f"{folder}/.aider.{PROVIDER}.metadata.json"
+    path, limits = f"{folder}/.aider.{PROVIDER}.conf.yml", f"{folder}/.aider.{PROVIDER}.metadata.json"
+    name = f"openai/{target.model.id}"
     values = {
         "model": name,
         "weak-model": name,
@@ -17,9 +19,8 @@ def make_settings(target: Target) -> Plan:
         "model-metadata-file": limits,
         "show-model-warnings": False,
     }
-    files = [Settings(f"{folder}/.aider.{PROVIDER}.conf.yml", "json", values)]
-    files.append(Settings(limits, "json", {name: _limits(target)}))
-    return Plan(files=files, start=f"aider --config {folder}/.aider.{PROVIDER}.conf.yml")
+    files = [Settings(path, "json", values), Settings(limits, "json", {name: _limits(target)})]
+    return Plan(files=files, start=f"aider --config {shlex.quote(path)}")
 
 
 def _limits(target: Target) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def make_settings(target: Target) -> Plan:
         variables["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] = str(window - longest)
         variables["COPILOT_PROVIDER_MAX_OUTPUT_TOKENS"] = str(longest)
     path = f"{target.settings_folder('~/.copilot', 'COPILOT_HOME')}/{PROVIDER}.env"
-    return Plan([Settings(path, "env", variables, whole=True)], start=f". {path} && copilot", exports=variables)
+    return Plan([Settings(path, "env", variables, whole=True)], start="copilot", exports=variables)
 
 
 CLIENT = Client("GitHub Copilot CLI", make_settings)
