@@ -195,6 +195,21 @@ def test_nearest_file_is_proposed(tmp_path: Path, demo_dir: Path) -> None:
     assert problem.endswith(f'did you mean "{demo_dir}"?')
 
 
+def test_file_with_another_name_in_the_same_folder_is_not_proposed(tmp_path: Path) -> None:
+    (tmp_path / "frontend.toml").touch()
+    (problem,) = problems_of_up([f"--seal-key-file={tmp_path}/seal.key"])
+    assert problem == f'Invalid value for --seal-key-file: there is no file "{tmp_path}/seal.key"'
+
+
+def test_path_in_the_home_folder_is_read_as_the_stage_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "form.json").write_text('{"response_template": {"fields": {}}}')
+    problems = problems_of("preprocessor", ["--model=acme/m", "--response-template=~/form.json"])
+    assert not [problem for problem in problems if "there is no file" in problem]
+    (problem,) = problems_of("preprocessor", ["--model=acme/m", "--seal-key-file=~/form.jsn"])
+    assert problem.endswith(f'there is no file "~/form.jsn"; did you mean "{tmp_path}/form.json"?')
+
+
 def test_variable_and_place_in_the_file_are_named(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("[parser]\nseal_key_file = '/nowhere/a'\n")

@@ -95,7 +95,8 @@ def _problems(loaded: LoadedConfig[Any]) -> Iterator[tuple[str, Any, str]]:
     missing = [
         (name, value, problem)
         for name, value in chosen.items()
-        if (name.endswith("_file") or name in _FILES) and (problem := _file_problem(value))
+        if (name.endswith("_file") or name in _FILES)
+        and (problem := _file_problem(os.path.expanduser(value) if name == "response_template" else value))
     ]
     yield from missing
     if missing:  # the readers would fail with the same

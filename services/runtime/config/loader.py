@@ -223,12 +223,12 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def nearest_file(path: str) -> str:
     """Returns `; did you mean "x"?` with the most similar name in the same directory, or nothing."""
-    folder = Path(path).expanduser().parent
+    place = Path(path).expanduser()
     try:
-        names = [str(Path(path).parent / file.name) for file in folder.iterdir()]
+        close = difflib.get_close_matches(place.name, [file.name for file in place.parent.iterdir()], n=1)
     except OSError:
         return ""
-    return nearest(str(Path(path)), names)
+    return f'; did you mean "{place.parent / close[0]}"?' if close else ""
 
 
 def _value(option: Argument, tokens: Sequence[Token]) -> Any:
