@@ -6,6 +6,7 @@ import ssl
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from services.runtime.config import BusConfig, read_secret
+from services.runtime.tls_problem import tls_problem
 
 _CREDENTIALS = re.compile(r"-BEGIN NATS USER JWT-+\s+\S.*-BEGIN USER NKEY SEED-+\s+\S", re.DOTALL)
 
@@ -64,7 +65,11 @@ def _tls_context(config: BusConfig) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=file)
         if config.nats_cert_file:
             file = f"{config.nats_cert_file} or its key"
-            context.load_cert_chain(config.nats_cert_file, config.nats_key_file)
-    except OSError as error:  # ssl.SSLError is one
-        raise ValueError(f"cannot use {file}: {error.strerror or error}") from error
+            # Without the password, OpenSSL would prompt for one on the terminal.
+            context.load_cert_chain(config.nats_cert_file, config.nats_key_file, password=lambda: "")
+    except ssl.SSLError as error:
+        problem = tls_problem(error, config.nats_cert_file, config.nats_key_file, config.nats_ca_file)
+        raise ValueError(problem) from error
+    except OSError as error:
+        raise ValueError(f"cannot use {file}: {error.strerror}") from error
     return context

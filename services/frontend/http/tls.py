@@ -4,6 +4,7 @@ import ssl
 from pathlib import Path
 
 from services.runtime.config import FrontendConfig
+from services.runtime.tls_problem import tls_problem
 
 
 class Tls:
@@ -36,8 +37,8 @@ class Tls:
     def reload(self) -> None:
         """Reads the files again; open connections keep their certificates.
 
-        Raises ValueError, with the files' names, for a certificate and key that do not match, OSError for a file that
-        cannot be read. Then nothing changes.
+        Raises ValueError, with the file's name, for one that cannot be used, OSError for one that cannot be opened.
+        Then nothing changes.
         """
         self._current = self._make()
 
@@ -54,7 +55,8 @@ class Tls:
                 # Optional here, because probes have no certificate; the middleware requires one for all other paths.
                 context.verify_mode = ssl.CERT_OPTIONAL
         except ssl.SSLError as error:
-            raise ValueError(f"TLS files {', '.join(self.files)}: {error.reason or error}") from error
+            problem = tls_problem(error, self._cert_file, self._key_file, self._client_ca_file)
+            raise ValueError(problem) from error
         return context
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
