@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,8 @@ def test_help_of_up_fits_two_screens(monkeypatch: pytest.MonkeyPatch, capsys: py
 
     monkeypatch.setenv("COLUMNS", "100")
     short = help_of()
+    assert "[required]" not in short
+    assert "default: a demo model in turnwire up" in re.sub(r"[\s│]+", " ", short)
     assert len(short.splitlines()) <= 100
     monkeypatch.setenv("COLUMNS", "300")
     every = help_of("all")

@@ -126,9 +126,7 @@ def _hidden(flag: inspect.Parameter, topic: str, essential: Sequence[str]) -> in
 def _annotation(option: Argument, group: Group) -> Any:
     default = option.field_info.default
     text = " ".join((option.parameter.help or "").split())
-    if option.field_info.required:
-        text += " [required]"
-    elif "default:" not in text and default not in (None, [], {}):
+    if "default:" not in text and default not in (None, [], {}):
         text += f" [default: {as_text(default)}]"
     negative = "--no-" + option.name.removeprefix("--") if option.hint is bool else ()
     own = Parameter(help=text, group=group, converter=_leave, required=False, show_default=False, negative=negative)

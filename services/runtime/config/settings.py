@@ -278,7 +278,8 @@ class StageConfig(ServiceConfig):
     """Settings of the services behind the frontend: the model, and a port for metrics and health."""
 
     model: Annotated[str, also("--model-path")]
-    """Directory or hub id of the model: tokenizer, chat template and, for engines that need them, weights."""
+    """Directory or hub id of the model: tokenizer, chat template and, for engines that need them, weights; default: a
+    demo model in `turnwire up`, none elsewhere."""
     served_model_name: Annotated[str | None, also("--model-name")] = None
     """Name of the model for clients, or several names separated by commas; default: the hub id or the directory's
     name."""
