@@ -1,7 +1,11 @@
 """The metrics of several processes are joined: one family for each name, each sample with its process."""
 
+import errno
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -45,3 +49,26 @@ def test_metrics_are_at_their_path_only() -> None:
     assert get(f"{address}/", 5)[0] == 404
     server.shutdown()
     server.server_close()
+
+
+def test_address_of_ipv6_is_served() -> None:
+    try:
+        server = MetricsServer("::1", 0, ProcessMetrics({"worker-1": process(3)}))
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            pytest.skip("this machine has no IPv6")
+        raise
+    assert b"turnwire_turns_total" in get(f"http://[::1]:{server.server_port}/metrics", 5)[1]
+    server.shutdown()
+    server.server_close()
+
+
+def test_process_that_answers_an_error_costs_no_metrics_of_others() -> None:
+    failing = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # status 501 for every request
+    threading.Thread(target=failing.serve_forever, daemon=True).start()
+    urls = {"worker-1": process(3), "worker-2": f"http://127.0.0.1:{failing.server_port}/metrics"}
+    lines = generate_latest(ProcessMetrics(urls)).decode().splitlines()
+    failing.shutdown()
+    failing.server_close()
+    assert 'turnwire_turns_total{model="m",process="worker-1",stage="worker"} 3.0' in lines
+    assert 'up{process="worker-2",stage="worker"} 0.0' in lines

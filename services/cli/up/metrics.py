@@ -4,6 +4,7 @@ Each process has its own metrics; this server reads them when it is read. Every 
 `process`, because several processes of a stage have series of the same name and labels.
 """
 
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,7 +33,8 @@ class ProcessMetrics(Collector):
         for process, url in self._urls.items():
             labels = {"stage": process.rpartition("-")[0], "process": process}
             try:
-                text = get(url, TIMEOUT_S)[1].decode()
+                status, body = get(url, TIMEOUT_S)
+                text = body.decode() if status == 200 else ""
             except OSError:
                 text = ""
             found["up"].add_sample("up", labels, float(bool(text)))
@@ -49,6 +51,7 @@ class MetricsServer(ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int, metrics: Collector) -> None:
         """Raises OSError if the port is taken."""
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
         self.metrics = metrics
         threading.Thread(target=self.serve_forever, daemon=True).start()
