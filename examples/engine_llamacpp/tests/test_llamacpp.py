@@ -166,6 +166,27 @@ async def test_turns_that_outgrow_the_cache_are_paused_and_lose_nothing(tiny: Pa
     await engine.stop(20.0)
 
 
+async def test_default_number_of_slots_starts(tiny: Path) -> None:
+    """llama.cpp has 256 sequences at most, and some are for ended turns."""
+    engine: Any = open_engine("llamacpp", WorkerConfig(model=str(tiny), kv_tokens=WINDOW))
+    info = await engine.start()
+    assert 200 < info.slots == engine.load().slots < llama_cpp.llama_max_parallel_sequences()
+    bench = Bench(engine, info, PROMPT, kill=lambda: None)
+    prompts = [[token, *PROMPT[:2]] for token in range(8, info.slots + 100)]
+    assert all(await asyncio.gather(*(bench.ids(bench.request(prompt, max_tokens=3)) for prompt in prompts)))
+    await engine.stop(20.0)
+
+
+async def test_cancelled_turn_leaves_no_load(bench: Bench) -> None:
+    running = asyncio.create_task(bench.run(bench.request(max_tokens=3000)))
+    async with asyncio.timeout(60):
+        while not bench.engine.load().kv_used:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        while bench.engine.load().kv_used:
+            await asyncio.sleep(0.01)
+
+
 async def test_sessions_stay_in_the_cache_beside_each_other(bench: Bench) -> None:
     sessions = [[token, *PROMPT] for token in range(200, 212)]
     for n in range(len(sessions)):

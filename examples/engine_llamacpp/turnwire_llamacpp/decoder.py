@@ -31,6 +31,8 @@ from services.worker.engines.guide import Guide
 from services.worker.engines.memory import available_bytes, cpu_kv_tokens
 from services.worker.engines.support import chosen_first
 
+IDLE = 2
+"""Least number of sequences without an open turn: one that a new turn begins as, and one to copy it to."""
 COLDEST = 1e-4
 """Least temperature that is not greedy."""
 NO_ROOM = 1
@@ -207,7 +209,9 @@ class Decoder:
         if not self._model:
             raise ValueError(f"llama.cpp cannot load {path}")
         self._args = args
-        self._slots = slots
+        sequences = min(slots + max(IDLE, args.kept), int(llama_cpp.llama_max_parallel_sequences()))
+        self.slots = min(slots, sequences - IDLE)
+        """Turns that decode at once."""
         vocabulary = llama_cpp.llama_model_get_vocab(self._model)
         self.vocab_size = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
         self.end_ids = {int(llama_cpp.llama_vocab_eos(vocabulary)), int(llama_cpp.llama_vocab_eot(vocabulary))} - {-1}
@@ -219,7 +223,7 @@ class Decoder:
         self._recurrent = bool(
             llama_cpp.llama_model_is_recurrent(self._model) or llama_cpp.llama_model_is_hybrid(self._model)
         )
-        self._all = [Cells(number) for number in range(slots + max(2, args.kept))]
+        self._all = [Cells(number) for number in range(sequences)]
         self._active: list[Cells] = []
         """The sequences of open turns, the oldest first."""
         self._added: deque[Turn] = deque()
@@ -238,7 +242,7 @@ class Decoder:
         threads = self._args.n_threads or max(1, (os.cpu_count() or 2) - 1)
         options = llama_cpp.llama_context_default_params()
         options.n_ctx = tokens
-        options.n_batch = options.n_ubatch = max(self._args.n_batch, self._slots)
+        options.n_batch = options.n_ubatch = max(self._args.n_batch, self.slots)
         options.n_seq_max = len(self._all)
         options.n_threads = options.n_threads_batch = threads
         options.type_k = options.type_v = KV_TYPES[self._args.kv_type][0]
@@ -284,6 +288,7 @@ class Decoder:
         """
         deltas = self._admit()
         if not self._active:
+            self.used = 0
             return None
         while (status := self._decode(parts := self._parts())) == NO_ROOM:
             self._make_room()
@@ -316,7 +321,7 @@ class Decoder:
             self._release(cells)
         self._waiting = [turn for turn in self._waiting if not turn.closed]
         deltas = []
-        while self._waiting and len(self._active) < self._slots:
+        while self._waiting and len(self._active) < self.slots:
             turn = max(self._waiting, key=lambda turn: turn.priority)
             # A turn that was paused for want of cells waits until they are there.
             taken = sum(len(cells.turn.ids) for cells in self._active if cells.turn is not None)

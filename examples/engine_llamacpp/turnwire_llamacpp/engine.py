@@ -108,7 +108,7 @@ class LlamaCppEngine(Engine):
             name="llamacpp",
             version=version("llama-cpp-python"),
             max_model_len=min(window, decoder.cells),
-            slots=config.slots,
+            slots=decoder.slots,
             block_tokens=BLOCK_TOKENS,
             kv_tokens=decoder.cells,
             eos_ids=sorted({*facts.eos_ids, *decoder.end_ids}),
@@ -132,7 +132,8 @@ class LlamaCppEngine(Engine):
     @override
     def load(self) -> Load:
         used = min(1.0, self._decoder.used / self._decoder.cells) if self._decoder else None
-        return self._turns.load(self._config.slots, self._config.queue_limit, used)
+        slots = self._decoder.slots if self._decoder else self._config.slots
+        return self._turns.load(slots, self._config.queue_limit, used)
 
     @override
     def healthy(self) -> bool:
