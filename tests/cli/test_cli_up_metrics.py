@@ -3,21 +3,26 @@
 import errno
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.cli.common import get
-from services.cli.up.metrics import MetricsServer, ProcessMetrics
+from services.cli.common import reachable_host
+from services.cli.up.metrics import ProcessMetrics, serve_metrics
 
 
 def process(count: int) -> str:
     """Serves the metrics of a process that counted; returns their address."""
     registry = CollectorRegistry()
-    Counter("turnwire_turns", "Turns.", ["model"], registry=registry).labels("m").inc(count)
+    turns = Counter("turnwire_turns", "Turns.", ["model"], registry=registry)
+    turns.labels("m").inc(count)
+    turns.labels("another").inc()
     Histogram("turnwire_wait_seconds", "Waits.", registry=registry, buckets=(0.1, 1.0)).observe(0.5)
     server, _ = start_http_server(0, "127.0.0.1", registry)
     return f"http://127.0.0.1:{server.server_port}/metrics"
@@ -41,26 +46,39 @@ def test_metrics_of_processes_are_joined() -> None:
         assert line in text.splitlines()
 
 
-def test_metrics_are_at_their_path_only() -> None:
-    server = MetricsServer("127.0.0.1", 0, ProcessMetrics({"worker-1": process(3)}))
-    address = f"http://127.0.0.1:{server.server_port}"
-    status, body = get(f"{address}/metrics", 5)
-    assert (status, b"turnwire_turns_total" in body) == (200, True)
-    assert get(f"{address}/", 5)[0] == 404
-    server.shutdown()
-    server.server_close()
-
-
-def test_address_of_ipv6_is_served() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text; version=1.0.0"])
+def test_metrics_are_served(host: str, accept: str) -> None:
     try:
-        server = MetricsServer("::1", 0, ProcessMetrics({"worker-1": process(3)}))
+        server = serve_metrics(host, 0, {"worker-1": process(3), "worker-2": process(4)})
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             pytest.skip("this machine has no IPv6")
         raise
-    assert b"turnwire_turns_total" in get(f"http://[::1]:{server.server_port}/metrics", 5)[1]
+    address = f"http://{reachable_host(host)}:{server.server_port}/metrics"
+    with urlopen(Request(address, headers={"accept": accept}), timeout=5) as answer:
+        text = answer.read().decode()
+    parse = openmetrics_families if "openmetrics" in accept else text_string_to_metric_families
+    (turns,) = (metric for metric in parse(text) if metric.name == "turnwire_turns")
+    counts = {
+        sample.labels["process"]: sample.value
+        for sample in turns.samples
+        if sample.name.endswith("_total") and sample.labels["model"] == "m"
+    }
+    assert counts == {"worker-1": 3.0, "worker-2": 4.0}
     server.shutdown()
     server.server_close()
+
+
+def test_processes_that_hang_take_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scraper waits for ten seconds by default, and would lose the metrics of all."""
+    monkeypatch.setattr("services.cli.up.metrics.TIMEOUT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        urls = {f"worker-{n}": f"http://127.0.0.1:{silent.getsockname()[1]}/metrics" for n in range(40)}
+        started = time.monotonic()
+        (up,) = ProcessMetrics(urls).collect()
+        assert time.monotonic() - started < 10
+    assert [sample.value for sample in up.samples] == [0.0] * 40
 
 
 def test_process_that_answers_an_error_costs_no_metrics_of_others() -> None:

@@ -4,13 +4,11 @@ Each process has its own metrics; this server reads them when it is read. Every 
 `process`, because several processes of a stage have series of the same name and labels.
 """
 
-import socket
-import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import cast
+from concurrent.futures import ThreadPoolExecutor
+from wsgiref.simple_server import WSGIServer
 
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
@@ -18,6 +16,14 @@ from prometheus_client.registry import Collector
 from services.cli.common import get
 
 TIMEOUT_S = 2.0
+
+
+def serve_metrics(host: str, port: int, urls: Mapping[str, str]) -> WSGIServer:
+    """Serves `ProcessMetrics` in a thread until this process ends. Raises OSError if the port is taken."""
+    registry = CollectorRegistry()
+    registry.register(ProcessMetrics(urls))
+    server, _ = start_http_server(port, host, registry)
+    return server
 
 
 class ProcessMetrics(Collector):
@@ -30,44 +36,24 @@ class ProcessMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics, those of one name together. A process that does not answer has only `up`, which is 0."""
         found: dict[str, Metric] = {"up": Metric("up", "Whether the process answers.", "gauge")}
-        for process, url in self._urls.items():
-            labels = {"stage": process.rpartition("-")[0], "process": process}
-            try:
-                status, body = get(url, TIMEOUT_S)
-                text = body.decode() if status == 200 else ""
-            except OSError:
-                text = ""
-            found["up"].add_sample("up", labels, float(bool(text)))
-            for metric in text_string_to_metric_families(text):
-                joined = found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
-                joined.samples += [sample._replace(labels={**labels, **sample.labels}) for sample in metric.samples]
+        with ThreadPoolExecutor(len(self._urls)) as threads:  # all that hang take the time of one
+            texts = threads.map(_read, self._urls.values())
+            for process, text in zip(self._urls, texts, strict=True):
+                labels = {"stage": process.rpartition("-")[0], "process": process}
+                found["up"].add_sample("up", labels, float(bool(text)))
+                for metric in text_string_to_metric_families(text):
+                    counter = metric.name.removesuffix("_created")  # OpenMetrics has both in one family
+                    name = counter if counter in found else metric.name
+                    joined = found.setdefault(name, Metric(name, metric.documentation, metric.type))
+                    joined.samples += [sample._replace(labels={**labels, **sample.labels}) for sample in metric.samples]
+        for metric in found.values():  # OpenMetrics has all samples of a series together
+            metric.samples.sort(key=lambda sample: sorted(item for item in sample.labels.items() if item[0] != "le"))
         yield from found.values()
 
 
-class MetricsServer(ThreadingHTTPServer):
-    """Serves `/metrics` in a thread until the process ends."""
-
-    daemon_threads = True
-
-    def __init__(self, host: str, port: int, metrics: Collector) -> None:
-        """Raises OSError if the port is taken."""
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
-        self.metrics = metrics
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, "the metrics are at /metrics")
-            return
-        body = generate_latest(cast(MetricsServer, self.server).metrics)
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing: a scraper comes every few seconds."""
+def _read(url: str) -> str:
+    try:
+        status, body = get(url, TIMEOUT_S)
+    except OSError:
+        return ""
+    return body.decode() if status == 200 else ""
