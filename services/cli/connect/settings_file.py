@@ -51,7 +51,7 @@ class UndoRecord(Struct, frozen=True):
 
 def text_of(settings: Settings) -> str:
     """Returns the settings as the text of a new file."""
-    return _render(settings, _parse(settings, "", Path()))
+    return _render(settings, _load(settings.kind, "", Path()))
 
 
 def write(settings: Settings) -> list[str]:
@@ -59,7 +59,7 @@ def write(settings: Settings) -> list[str]:
     with open_folder_of(Path(settings.path).expanduser(), create=True) as (folder, name):
         path = folder.path / name
         before, mode = _read(folder, name)
-        document = _parse(settings, before or "", path)
+        document = _load(settings.kind, "" if settings.whole else before or "", path)
         changed = sorted(_changes(document, settings.values))
         after = _render(settings, document)
         if after == before and not mode & 0o077:
@@ -177,10 +177,6 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _parse(settings: Settings, text: str, path: Path) -> Any:
-    return _load(settings.kind, "" if settings.whole else text, path)
-
-
 def _load(kind: Kind, text: str, path: Path) -> Any:
     if not text.strip():
         return tomlkit.document() if kind == "toml" else {}
@@ -262,9 +258,8 @@ def _changes(document: Mapping[str, Any], values: Mapping[str, Any], above: str 
             changes += _changes(old, value, f"{above}{key}.")
         elif old != value:
             secret = any(word in key.lower() for word in ("token", "key", "secret")) and not key.endswith("_TOKENS")
-            changes.append(
-                f"{above}{key}" + ("" if secret else f": was {json.dumps(old, default=str, skipkeys=True)[:80]}")
-            )
+            was = "" if secret else f": was {json.dumps(old, default=str, skipkeys=True)[:80]}"
+            changes.append(f"{above}{key}{was}")
     return changes
 
 

@@ -55,8 +55,7 @@ class Tls:
                 # Optional here, because probes have no certificate; the middleware requires one for all other paths.
                 context.verify_mode = ssl.CERT_OPTIONAL
         except ssl.SSLError as error:
-            problem = tls_problem(error, self._cert_file, self._key_file, self._client_ca_file)
-            raise ValueError(problem) from error
+            raise ValueError(tls_problem(error, self._cert_file, self._key_file, self._client_ca_file)) from error
         return context
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
