@@ -222,6 +222,18 @@ def test_variable_and_place_in_the_file_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_one_port_for_the_frontend_and_the_metrics_is_refused(tmp_path: Path) -> None:
+    (problem,) = problems_of_up(["--port=9100", "--metrics-port=9100"])
+    assert problem == "Invalid value for --metrics-port: 9100 is the frontend's port"
+    assert not problems_of_up(["--port=0", "--metrics-port=0", f"--state-dir={tmp_path}"])
+
+
+def test_variable_with_a_state_directory_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_plan(Sources({}, {"TURNWIRE_STATE_DIR": "/dev/null/x"}))
+    assert caught.value.problems[0].startswith('Invalid value for TURNWIRE_STATE_DIR: "/dev/null/x"')
+
+
 def test_password_in_a_wrong_url_is_masked() -> None:
     (problem,) = problems_of_up(["--nats-url=http://me:secret@bus"])
     assert "secret" not in problem

@@ -68,9 +68,13 @@ def make_plan(sources: Sources) -> Plan:
     if demo and worker.engine in PACKAGES:
         raise ConfigError([f"--engine {worker.engine} needs a --model: the demo model has no weights"])
     check_settings(stages.values())
-    for flag, place in (("--state-dir", str(state_dir)), ("--ready-file", up.ready_file)):
-        if place and (problem := place_problem(Path(place), is_file=flag == "--ready-file")):
-            raise ConfigError([f"Invalid value for {flag}: {problem}"])
+    origins = loaded["up"].origins
+    for name, place in (("state_dir", str(state_dir)), ("ready_file", up.ready_file)):
+        if place and (problem := place_problem(Path(place), is_file=name == "ready_file")):
+            origin = "--state-dir" if origins[name] == "default" else origins[name]
+            raise ConfigError([f"Invalid value for {origin}: {problem}"])
+    if up.metrics_port and up.metrics_port == stages["frontend"].config.port:
+        raise ConfigError([f"Invalid value for {origins['metrics_port']}: {up.metrics_port} is the frontend's port"])
     return Plan(
         up=up,
         buckets=loaded["buckets"].config,
