@@ -180,11 +180,10 @@ def _read_seal(config: Any) -> None:
 
 
 def _read_engine(config: Any) -> None:
-    from services.worker.engines.registry import SEPARATE, installed_engines, missing_engine
+    from services.worker.engines.registry import installed_engines, missing_engine
 
-    if config.engine in SEPARATE and (problem := missing_engine(config.engine)):
-        raise ValueError(problem)
-    _choose(config.engine, sorted(installed_engines()))  # which names the nearest one
+    if problem := missing_engine(config.engine):
+        raise ValueError(problem + nearest(config.engine, installed_engines()))
     _require(config.engine)
 
 

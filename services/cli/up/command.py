@@ -166,7 +166,7 @@ class _Up:
 
         buckets = self._plan.buckets
         bus = dataclasses.replace(buckets.bus, nats_url=nats_url, connect_timeout_s=NATS_START_S)
-        config = dataclasses.replace(buckets, bus=bus)
+        config = dataclasses.replace(buckets, bus=bus, bucket_replicas=1)  # there is one server
         try:
             await make_buckets(config)
         except TurnwireError as error:
