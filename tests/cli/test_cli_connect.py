@@ -181,7 +181,8 @@ async def test_printed_line_starts_the_client_in_a_shell(
     if write:
         printed = next(line for line in printed.splitlines() if line.startswith("Start ")).partition("with:")[2]
     ran = await asyncio.create_subprocess_exec("sh", "-ec", printed, stdout=PIPE, env={"PATH": f"{tmp_path}:/bin"})
-    assert await ran.communicate() == (b"acme/coder\n", None)
+    printed_by_it, _ = await ran.communicate()
+    assert printed_by_it == b"acme/coder\n"
 
 
 async def test_connect_fails_in_one_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
