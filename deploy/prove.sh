@@ -83,7 +83,7 @@ docker image ls --format '{{.Repository}}:{{.Tag}}  {{.Size}}' | grep -E '^(turn
 
 say "a wrong model ends it, with the reason"
 if TURNWIRE_MODEL=/nowhere compose up >"$WORK/wrong" 2>&1; then cat "$WORK/wrong"; exit 1; fi
-grep 'turnwire check: model: there is no directory /nowhere' "$WORK/wrong"
+grep 'turnwire check: Invalid value for TURNWIRE_MODEL: there is no directory /nowhere' "$WORK/wrong"
 compose down --timeout 10
 
 say "one of each"
