@@ -99,9 +99,9 @@ def test_time_of_faults_is_that_in_which_any_of_them_has_effects(spans: list[tup
 
 def test_a_lost_machine_counts_until_the_bus_notices() -> None:
     counted: dict[Kind, float] = {"kill": 2.0 + GRACE_S, "lose machine": NOTICED_S + GRACE_S}
-    for kind in counted:
+    for kind, seconds in counted.items():
         faults = [applied(kind, "parser1", "parser", 20.0, 22.0)]
-        assert faulty_s(request("error", ended=150.0), faults) == pytest.approx(counted[kind])
+        assert faulty_s(request("error", ended=150.0), faults) == pytest.approx(seconds)
 
 
 def test_outages_have_what_was_down_at_each_time() -> None:
