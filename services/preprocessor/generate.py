@@ -15,9 +15,8 @@ from services.guides.calls import Unguidable
 from services.guides.promises import promises
 from services.guides.turn import TurnForm, turn_grammar
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.output_format import enforced_format
 from services.preprocessor.prompt import Prompt
-from services.preprocessor.render import allowed_tools
+from services.preprocessor.render import allowed_tools, enforced_format
 from services.preprocessor.routing.router import priority
 
 _encode = msgspec.json.Encoder().encode

@@ -2,7 +2,7 @@
 
 | step    | file                                       | result                                                    |
 |---------|--------------------------------------------|-----------------------------------------------------------|
-| strip   | `strip.py`, `output_format.py`, `pairs.py` | the conversation that the model is to see                 |
+| strip   | `strip.py`, `render.py`, `pairs.py`        | the conversation that the model is to see                 |
 | restore | `services/ledger/recall.py`                | its earlier turns as the model wrote them                 |
 | render  | `render.py`                                | the text, by the chat template, whole                     |
 | encode  | `encode.py`, `services/ledger/recall.py`   | the token ids: original ones of turns, others of the text |
@@ -22,8 +22,7 @@ from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.encode import encode, encode_raw
 from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.output_format import with_format_instruction
-from services.preprocessor.render import RenderedPrompt, render
+from services.preprocessor.render import RenderedPrompt, render, with_format_instruction
 from services.preprocessor.strip import strip_preamble
 from services.templates.tools import PromptTools
 from services.tokenization.model_files import with_defaults

@@ -24,8 +24,8 @@ from services.frontend.turns.admission import Admission
 from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten, TurnRecord
 from services.frontend.turns.interfaces import Admitted, Ask, OpenTurn, Reply
 from services.frontend.turns.metrics import FrontendMetrics
+from services.frontend.turns.shortening import shorten_conversation
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
-from services.frontend.turns.truncation import shorten_conversation
 from services.guides.promises import not_enforced
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger

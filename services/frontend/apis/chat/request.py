@@ -22,7 +22,7 @@ from services.frontend.apis.chat.render import (
     ReasoningPlace,
     Settings,
 )
-from services.frontend.apis.shared.client import with_client
+from services.frontend.apis.shared.client import header_flag, with_client
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
@@ -33,7 +33,6 @@ from services.frontend.apis.shared.openai.wording import (
     unsupported,
 )
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_hints, openai_sampling
-from services.frontend.http.headers import header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo

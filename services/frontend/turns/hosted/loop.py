@@ -36,8 +36,8 @@ from schemas.events import (
     Prepared,
     TurnEvent,
     Usage,
+    blocks_of,
 )
-from services.frontend.turns.blocks import blocks_of
 from services.frontend.turns.hosted.contract import Provider, ProviderError
 from services.frontend.turns.hosted.policy import permitted_sources, refusal
 from services.frontend.turns.hosted.tools import add_results, hosted_argument, result_part

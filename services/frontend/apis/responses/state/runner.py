@@ -12,8 +12,8 @@ from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import ResponsesAsk
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.interfaces import Admitted, Renderer
+from services.frontend.turns.shortening import shorten_conversation
 from services.frontend.turns.sinks import StreamSink, StreamWriter
-from services.frontend.turns.truncation import shorten_conversation
 from services.frontend.turns.turn_runner import TurnRunner
 
 NOT_STARTED = Prepared(0, 0)
