@@ -127,6 +127,6 @@ def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup, *,
         prefix="" if rest else prompt.prefix,
     )
     try:
-        return turn_grammar(form, setup.family, setup.tokenizer.added, prompt.stop_ids).text
+        return turn_grammar(form, setup.family, setup.tokenizer.added, prompt.stop_ids)[0]
     except Unguidable:
         return ""

@@ -19,7 +19,6 @@ from schemas.errors import ContextOverflow, ErrorKind, TimedOut, TurnwireError
 from schemas.events import TurnEvent
 from services.frontend.http.bodies import run_in_thread_if
 from services.frontend.http.middleware import RequestContext
-from services.frontend.http.sse import StreamLimits
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten, TurnRecord
 from services.frontend.turns.interfaces import Admitted, Ask, OpenTurn, Reply
@@ -46,7 +45,6 @@ class TurnRunner:
         self.log = log
         self.flusher = Flusher(log)
         """Flushes all streams of this server."""
-        self.limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
 
     async def read(
         self, conversation: Conversation, context: RequestContext, dialect: str, shorten: Shorten | None = None

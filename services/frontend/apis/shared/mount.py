@@ -200,7 +200,7 @@ class Mount:
             )
 
         def stream() -> tuple[Renderer, SseWriter]:
-            writer = SseWriter(request, EventStream(request), runner.limits, dialect.keepalive, on_slow=on_slow)
+            writer = SseWriter(request, EventStream(request), self.config, dialect.keepalive, on_slow=on_slow)
             renderer = ask.renderer(reply())
             return renderer if wrap is None else wrap(renderer), writer
 
