@@ -17,10 +17,10 @@ from services.frontend.apis.chat.history import MessageReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
     ChatShape,
-    ChatStream,
     ReasoningField,
     ReasoningPlace,
     Settings,
+    chat_stream,
 )
 from services.frontend.apis.shared.client import header_flag, with_client
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
@@ -79,12 +79,12 @@ class ChatAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """Returns the renderer of a streamed answer."""
-        return ChatStream(reply, self.shape, self.choices)
+        return chat_stream(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
         """Returns the collector of an answer in one document."""
         reply = replace(reply, dispatch=False, dispatch_reasoning=False)
-        return ChatCollector(ChatStream(reply, self.shape.whole(), self.choices))
+        return ChatCollector(chat_stream(reply, self.shape.whole(), self.choices))
 
 
 Decoder: TypeAlias = BodyDecoder[wire.Body, ToolList]
