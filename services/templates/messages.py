@@ -108,14 +108,14 @@ class _Writer:
         self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
         self._names: dict[str, str] = {}
         """Tool names by call id. If two calls have the same id, the later counts for all results."""
-        self._ids: dict[str, str] = {}
+        self._ids = ids = dict[str, str]()
         """The template's ids by call id, where they are not the client's: those that the model wrote, else by
         position."""
         self._read_calls(conversation.messages)
         self._assistant = AssistantWriter(
             traits,
             template,
-            call_id=lambda call: self._ids.get(call.call_id, call.call_id),
+            call_id=lambda call: ids.get(call.call_id, call.call_id),  # without `self`: no cycle of references
             write_call=write_call,
             marker=marks.data if marks is not None else None,
         )
