@@ -63,6 +63,8 @@ UNANSWERED_REQUESTS = 7
 """Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
 for which 64 MB wait in the server."""
 REFUSE_TIMEOUT_S = 1.0
+REFUSE_S = 60.0
+"""How long a refusal is sent again: as long as a frontend waits for a prompt."""
 DRAIN_DELAY_S = 0.05
 """Time in which requests still arrive that were sent before the heartbeat with `draining`."""
 
@@ -286,7 +288,7 @@ class Preprocessor(Service):
         """Sends the error to the frontend until the frontend acknowledges it, or is gone."""
         frame = EventFrame(self._process.id, 0, [EventEntry(request.turn, request.attempt, [Failed(error)])])
         registry = self._process.registry
-        until = asyncio.get_running_loop().time() + self._process.config.bus.recovery_s
+        until = asyncio.get_running_loop().time() + REFUSE_S
         while asyncio.get_running_loop().time() < until:
             try:
                 await self._process.bus.request(subjects.events(request.frontend), _encode(frame), REFUSE_TIMEOUT_S)
