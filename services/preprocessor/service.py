@@ -44,7 +44,7 @@ from services.preprocessor.prompt import Prompt, no_step
 from services.preprocessor.prompt_changes import PromptChangeReporter
 from services.preprocessor.routing.leads import LongPrompt
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.router import Weights
+from services.preprocessor.routing.router import Router
 from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
 from services.runtime.bus import Delivery, Subscription
@@ -96,8 +96,8 @@ class Preprocessor(Service):
         self._model = setup.card.name
         self._log = process.log
         self._accepted = _encode(Accepted(process.id))
-        weights = Weights(config.router_overlap_weight, config.router_load_tokens)
-        self._placement = Placement(process, self._model, weights)
+        router = Router(config.router_overlap_weight, config.router_load_tokens)
+        self._placement = Placement(process, self._model, router)
         self._holding = Holding(process, self._placement, config.hold_tokens)
         self._unanswered = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_REQUESTS))
         """Bounds the requests that each worker has not answered."""
