@@ -161,6 +161,15 @@ async def test_requests_are_paused_only_where_that_frees_their_blocks(
     assert fake_trtllm.LLM.last.runtime.pauses == pauses
 
 
+@pytest.mark.parametrize("fake_trtllm", VERSIONS[4:], indirect=True)
+async def test_a_connector_gets_the_policy_that_it_accepts(model: Path, fake_trtllm: Any) -> None:
+    args = {"kv_connector_config": {"connector": "lmcache"}}
+    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=4096, engine_args=args))
+    await engine.start()
+    assert await run(engine, request(max_tokens=2))
+    await engine.stop(5.0)
+
+
 @BOTH
 async def test_leaving_early_aborts_and_ending_does_not(engine: TrtllmEngine, fake_trtllm: Any) -> None:
     runtime = fake_trtllm.LLM.last.runtime

@@ -184,6 +184,9 @@ class LLM:
             raise ValueError(f"LLM got invalid argument: {unknown[0]}")
         scheduler = _scheduler_config(release)(**kwargs.get("scheduler_config") or {})
         cache = _kv_cache_config(release)(**kwargs.get("kv_cache_config") or {})
+        policy = getattr(scheduler, "capacity_scheduler_policy", "GUARANTEED_NO_EVICT")
+        if kwargs.get("kv_connector_config") and policy != "GUARANTEED_NO_EVICT":
+            raise NotImplementedError("KV connector is only supported with guaranteed no evict scheduler policy")
         self.kwargs = kwargs
         self.cache = vars(cache)
         self.args = types.SimpleNamespace(max_seq_len=kwargs.get("max_seq_len"))
@@ -193,7 +196,7 @@ class LLM:
             min(filter(None, (kwargs.get("max_seq_len"), self.worker_window)), default=None),
             by_priority=getattr(scheduler, "waiting_queue_policy", "fcfs") == "priority",
             kv_tokens=self.cache.get("max_tokens"),
-            pauses=getattr(scheduler, "capacity_scheduler_policy", "") == "MAX_UTILIZATION",
+            pauses=policy == "MAX_UTILIZATION",
         )
         drafts = kwargs.get("speculative_config")
         if drafts and drafts["decoding_type"] not in _DRAFTERS:

@@ -61,12 +61,14 @@ def _scheduler(config: WorkerConfig, release: Release) -> dict[str, Any]:
     By default (GUARANTEED_NO_EVICT) a request starts when the cache has room for prompt and all `max_tokens`. Agents
     request 32,000 to 128,000 and write some hundreds, so that a few turns would fill the cache, and the others wait.
     MAX_UTILIZATION starts a request when its prompt fits. When the cache is full, it pauses the newest ones, which are
-    computed again later. With pipeline parallelism paused requests keep their blocks (#18115).
+    computed again later. With pipeline parallelism paused requests keep their blocks (#18115), and a KV connector
+    refuses the policy.
     """
     policies: dict[str, Any] = {}
+    own = config.engine_args or {}
     if "priority" in release.waiting_queue_policy:
         policies["waiting_queue_policy"] = "priority"
-    if release.frees_paused and (config.engine_args or {}).get("pipeline_parallel_size", 1) == 1:
+    if release.frees_paused and own.get("pipeline_parallel_size", 1) == 1 and not own.get("kv_connector_config"):
         policies["capacity_scheduler_policy"] = "MAX_UTILIZATION"
     return policies
 
