@@ -5,6 +5,7 @@ Blocks are numbered from 0 in the order in which they start; one block is open a
 replayed. A turn ends with exactly one `Finish` or `Failed`.
 """
 
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
@@ -247,3 +248,19 @@ def failure_of(event: TurnEvent) -> ErrorInfo | None:
         if event.reason is FinishReason.ERROR:
             return ErrorInfo(ErrorKind.ENGINE, "The engine failed in the middle of this turn.")
     return None
+
+
+def blocks_of(events: Iterable[TurnEvent]) -> Iterator[tuple[BlockStart, str, BlockStop | None]]:
+    """Yields the blocks of a turn in order: start, text and end; None if the block is still open."""
+    start: BlockStart | None = None
+    texts: list[str] = []
+    for event in events:
+        if isinstance(event, BlockStart):
+            start, texts = event, []
+        elif isinstance(event, Delta):
+            texts.append(event.text)
+        elif isinstance(event, BlockStop) and start is not None:
+            yield start, "".join(texts), event
+            start = None
+    if start is not None:
+        yield start, "".join(texts), None

@@ -163,8 +163,13 @@ def draw(random: Random, *, span_s: float, turns: int, branches: Sequence[str] =
         if fault.kind in DEADLY and fault.stage in PARTNERS and random.random() < 0.4:
             stage, branch = PARTNERS[fault.stage]
             second = replace(fault, kind=random.choice(("kill", "kill", "lose machine", "freeze")), stage=stage)
-            if branches and random.random() < 0.6:  # within milliseconds all of it is sent
-                faults.append(replace(second, at=round(random.random() / 100, 4), left=0, branch=branch))
+            if branches and random.random() < 0.6:
+                within_s = 0.01  # within milliseconds all of it is sent, unless the network is slow
+                if random.random() < 0.5:
+                    slow = replace(second, at=0.0, kind="slow network", seconds=20.0, amount=0.6, left=0, branch=branch)
+                    faults.append(slow)
+                    within_s = 3.0
+                faults.append(replace(second, at=round(random.random() * within_s, 4), left=0, branch=branch))
             else:
                 faults.append(replace(second, at=round(fault.at + random.random() * 2 * DEAD_AFTER_S, 3)))
     return sorted(faults, key=lambda fault: (-fault.left, fault.at))

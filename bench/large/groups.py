@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from schemas.control import Heartbeat, Load
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.leads import Leads, LongPrompt
-from services.preprocessor.routing.router import Router, TurnProfile, Weights
+from services.preprocessor.routing.router import Router, TurnProfile
 
 Kind: TypeAlias = Literal["queue", "together", "late"]
 """How an engine computes prompts. `queue`: one after the other, and what it holds is looked up when a turn arrives, as
@@ -120,7 +120,7 @@ class Deployment:
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self._router = Router(Weights(load_tokens=shape.load_tokens))
+        self._router = Router(load_tokens=shape.load_tokens)
         self._index = KvIndex()
         self._leads = Leads(shape.hold_tokens, self._router.waiting)
         self._engines = {name: Engine(name) for name in (f"w{number}" for number in range(shape.workers))}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 from schemas.control import Heartbeat, Load
-from services.preprocessor.routing.router import Router, TurnProfile, Weights
+from services.preprocessor.routing.router import Router, TurnProfile
 
 SLOTS, QUEUE = 256, 1024
 SHARED, OWN, GROWTH, OUTPUT = 12_000, 1_000, 1_500, 300
@@ -92,7 +92,7 @@ class Result:
 def simulate(load_tokens: float, *, workers: int, sessions: int, turns: int, seed: int = 1) -> Result:
     """Simulates all sessions, with `turns` turns each."""
     chance, result = random.Random(seed), Result()
-    router = Router(Weights(load_tokens=load_tokens))
+    router = Router(load_tokens=load_tokens)
     engines = {name: Engine(name) for name in (f"worker-{number}" for number in range(workers))}
     everyone = [Session() for _ in range(sessions)]
     heartbeats: list[Heartbeat] = []

@@ -24,7 +24,7 @@ from services.frontend.http.request_span import tracing_middleware
 from services.frontend.http.server import HttpRunner, ServerLog
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
-from services.frontend.turns.hosted.loop import HostedMetrics, HostedTools
+from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.hosted.provider import provider_of
 from services.frontend.turns.interfaces import Pipeline
 from services.frontend.turns.media.pdf_reader import PdfReader
@@ -74,7 +74,7 @@ def make_app(
         app.cleanup_ctx.append(FileWatch([config.api_keys_file], lambda: callers.reload(log), log).context)
     hosted = None
     if config.web_provider is not None:
-        hosted = app[HOSTED] = HostedTools(pipeline.gateway, provider_of(config), config, HostedMetrics(registry), log)
+        hosted = app[HOSTED] = HostedTools(pipeline.gateway, provider_of(config), config, registry, log)
         app.cleanup_ctx.append(hosted.context)
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting

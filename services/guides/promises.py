@@ -80,7 +80,7 @@ def _lost_promises(conversation: Conversation, features: Collection[str], family
             long_work()
         for _ in levels([tool.schema for tool in held]):
             pass
-        lost = turn_grammar(TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found).lost
+        _, lost = turn_grammar(TurnForm(tools=held or tools[:1], forced=forced, prefix=prefix), found)
     except (Unguidable, UnknownFamily, InvalidResponseTemplate):
         return asked
     return {promise.partition(" ")[0] for promise in lost}

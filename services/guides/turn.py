@@ -35,17 +35,11 @@ class TurnForm(Struct, frozen=True, kw_only=True):
     """The end of the prompt that opens the forced call."""
 
 
-class TurnGrammar(Struct, frozen=True):
-    """A grammar, and the promises that it cannot keep, as `PROMISE TOOL`."""
-
-    text: str
-    lost: tuple[str, ...] = ()
-
-
 def turn_grammar(
     form: TurnForm, family: Family, tokens: Mapping[str, int] | None = None, stop_ids: Sequence[int] = ()
-) -> TurnGrammar:
-    """The grammar of a turn. `tokens`: the tokenizer's added tokens and their ids; `stop_ids` may end the turn.
+) -> tuple[str, tuple[str, ...]]:
+    """The grammar of a turn, and the promises that it cannot keep, as `PROMISE TOOL`. `tokens`: the tokenizer's added
+    tokens and their ids; `stop_ids` may end the turn.
 
     Raises Unguidable where the family's calls cannot be distinguished from its text, or have a form of their own.
     """
@@ -60,7 +54,7 @@ def turn_grammar(
         raise Unguidable(f"{family.name} has a grammar of its own")
     body = turn.forced() if form.forced else turn.free()
     stop = f" {writer.token(stop_ids)}?" if stop_ids else ""
-    return TurnGrammar("\n".join([f"start: {body}{stop}", *writer.lines, ""]), tuple(calls.lost))
+    return "\n".join([f"start: {body}{stop}", *writer.lines, ""]), tuple(calls.lost)
 
 
 class _Turn:

@@ -12,12 +12,12 @@ from typing import NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Part, Reasoning, Text, ToolSpec, Unseal
-from schemas.events import BlockStart, BlockStop, Delta, FinishReason
+from schemas.events import BlockStart, BlockStop, FinishReason, blocks_of
 from schemas.ledger import LedgerEntry
 from services.families import Family, TurnParser, open_parser
 from services.ledger.keys import canonical_arguments, changes_directory, squeeze
 from services.ledger.store import OriginalTurn
-from services.templates.arguments import arguments_of
+from services.templates.tools import arguments_of
 from services.tokenization.detokenizer import Vocabulary, tokens_within
 from services.tokenization.segments import alternatives, common_prefix
 
@@ -98,17 +98,11 @@ class TurnReader:
         """The parts of a turn with this text, up to an incomplete call; None if the turn was not cut off there."""
         parser = self._open(tools, mode)
         parts: list[TurnPart] = []
-        start, pieces = BlockStart(0, "text"), list[str]()
         reason = FinishReason.STOP if mode.closed else FinishReason.LENGTH
-        for event in [*parser.feed(text), *parser.finish(reason)]:
-            if isinstance(event, BlockStart):
-                start, pieces = event, []
-            elif isinstance(event, Delta):
-                pieces.append(event.text)
-            elif not event.complete and start.kind == "tool_use":
+        for start, written, stop in blocks_of([*parser.feed(text), *parser.finish(reason)]):
+            if start.kind == "tool_use" and (stop is None or not stop.complete):
                 return None if mode.closed else parts
-            else:
-                parts.append(_part(start, "".join(pieces)))
+            parts.append(_part(start, written))
         return parts
 
     def is_kept(self, turn: OriginalTurn, stretch: str, opening: str, tools: list[ToolSpec], mode: ParseMode) -> bool:

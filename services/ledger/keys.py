@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from services.templates.arguments import read_arguments
+from services.templates.tools import read_arguments
 
 DIGEST_BYTES = 16
 _CHANGES_DIRECTORY = re.compile(r"cd /\S+ && ")

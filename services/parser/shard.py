@@ -25,18 +25,14 @@ TOOLS_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the tool lists that are kept, as JSON: those of some 70 agents."""
 
 
-class _ContextTools(msgspec.Struct):
+class _ContextParts(msgspec.Struct):
+    frontend: str
     tools: msgspec.Raw = ABSENT
 
 
-class _ContextFrontend(msgspec.Struct):
-    frontend: str
-
-
 _decode = msgspec.json.Decoder(ParseContext).decode
-_decode_tools = msgspec.json.Decoder(_ContextTools).decode
+_decode_parts = msgspec.json.Decoder(_ContextParts).decode
 _decode_tool_list = msgspec.json.Decoder(list[ToolSpec]).decode
-_decode_frontend = msgspec.json.Decoder(_ContextFrontend).decode
 
 
 class ContextDecoder:
@@ -54,7 +50,7 @@ class ContextDecoder:
         data = bytes(raw)
         if len(data) < MIN_BYTES:
             return _decode(data)
-        tools = bytes(_decode_tools(data).tools)
+        tools = bytes(_decode_parts(data).tools)
         # Only the field has these bytes: quotes inside of strings are escaped, and no other field has this name.
         head, field, tail = data.partition(b'"tools":' + tools)
         if not field:
@@ -111,7 +107,7 @@ class Shard:
         """Opens a turn that can only fail, for an entry with an invalid parse context. Returns None if its frontend
         cannot be read either."""
         try:
-            frontend = _decode_frontend(entry.context).frontend
+            frontend = _decode_parts(entry.context).frontend
         except msgspec.DecodeError:
             return None
         context = ParseContext(model="", family=VERBATIM.name, frontend=frontend, prompt_tokens=0)

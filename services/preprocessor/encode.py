@@ -10,10 +10,6 @@ from services.preprocessor.render import RenderedPrompt
 from services.tokenization.encoder import Encoder
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 
-CHECK_EVERY = 500
-"""One of this many prompts is encoded by both tokenizers. A large one costs 0.1 s in a thread, on average 0.2 ms a
-prompt."""
-
 
 def encode(
     rendered: RenderedPrompt, encoder: Encoder, recall: Recall | None
@@ -41,22 +37,3 @@ def encode_raw(prompt: RawPrompt, tokenizer: PromptTokenizer) -> list[int]:
     if not ids:
         raise Invalid("the prompt is empty", param="prompt")
     return ids
-
-
-class EncodingCheck:
-    """Compares fastokens with tokenizers on a sample of the prompts: the trials at load cover many cases, but not
-    all."""
-
-    def __init__(self, encoder: Encoder, *, every: int = CHECK_EVERY) -> None:
-        self._encoder = encoder
-        self._every = every
-        self._prompts = 0
-
-    def is_due(self) -> bool:
-        """Counts a prompt. Returns whether it is to be compared."""
-        self._prompts += 1
-        return self._prompts % self._every == 0
-
-    def compare(self, text: str) -> str | None:
-        """A difference, after which fastokens is not used any more; None: there is none. CPU-bound."""
-        return self._encoder.find_difference(text)

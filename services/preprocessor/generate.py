@@ -15,9 +15,8 @@ from services.guides.calls import Unguidable
 from services.guides.promises import promises
 from services.guides.turn import TurnForm, turn_grammar
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.output_format import enforced_format
 from services.preprocessor.prompt import Prompt
-from services.preprocessor.render import allowed_tools
+from services.preprocessor.render import allowed_tools, enforced_format
 from services.preprocessor.routing.router import priority
 
 _encode = msgspec.json.Encoder().encode
@@ -128,6 +127,6 @@ def turn_guide(conversation: Conversation, prompt: Prompt, setup: ModelSetup, *,
         prefix="" if rest else prompt.prefix,
     )
     try:
-        return turn_grammar(form, setup.family, setup.tokenizer.added, prompt.stop_ids).text
+        return turn_grammar(form, setup.family, setup.tokenizer.added, prompt.stop_ids)[0]
     except Unguidable:
         return ""

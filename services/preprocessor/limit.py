@@ -9,8 +9,6 @@ useful answer is refused.
 
 from collections.abc import Collection
 
-from msgspec import Struct
-
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
 
@@ -24,16 +22,9 @@ MAX_BIAS = 100
 """The range of OpenAI's API; its ends ban or force a token."""
 
 
-class OutputLimit(Struct, frozen=True):
-    """The limit of output tokens of a turn."""
-
-    max_tokens: int
-    window_limited: bool
-    """The window sets the limit, not the client: reaching it means that the context is full."""
-
-
-def limit_output(prompt_tokens: int, requested: int | None, window: int, cap: int | None = None) -> OutputLimit:
-    """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt and output).
+def limit_output(prompt_tokens: int, requested: int | None, window: int, cap: int | None = None) -> tuple[int, bool]:
+    """The limit of output tokens for a prompt in a window (both in tokens, the window holds prompt and output), and
+    whether the window sets it, not the client: reaching it then means that the context is full.
 
     `requested` None: what the window leaves; 0: the prompt is only prefilled. `cap`: the operator's longest answer,
     which clients see in the model list; a longer request is cut without an error. Raises ContextOverflow where less is
@@ -57,8 +48,8 @@ def limit_output(prompt_tokens: int, requested: int | None, window: int, cap: in
             },
         )
     if requested is None or requested > left:
-        return OutputLimit(left, True)
-    return OutputLimit(requested, False)
+        return left, True
+    return requested, False
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:

@@ -2,7 +2,7 @@
 
 | step    | file                                       | result                                                    |
 |---------|--------------------------------------------|-----------------------------------------------------------|
-| strip   | `strip.py`, `output_format.py`, `pairs.py` | the conversation that the model is to see                 |
+| strip   | `strip.py`, `render.py`, `pairs.py`        | the conversation that the model is to see                 |
 | restore | `services/ledger/recall.py`                | its earlier turns as the model wrote them                 |
 | render  | `render.py`                                | the text, by the chat template, whole                     |
 | encode  | `encode.py`, `services/ledger/recall.py`   | the token ids: original ones of turns, others of the text |
@@ -20,10 +20,9 @@ from schemas.errors import Invalid
 from services.ledger.pairs import join_pairs
 from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.encode import encode, encode_raw
-from services.preprocessor.limit import OutputLimit, check_sampling, limit_output
+from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.output_format import with_format_instruction
-from services.preprocessor.render import RenderedPrompt, render
+from services.preprocessor.render import RenderedPrompt, render, with_format_instruction
 from services.preprocessor.strip import strip_preamble
 from services.templates.tools import PromptTools
 from services.tokenization.model_files import with_defaults
@@ -111,10 +110,10 @@ def assemble(
             ids, found = encode(rendered, setup.encoder, recall)
     except RecursionError:
         raise Invalid(_TOO_DEEP) from None
-    requested = conversation.sampling.max_tokens
-    output = OutputLimit(requested or 0, False)
+    requested, cap = conversation.sampling.max_tokens, setup.card.max_output_tokens or None
+    max_tokens, by_window = requested or 0, False
     if limit:
-        output = limit_output(len(ids), requested, setup.window(window), setup.card.max_output_tokens or None)
+        max_tokens, by_window = limit_output(len(ids), requested, setup.window(window), cap)
         if recall is not None and found is not None:
             recall.keep(found)
     return Prompt(
@@ -124,10 +123,10 @@ def assemble(
         prefix=rendered.prefix,
         tools=tools.rendered,
         parser_tools=tools.parser_json,
-        max_tokens=output.max_tokens,
-        window_limited=output.window_limited,
+        max_tokens=max_tokens,
+        window_limited=by_window,
         stop_ids=_stop_ids(conversation.sampling, setup),
-        sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=output.max_tokens),
+        sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=max_tokens),
         found=found,
     )
 

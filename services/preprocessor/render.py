@@ -1,18 +1,24 @@
 """Renders a conversation to the text of its prompt, whole, up to where the model continues. Pure.
 
 A request may demand a call: then the prompt ends with the opening of that call.
+
+A request may demand a format (`response_format`, `text.format`). The engine enforces it where no tool may be called. A
+model with tools cannot be constrained in this way: its first token would belong to the answer, and an agent that sends
+a format with every request (Codex' `--output-schema`) would never get a call. An instruction describes the format to
+such a model, the same in every turn of the session.
 """
 
+import json
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Unseal
+from schemas.conversation import Conversation, OutputFormat, Text, Unseal
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.output_format import enforced_format
 from services.templates.messages import TemplateInput, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
 from services.templates.tools import PromptTools, rendered_tool, tool_name
@@ -69,6 +75,26 @@ def render(
         in_reasoning=in_reasoning,
         continues=adapted.continues,
     )
+
+
+def enforced_format(conversation: Conversation) -> OutputFormat | None:
+    """The format that the engine enforces; None where the output is free."""
+    callable_tools = conversation.tools and conversation.tool_choice.mode != "none"
+    return None if callable_tools else conversation.format
+
+
+def with_format_instruction(conversation: Conversation) -> Conversation:
+    """The conversation with its format among the instructions, if it has tools."""
+    output = conversation.format
+    if output is None or not conversation.tools:
+        return conversation
+    if output.schema is None:
+        text = "Your final answer, when you call no more tools, must be one JSON object and nothing else."
+    else:
+        schema = json.dumps(output.schema, ensure_ascii=False)
+        text = "Your final answer, when you call no more tools, must be JSON that fits this schema, and nothing else:\n"
+        text += schema
+    return replace(conversation, system=[*conversation.system, Text(text)])
 
 
 def forced_call(conversation: Conversation, family: Family) -> str | None:

@@ -44,7 +44,7 @@ from services.preprocessor.prompt import Prompt, no_step
 from services.preprocessor.prompt_changes import PromptChangeReporter
 from services.preprocessor.routing.leads import LongPrompt
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.router import Weights
+from services.preprocessor.routing.router import Router
 from services.preprocessor.tokenize_service import TokenizeService
 from services.preprocessor.turn_spans import TurnSpans
 from services.runtime.bus import Delivery, Subscription
@@ -63,6 +63,8 @@ UNANSWERED_REQUESTS = 7
 """Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
 for which 64 MB wait in the server."""
 REFUSE_TIMEOUT_S = 1.0
+REFUSE_S = 60.0
+"""How long a refusal is sent again: as long as a frontend waits for a prompt."""
 DRAIN_DELAY_S = 0.05
 """Time in which requests still arrive that were sent before the heartbeat with `draining`."""
 
@@ -94,8 +96,8 @@ class Preprocessor(Service):
         self._model = setup.card.name
         self._log = process.log
         self._accepted = _encode(Accepted(process.id))
-        weights = Weights(config.router_overlap_weight, config.router_load_tokens)
-        self._placement = Placement(process, self._model, weights)
+        router = Router(config.router_overlap_weight, config.router_load_tokens)
+        self._placement = Placement(process, self._model, router)
         self._holding = Holding(process, self._placement, config.hold_tokens)
         self._unanswered = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_REQUESTS))
         """Bounds the requests that each worker has not answered."""
@@ -286,7 +288,7 @@ class Preprocessor(Service):
         """Sends the error to the frontend until the frontend acknowledges it, or is gone."""
         frame = EventFrame(self._process.id, 0, [EventEntry(request.turn, request.attempt, [Failed(error)])])
         registry = self._process.registry
-        until = asyncio.get_running_loop().time() + self._process.config.bus.recovery_s
+        until = asyncio.get_running_loop().time() + REFUSE_S
         while asyncio.get_running_loop().time() < until:
             try:
                 await self._process.bus.request(subjects.events(request.frontend), _encode(frame), REFUSE_TIMEOUT_S)

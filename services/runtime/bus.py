@@ -30,9 +30,9 @@ from services.runtime.nats_client import (
 )
 from services.runtime.nats_login import parse_servers
 from services.runtime.observability.log_lines import RateLimit
+from services.runtime.observability.memory import without
 from services.runtime.observability.telemetry import FilteringBoundLogger
 from services.runtime.requests import Requester
-from services.runtime.without import without
 
 with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
     import nats.errors

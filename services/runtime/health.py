@@ -6,7 +6,7 @@ from aiohttp import web
 from prometheus_client.registry import Collector
 
 from services.runtime.observability.telemetry import render_metrics
-from services.runtime.valid_headers import replace_invalid_bytes
+from services.runtime.request_headers import replace_invalid_bytes
 
 
 class HealthServer:

@@ -2,22 +2,11 @@
 
 import asyncio
 from collections import deque
-from typing import NamedTuple
 
 from services.runtime.config import BusConfig
 
 MAX_UNDER_WAY = 256
 """The number of own heartbeats that may be under way: those of some minutes."""
-
-
-class Returned(NamedTuple):
-    """An own heartbeat that came back, which proves that the bus worked when it was sent."""
-
-    sent_at: float
-    gap_s: float
-    """Time since the one before it came back."""
-    resumed: bool
-    """The gap was so long that the process was cut off."""
 
 
 class Liveness:
@@ -46,8 +35,12 @@ class Liveness:
         """Forgets what is under way, because the connection it was sent on is gone."""
         self._under_way.clear()
 
-    def receive(self, number: int, now: float) -> Returned | None:
-        """Notes an own heartbeat that came back; returns None if it was sent on an earlier connection."""
+    def receive(self, number: int, now: float) -> tuple[float, float, bool] | None:
+        """Notes an own heartbeat that came back, which proves that the bus worked when it was sent.
+
+        Returns when it was sent, the time since the one before it came back, and whether that gap was so long that the
+        process was cut off; None if it was sent on an earlier connection.
+        """
         sent_at = None
         while self._under_way and self._under_way[0][0] <= number:
             sent_at = self._under_way.popleft()[1]
@@ -59,7 +52,7 @@ class Liveness:
         self._returned, self._returned_at = sent_at, now
         self.came_back.set()
         self.came_back.clear()
-        return Returned(sent_at, gap, gap > self._limit_s)
+        return sent_at, gap, gap > self._limit_s
 
     def silent(self, now: float) -> bool:
         """Returns whether own heartbeats do not come back, or only those from before a gap."""

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult
 
 from services.runtime.config import BusConfig
 from services.runtime.nats_login import read_login, read_tls
-from services.runtime.without import without
+from services.runtime.observability.memory import without
 
 with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
     import nats.aio.client

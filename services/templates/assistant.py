@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from schemas.conversation import Call, Reasoning, Text
-from services.templates.arguments import arguments_of
 from services.templates.chat_template import ChatTemplate, TemplateMessage
-from services.templates.tools import tool_name
+from services.templates.tools import arguments_of, tool_name
 from services.templates.traits import TemplateTraits
 from services.templates.wording import JOIN, call_text
 from services.tokenization.data_marks import Marker

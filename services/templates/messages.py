@@ -44,15 +44,7 @@ def adapt(
     Reasoning without text or a readable seal is absent. Media become a note, a failed result gets a short prefix, a
     loaded tool is defined where it was loaded. Raises nothing: a template may still refuse the messages.
     """
-    calls = _CallNames.of(conversation.messages, traits)
-    assistant_writer = AssistantWriter(
-        traits,
-        template,
-        call_id=lambda call: calls.ids.get(call.call_id, call.call_id),
-        write_call=write_call,
-        marker=marks.data if marks is not None else None,
-    )
-    writer = _Writer(conversation, traits, assistant_writer, calls, unseal=unseal, marks=marks)
+    writer = _Writer(conversation, traits, template, unseal=unseal, write_call=write_call, marks=marks)
     at = leading_instructions(conversation)[1]
     continues = False
     for assistant, group in groupby(conversation.messages[at:], key=lambda message: message.role == "assistant"):
@@ -97,51 +89,36 @@ def leading_instructions(conversation: Conversation) -> tuple[list[str], int]:
     return texts, at
 
 
-class _CallNames(Struct, frozen=True):
-    """Names and ids of the calls of a conversation."""
-
-    names: dict[str, str]
-    """Tool names by call id. If two calls have the same id, the later counts for all results."""
-    ids: dict[str, str]
-    """The template's ids by call id, where they are not the client's: those that the model wrote, else by position."""
-
-    @classmethod
-    def of(cls, messages: Iterable[Message], traits: TemplateTraits) -> "_CallNames":
-        """The calls of all messages of a conversation."""
-        names: dict[str, str] = {}
-        ids: dict[str, str] = {}
-        calls = (part for message in messages for part in message.parts if isinstance(part, Call))
-        for number, call in enumerate(calls):
-            name = names[call.call_id] = tool_name(call.name, call.namespace)
-            if traits.call_ids == "short":
-                ids[call.call_id] = f"{number:09d}"
-            elif call.original_id:
-                ids[call.call_id] = call.original_id
-            elif traits.call_ids == "counted":
-                ids[call.call_id] = f"functions.{name}:{number}"
-        return cls(names, ids)
-
-
 class _Writer:
     def __init__(
         self,
         conversation: Conversation,
         traits: TemplateTraits,
-        assistant_writer: AssistantWriter,
-        calls: _CallNames,
+        template: ChatTemplate,
         *,
         unseal: Unseal | None,
+        write_call: WriteCall,
         marks: DataMarks | None,
     ) -> None:
         self.messages: list[TemplateMessage] = []
         self._traits = traits
-        self._assistant = assistant_writer
-        self._ids = calls.ids
         self._unseal = unseal
         self._marks = marks
         self._mark: Callable[[str], str] = marks.data.mark if marks is not None else lambda text: text
         self._tools = {tool_name(tool.name, tool.namespace): tool for tool in conversation.tools}
-        self._names = calls.names
+        self._names: dict[str, str] = {}
+        """Tool names by call id. If two calls have the same id, the later counts for all results."""
+        self._ids = ids = dict[str, str]()
+        """The template's ids by call id, where they are not the client's: those that the model wrote, else by
+        position."""
+        self._read_calls(conversation.messages)
+        self._assistant = AssistantWriter(
+            traits,
+            template,
+            call_id=lambda call: ids.get(call.call_id, call.call_id),  # without `self`: no cycle of references
+            write_call=write_call,
+            marker=marks.data if marks is not None else None,
+        )
         self._split: list[TemplateMessage] = []
         self._preface = ""
         if system := JOIN.join(map(self._mark, leading_instructions(conversation)[0])):
@@ -149,6 +126,17 @@ class _Writer:
                 self._preface = system
             else:
                 self._append("system", system)
+
+    def _read_calls(self, messages: Iterable[Message]) -> None:
+        calls = (part for message in messages for part in message.parts if isinstance(part, Call))
+        for number, call in enumerate(calls):
+            name = self._names[call.call_id] = tool_name(call.name, call.namespace)
+            if self._traits.call_ids == "short":
+                self._ids[call.call_id] = f"{number:09d}"
+            elif call.original_id:
+                self._ids[call.call_id] = call.original_id
+            elif self._traits.call_ids == "counted":
+                self._ids[call.call_id] = f"functions.{name}:{number}"
 
     def write_message(self, message: Message) -> None:
         """Writes a message of any role but assistant. Results among other parts keep their place."""

@@ -1,13 +1,15 @@
-"""A request's tools in the forms that the chat template, the ledger and the parser read."""
+"""A request's tools, and the arguments of their calls, in the forms that the chat template, the ledger and the parser
+read."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from schemas.conversation import ToolSpec
+from schemas.conversation import Call, ToolSpec
 from services.families.bare_tools import reduced_json
 from services.templates.chat_template import Tool
 from services.templates.jinja import JsonDict
@@ -19,6 +21,7 @@ _CUSTOM_SCHEMA: dict[str, Any] = {
     "properties": {"input": {"type": "string", "description": "The tool's input, as plain text."}},
     "required": ["input"],
 }
+_UNPARSED = "__unparsed"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -48,6 +51,25 @@ def rendered_tool(tool: ToolSpec) -> ToolSpec:
     """A tool under the name, and with the schema, that the model sees."""
     function = tool_definition(tool)["function"]
     return replace(tool, name=function["name"], schema=function["parameters"], namespace=None)
+
+
+def arguments_of(call: Call) -> dict[str, Any]:
+    """A call's arguments as an object, so that a prompt does not depend on how the client spells JSON."""
+    return read_arguments(call.arguments, freeform=call.kind == "custom")
+
+
+def read_arguments(text: str, *, freeform: bool, decode: Callable[[str], Any] = json.loads) -> dict[str, Any]:
+    """Arguments as an object. `freeform`: the text is a freeform tool's `input`, unless it is an object that holds it.
+    Text that is not a JSON object is kept whole under one name. `decode` reads the JSON, and raises as `json.loads`."""
+    value: Any = {}
+    try:
+        if text.strip():
+            value = decode(text)
+    except (ValueError, RecursionError):
+        value = None
+    if freeform and not (isinstance(value, dict) and value.keys() == {"input"}):
+        return {"input": text}
+    return value if isinstance(value, dict) else {_UNPARSED: text}
 
 
 class PromptTools(Struct, frozen=True):

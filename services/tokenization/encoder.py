@@ -7,13 +7,13 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, TypeAlias
 
 import fastokens
 from tokenizers import Tokenizer
 
+from services.runtime.long_work import LongWork
 from services.tokenization.data_marks import DataMarks, has_surrogates, replace_surrogates
 from services.tokenization.equality import difference
 from services.tokenization.segments import Cuts, SegmentCache, TokenIds
@@ -25,10 +25,6 @@ _UNKNOWN = "\U0010fffe"
 """A character that no vocabulary has."""
 _MAX_PIECES = 64
 """Limit of pieces that are encoded where time is limited."""
-
-
-class TooLong(Exception):
-    """A text takes longer than the caller waits."""
 
 
 class Encoder:
@@ -62,7 +58,6 @@ class Encoder:
         self._limit = threading.local()
         self._slow = SegmentCache(self._encode_new, cuts, cache_bytes)
         self._data_encoding = data
-        self._respelled = data.respelled if data is not None else None
         self._data_ids: dict[str, TokenIds] = {}
         self._lock = threading.Lock()
 
@@ -89,7 +84,7 @@ class Encoder:
             encode,
             cuts=Cuts.of(tokenizer),
             cache_bytes=cache_bytes,
-            data=DataEncoding.of(tokenizer, marks) if marks is not None else None,
+            data=DataEncoding(tokenizer, marks) if marks is not None else None,
         )
         if choice == "tokenizers":
             return make(reason="the operator's choice")
@@ -118,7 +113,7 @@ class Encoder:
 
     @contextmanager
     def limited(self, fast: int, slow: int) -> Iterator[None]:
-        """A context in which this thread raises TooLong instead of encoding more characters at once than `fast` by
+        """A context in which this thread raises LongWork instead of encoding more characters at once than `fast` by
         fastokens, or `slow` by tokenizers."""
         self._limit.chars = fast, slow
         try:
@@ -137,7 +132,7 @@ class Encoder:
     def _pieces(self, text: str, encode: Encode) -> TokenIds:
         """The ids of a text that may have marks. The control tokens that data spells are cut out and encoded
         separately, as transformers does with `sanitize_control_tokens`."""
-        if self._respelled is not None:
+        if self._data_encoding is not None and self._data_encoding.respelled:
             encode = partial(self._exact_only, encode=encode)
         if not has_surrogates(text):
             return encode(text)
@@ -145,7 +140,7 @@ class Encoder:
             return encode(replace_surrogates(text))
         first, *rest = self.marks.pieces(text)
         if len(rest) > _MAX_PIECES and getattr(self._limit, "chars", None) is not None:
-            raise TooLong
+            raise LongWork
         joined: TokenIds = array("I")
         joined.extend(self._data(first.text) if first.data else encode(first.text))
         for piece in rest:
@@ -154,8 +149,8 @@ class Encoder:
 
     def _exact_only(self, text: str, encode: Encode) -> TokenIds:
         """The ids of text in which no control token in another spelling becomes that token."""
-        ids = encode(text)
-        found = self._respelled.first(text, ids) if self._respelled is not None else None
+        ids, data = encode(text), self._data_encoding
+        found = data.first_respelled(text, ids) if data is not None else None
         if found is None:
             return ids
         start, end = found
@@ -196,7 +191,7 @@ class Encoder:
     def _encode_new(self, texts: list[str]) -> list[TokenIds]:
         limit = getattr(self._limit, "chars", None)
         if limit is not None and sum(map(len, texts)) > limit[1]:
-            raise TooLong
+            raise LongWork
         return self._reference(texts)
 
     def _whole(self, text: str) -> TokenIds:
@@ -204,7 +199,7 @@ class Encoder:
         if fast is None:
             return self._slow.encode(text)
         if (limit := getattr(self._limit, "chars", None)) is not None and len(text) > limit[0]:
-            raise TooLong
+            raise LongWork
         try:
             return _encode_fast(fast, text)
         except Exception:  # fastokens documents no types; a known case is a limit of its pattern engine
@@ -213,64 +208,48 @@ class Encoder:
             return self._slow.encode(text)
 
 
-class RespelledTokens:
-    """Control tokens that a tokenizer finds in the normalized text (`normalized: true`), and so in other spellings,
-    such as capitals. A template writes the token's own spelling; data may have any."""
+class DataEncoding:
+    """The encoding of text from users, files and tools, in which no added token is recognized.
 
-    def __init__(self, tokenizer: Tokenizer, contents: dict[int, str]) -> None:
-        """`contents`: the tokens' own spellings by id."""
+    Some tokenizers find control tokens in the normalized text (`normalized: true`), and so in other spellings, such as
+    capitals. A template writes the token's own spelling; data may have any.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, marks: DataMarks) -> None:
+        """`marks`: the marks of that text."""
+        self.marks = marks
         self._tokenizer = tokenizer
-        self._contents = contents
+        added = tokenizer.get_added_tokens_decoder().items() if tokenizer.normalizer is not None else ()
+        self.respelled = {
+            one: token.content for one, token in added if token.normalized and token.content in marks.tokens
+        }
+        """The own spelling of each control token that has others, by id."""
 
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, marks: DataMarks) -> "RespelledTokens | None":
-        """The tokens of a tokenizer; None where every control token has one spelling."""
-        added = tokenizer.get_added_tokens_decoder().items()
-        contents = {one: token.content for one, token in added if token.normalized and token.content in marks.tokens}
-        return cls(tokenizer, contents) if contents and tokenizer.normalizer is not None else None
+    def encode(self, text: str) -> TokenIds:
+        """The ids of a text as ordinary text: added tokens in it, special or not, are not recognized."""
+        tokenizer = self._tokenizer
+        if tokenizer.normalizer is not None:
+            text = tokenizer.normalizer.normalize_str(text)
+        words = [text]
+        if tokenizer.pre_tokenizer is not None:
+            words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        return array("I", [token.id for word in words for token in tokenizer.model.tokenize(word)])
 
-    def first(self, text: str, ids: TokenIds) -> tuple[int, int] | None:
+    def first_respelled(self, text: str, ids: TokenIds) -> tuple[int, int] | None:
         """The span of the first control token in another spelling; None if there is none. `ids`: those of the text."""
-        if self._contents.keys().isdisjoint(ids):
+        if self.respelled.keys().isdisjoint(ids):
             return None
         found = self._tokenizer.encode(text, add_special_tokens=False)
         for one, (start, end) in zip(found.ids, found.offsets, strict=True):
-            if self._contents.get(one, (own := text[start:end].strip())) != own:
+            if self.respelled.get(one, (own := text[start:end].strip())) != own:
                 return start, end
         return None
-
-
-@dataclass(frozen=True)
-class DataEncoding:
-    """The encoding of text from users, files and tools."""
-
-    marks: DataMarks
-    """The marks of that text."""
-    encode: Encode
-    """Encodes a text without any added token."""
-    respelled: RespelledTokens | None
-    """Finds control tokens in other spellings, which become ordinary text, too."""
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, marks: DataMarks) -> "DataEncoding":
-        """The encoding of marked data by this tokenizer."""
-        return cls(marks, partial(encode_without_added_tokens, tokenizer), RespelledTokens.of(tokenizer, marks))
 
 
 def _encode_fast(fast: fastokens.Tokenizer, text: str) -> TokenIds:
     ids: TokenIds = array("I")
     ids.frombytes(fast.encode_batch_flat([text])[0])
     return ids
-
-
-def encode_without_added_tokens(tokenizer: Tokenizer, text: str) -> TokenIds:
-    """The ids of a text as ordinary text: added tokens in it, special or not, are not recognized."""
-    if tokenizer.normalizer is not None:
-        text = tokenizer.normalizer.normalize_str(text)
-    words = [text]
-    if tokenizer.pre_tokenizer is not None:
-        words = [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
-    return array("I", [token.id for word in words for token in tokenizer.model.tokenize(word)])
 
 
 def _prove(tokenizer: Tokenizer, reference: Encode, cache_bytes: int) -> tuple[fastokens.Tokenizer | None, str]:

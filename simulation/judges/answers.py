@@ -14,6 +14,9 @@ from simulation.world import World, tokenizer
 LATE_S = 25.0
 """How much longer than without faults a request may take, without the time of faults: readers are slow by chance."""
 
+NOTICED_S = 80.0
+"""Time until the bus notices that a machine is gone: four intervals of pings. Until then it may be a suspended one."""
+
 _ASK = re.compile(r"s\d+a\d+ asks\.")
 
 
@@ -116,7 +119,8 @@ def faulty_s(request: Request, applied: Sequence[Applied]) -> float:
     """Returns how long a request lasted while any fault had effects, in seconds."""
     total, until = 0.0, request.began
     for one in sorted(applied, key=lambda one: one.began):
-        ended = min(one.until, request.ended)
+        gone_s = NOTICED_S if one.fault.kind == "lose machine" else 0.0
+        ended = min(max(one.until, one.began + gone_s + GRACE_S), request.ended)
         if ended > until:
             total, until = total + max(ended - max(one.began, until), 0.0), ended
     return total

@@ -79,7 +79,7 @@ def of_messages(stream: bytes, document: dict[str, Any]) -> Seen:
 
 
 def of_message(document: dict[str, Any]) -> Seen:
-    return document["content"], {name: document[name] for name in ("stop_reason", "stop_sequence")}
+    return document["content"], {name: document[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
 
 
 def input_of(arguments: str, document_input: dict[str, Any]) -> dict[str, Any]:

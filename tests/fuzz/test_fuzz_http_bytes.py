@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from services.runtime.allowed_hosts import AllowedHosts
 from services.runtime.config import FrontendConfig
 from services.runtime.health import HealthServer
 from services.runtime.observability.telemetry import new_registry
-from services.runtime.valid_headers import replace_invalid_bytes
+from services.runtime.request_headers import AllowedHosts, replace_invalid_bytes
 from tests.conftest import LIMIT_S, examples
 from tests.frontend.frontend_fakes import serving
 from turnwire_tools.inspector.fold import MIB, Fold

@@ -162,7 +162,7 @@ def turns(
 ) -> Iterator[tuple[Family, str, bool, list[tuple[str, str, bool]], str]]:
     found = family(name)
     tokenizer = ByteTokenizer([*dict.fromkeys((*found.markers, *found.stops))] if special else ())
-    model = RandomModel(tokenizer, turn_grammar(form, found, tokenizer.tokens).text)
+    model = RandomModel(tokenizer, turn_grammar(form, found, tokenizer.tokens)[0])
     for seed in seeds:
         text, ended = model.write(random.Random(seed), snippets(found))
         calls, prose = calls_of(
@@ -245,8 +245,8 @@ def test_promises_that_a_family_cannot_keep_are_named() -> None:
         ToolSpec("limited", schema=limited, strict=True),
         ToolSpec("ranged", kind="custom", schema=INPUT, grammar=ranged),
     ]
-    assert turn_grammar(TurnForm(tools=tools), family("qwen3_coder")).lost == ("strict limited", "grammar ranged")
-    assert turn_grammar(TurnForm(tools=tools), family("hermes")).lost == ("grammar ranged",)
+    assert turn_grammar(TurnForm(tools=tools), family("qwen3_coder"))[1] == ("strict limited", "grammar ranged")
+    assert turn_grammar(TurnForm(tools=tools), family("hermes"))[1] == ("grammar ranged",)
 
 
 @pytest.mark.parametrize(("keyword", "value"), [("required", 5), ("enum", True)])
@@ -254,7 +254,7 @@ def test_a_malformed_schema_is_not_enforced(keyword: str, value: Any) -> None:
     text = {"type": "string"} | ({"enum": value} if keyword == "enum" else {})
     schema = {"type": "object", "properties": {"a": text}, "required": value if keyword == "required" else ["a"]}
     tool = ToolSpec("odd", schema=schema, strict=True)
-    assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder")).lost == ("strict odd",)
+    assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder"))[1] == ("strict odd",)
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
@@ -262,10 +262,10 @@ def test_a_format_without_meaning_restricts_nothing(name: str) -> None:
     properties = {"format": {"type": "string", "format": "color"}, "size": {"type": "integer", "format": "int8"}}
     tool = ToolSpec("f", schema={"type": "object", "properties": properties, "required": ["format"]}, strict=True)
     found = family(name)
-    grammar = turn_grammar(TurnForm(tools=[tool]), found)
-    assert not grammar.lost
+    grammar, lost = turn_grammar(TurnForm(tools=[tool]), found)
+    assert not lost
     tokenizer = ByteTokenizer(())
-    matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar.text))
+    matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(grammar))
     ids = tokenizer.encode(found.style.write_call("f", {"format": "red", "size": 7}))
     assert matcher.try_consume_tokens(ids) == len(ids), matcher.get_error()
     assert matcher.is_accepting()
@@ -276,7 +276,7 @@ def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
     found = family("gpt_oss")
     tokenizer = ByteTokenizer(found.markers)
     stops = [tokenizer.tokens["<|call|>"], tokenizer.tokens["<|return|>"]]
-    text = turn_grammar(TurnForm(tools=TOOLS), found, tokenizer.tokens, stops).text
+    text = turn_grammar(TurnForm(tools=TOOLS), found, tokenizer.tokens, stops)[0]
     matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(text))
     call = found.style.write_call("free", {"a": "b"}).removesuffix("<|call|>")
     ids = tokenizer.encode(call)
@@ -288,7 +288,7 @@ def test_marker_that_is_a_stop_token_is_left_to_the_engine() -> None:
 def test_a_stop_token_may_end_the_turn() -> None:
     tokenizer = ByteTokenizer(["<|im_end|>"])
     stop = tokenizer.tokens["<|im_end|>"]
-    text = turn_grammar(TurnForm(tools=TOOLS), family("hermes"), tokenizer.tokens, [stop]).text
+    text = turn_grammar(TurnForm(tools=TOOLS), family("hermes"), tokenizer.tokens, [stop])[0]
     matcher = llguidance.LLMatcher(tokenizer.library, llguidance.LLMatcher.grammar_from_lark(text))
     assert matcher.try_consume_tokens([*tokenizer.encode("Hello."), stop]) == 7
     assert matcher.is_accepting()
@@ -301,5 +301,5 @@ def test_tool_with_more_parameters_than_a_grammar_holds_is_not_strict() -> None:
         properties = {f"p{i}": {"$ref": "#/$defs/d0"} for i in range(count)}
         schema = {"type": "object", "properties": properties, "$defs": {f"d{i}": {} for i in range(definitions)}}
         tool = ToolSpec("large", schema=schema, strict=True)
-        assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder")).lost == ("strict large",)
-        assert turn_grammar(TurnForm(tools=[tool]), family("hermes")).lost == ()
+        assert turn_grammar(TurnForm(tools=[tool]), family("qwen3_coder"))[1] == ("strict large",)
+        assert turn_grammar(TurnForm(tools=[tool]), family("hermes"))[1] == ()

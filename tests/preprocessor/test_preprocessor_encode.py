@@ -3,9 +3,8 @@
 import pytest
 
 from schemas.conversation import Conversation, Message, Text
-from services.preprocessor.encode import CHECK_EVERY, EncodingCheck
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.preparation import Preparation
+from services.preprocessor.preparation import CHECK_EVERY, Preparation
 from services.preprocessor.prompt import assemble
 from services.runtime.storage.seal import Sealer
 from services.tokenization.encoder import Encoder
@@ -26,37 +25,31 @@ def wrong(setup: ModelSetup) -> Encoder:
     return Encoder(encode, cuts=Cuts([]), fast=Wrong())
 
 
-def test_one_prompt_in_500_is_compared(setup: ModelSetup) -> None:
-    check = EncodingCheck(setup.encoder, every=3)
-    assert [check.is_due() for _ in range(7)] == [False, False, True, False, False, True, False]
-
-
 def test_equal_ids_change_nothing(setup: ModelSetup) -> None:
     assert setup.encoder.name == "fastokens"
-    assert EncodingCheck(setup.encoder).compare("hello <|im_start|> world") is None
+    assert setup.encoder.find_difference("hello <|im_start|> world") is None
     assert setup.encoder.name == "fastokens"
 
 
 def test_wrong_ids_disable_fastokens(setup: ModelSetup, wrong: Encoder) -> None:
-    check = EncodingCheck(wrong)
     assert wrong.encode("hello world").tolist() == [1]
-    assert check.compare("hello world") == wrong.reason == "ids by fastokens were not the tokenizer's"
+    assert wrong.find_difference("hello world") == wrong.reason == "ids by fastokens were not the tokenizer's"
     assert wrong.name == "tokenizers"
     assert wrong.encode("hello world") == setup.encoder.reference("hello world")
-    assert check.compare("hello world") is None
+    assert wrong.find_difference("hello world") is None
 
 
-async def test_difference_is_logged_as_an_error(
+async def test_one_prompt_in_500_is_compared_and_a_difference_is_logged_as_an_error(
     make_process: MakeProcess, setup: ModelSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = await make_process("preprocessor", "check-p")
     errors: list[str] = []
     monkeypatch.setattr(process.log, "error", lambda event, **_: errors.append(event), raising=False)
-    monkeypatch.setattr(EncodingCheck, "compare", lambda *_: "they differ")
+    monkeypatch.setattr(Encoder, "find_difference", lambda *_: "they differ")
     preparation = Preparation(process, setup, Sealer(b"test"), 1, None)
     prompt = assemble(Conversation("m", [Message("user", [Text("hi")])]), setup)
-    for _ in range(CHECK_EVERY):
+    for _ in range(3 * CHECK_EVERY - 1):
         preparation.check(prompt)
-    await eventually(lambda: bool(errors), 60)
+    await eventually(lambda: len(errors) == 2, 60)
     preparation.close()
-    assert errors == ["preprocessor.tokenizers_differ"]
+    assert errors == ["preprocessor.tokenizers_differ"] * 2

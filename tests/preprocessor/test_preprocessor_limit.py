@@ -10,7 +10,6 @@ from services.preprocessor.limit import (
     MAX_STOP_CHARS,
     MAX_STOPS,
     USEFUL_ANSWER,
-    OutputLimit,
     check_sampling,
     limit_output,
 )
@@ -18,39 +17,39 @@ from services.preprocessor.limit import (
 
 @pytest.mark.parametrize(("requested", "expected"), [(None, 2048), (4096, 2048), (16, 16), (0, 0)])
 def test_operators_limit_caps_the_answer(requested: int | None, expected: int) -> None:
-    assert limit_output(1000, requested, 32_768, 2048) == OutputLimit(expected, False)
+    assert limit_output(1000, requested, 32_768, 2048) == (expected, False)
 
 
 def test_operators_limit_is_capped_by_the_window() -> None:
-    assert limit_output(31_000, None, 32_768, 4096) == OutputLimit(1768, True)
+    assert limit_output(31_000, None, 32_768, 4096) == (1768, True)
 
 
 def test_requested_limit_is_kept_where_it_fits() -> None:
-    assert limit_output(1000, 4096, 32_768) == OutputLimit(4096, False)
-    assert limit_output(28_672, 4096, 32_768) == OutputLimit(4096, False)
+    assert limit_output(1000, 4096, 32_768) == (4096, False)
+    assert limit_output(28_672, 4096, 32_768) == (4096, False)
 
 
 @pytest.mark.parametrize("requested", [32_000, 128_000])
 def test_requested_limit_is_cut_to_the_window(requested: int) -> None:
-    assert limit_output(20_000, requested, 32_768) == OutputLimit(12_768, True)
+    assert limit_output(20_000, requested, 32_768) == (12_768, True)
 
 
 def test_unset_limit_takes_the_rest_of_the_window() -> None:
-    assert limit_output(768, None, 32_768) == OutputLimit(32_000, True)
+    assert limit_output(768, None, 32_768) == (32_000, True)
 
 
 def test_prefill_only_needs_no_room() -> None:
-    assert limit_output(32_768, 0, 32_768) == OutputLimit(0, False)
+    assert limit_output(32_768, 0, 32_768) == (0, False)
 
 
 def test_short_answer_fits_where_a_useful_one_does_not() -> None:
-    assert limit_output(32_700, 16, 32_768) == OutputLimit(16, False)
+    assert limit_output(32_700, 16, 32_768) == (16, False)
     with pytest.raises(ContextOverflow):
         limit_output(32_700, 32_000, 32_768)
 
 
 def test_small_window_is_usable() -> None:
-    assert limit_output(480, None, 512) == OutputLimit(32, True)
+    assert limit_output(480, None, 512) == (32, True)
 
 
 def test_error_text_makes_clients_compact() -> None:
@@ -71,16 +70,16 @@ def test_error_text_makes_clients_compact() -> None:
 @given(st.integers(0, 300_000), st.none() | st.integers(0, 200_000), st.integers(1, 262_144))
 def test_limits_never_exceed_the_window(prompt: int, requested: int | None, window: int) -> None:
     try:
-        limit = limit_output(prompt, requested, window)
+        max_tokens, window_limited = limit_output(prompt, requested, window)
     except ContextOverflow as error:
         found = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", error.info.message)
         assert found is not None
         assert int(found[1]) == prompt > int(found[2])
         limit_output(int(found[2]), requested, window)  # a prompt of the maximum named is served
     else:
-        assert 0 <= limit.max_tokens <= max(window - prompt, 0)
-        assert requested is None or limit.max_tokens <= requested
-        assert limit.window_limited == (requested is None or limit.max_tokens < requested)
+        assert 0 <= max_tokens <= max(window - prompt, 0)
+        assert requested is None or max_tokens <= requested
+        assert window_limited == (requested is None or max_tokens < requested)
 
 
 def test_too_many_or_too_long_stop_strings_are_refused() -> None:

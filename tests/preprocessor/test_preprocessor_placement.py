@@ -8,7 +8,7 @@ from schemas.control import ModelCard
 from schemas.conversation import Sampling
 from schemas.frames import GenerateRequest, decode_generate, pack_ids
 from services.preprocessor.routing.placement import Placement
-from services.preprocessor.routing.router import Weights
+from services.preprocessor.routing.router import Router
 from tests.conftest import MakeProcess, Reported, eventually
 
 REQUEST = GenerateRequest("t", 1, "m", pack_ids(range(99)), "p", "f", Sampling(), [], Raw(b"null"))
@@ -20,7 +20,7 @@ async def test_worker_of_an_older_release_gets_json(make_process: MakeProcess, r
         await make_process("preprocessor", f"raw-{raw}-p"),
         await make_process("worker", f"raw-{raw}"),
     )
-    placement = Placement(preprocessor, "m", Weights())
+    placement = Placement(preprocessor, "m", Router())
     worker.serve(Reported(ModelCard("other", raw_prompts=not raw), ModelCard("m", raw_prompts=raw)))
     worker.send_heartbeat()
     await eventually(lambda: preprocessor.registry.get("worker", worker.id) is not None)

@@ -92,3 +92,31 @@ async def test_expired_turn_fails_once(make_process: MakeProcess, setup: ModelSe
     kinds = {entry.turn: [event.error.kind for event in entry.events if isinstance(event, Failed)] for entry in entries}
     assert kinds == {"late": [ErrorKind.TIMED_OUT], "no-worker": [ErrorKind.UNAVAILABLE]}
     assert len(entries) == 2
+
+
+@pytest.mark.parametrize("recovery_s", [0.0, 0.1])
+async def test_refusal_is_sent_until_the_frontend_has_it(
+    make_process: MakeProcess, setup: ModelSetup, monkeypatch: pytest.MonkeyPatch, recovery_s: float
+) -> None:
+    """However short the wait for successors is."""
+    monkeypatch.setattr("services.preprocessor.service.REFUSE_TIMEOUT_S", 0.2)
+    frontend = await make_process("frontend", f"deaf-f-{recovery_s}")
+    process = await make_process("preprocessor", f"deaf-p-{recovery_s}", recovery_s=recovery_s)
+    tries = 0
+
+    def receive(delivery: Delivery) -> None:
+        nonlocal tries
+        tries += 1
+        if tries > 3:  # what came before is lost
+            delivery.reply(b"{}")
+
+    await frontend.subscribe(subjects.events(frontend.id), receive)
+    preprocessor = Preprocessor(process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1))
+    await preprocessor.start()
+    for bus in (frontend.bus, process.bus):
+        await bus.flush(60)
+    request = TurnRequest("refused", frontend.id, CONVERSATION)  # there is no worker
+    await frontend.bus.request(subjects.turn(setup.card.name, process.id), msgspec.json.encode(request), 60)
+    await eventually(lambda: tries == 4, 60)
+    await preprocessor.drain()
+    assert tries == 4

@@ -7,7 +7,7 @@ import pytest
 from schemas.control import Heartbeat, Load
 from schemas.conversation import Client, Conversation, Hints
 from schemas.errors import Overloaded, Unavailable
-from services.preprocessor.routing.router import MAX_PRIORITY, Router, TurnProfile, Weights, priority
+from services.preprocessor.routing.router import MAX_PRIORITY, Router, TurnProfile, priority
 
 
 def worker(process: str, running: int = 0, *, slots: int = 4, **more: Any) -> Heartbeat:
@@ -71,9 +71,9 @@ def test_shard_with_the_fewest_turns_is_chosen() -> None:
 
 
 def placed(
-    beats: list[Heartbeat], prompt: int, weights: Weights | None = None, osl: int | None = None, **held: int
+    beats: list[Heartbeat], prompt: int, router: Router | None = None, osl: int | None = None, **held: int
 ) -> str:
-    return Router(weights).workers(beats, avoid=(), late=(), profile=TurnProfile(prompt, held, osl))[0]
+    return (router or Router()).workers(beats, avoid=(), late=(), profile=TurnProfile(prompt, held, osl))[0]
 
 
 def test_worker_that_holds_the_prompt_comes_first() -> None:
@@ -87,8 +87,8 @@ def test_load_outweighs_a_small_overlap_and_not_a_large_one() -> None:
     beats = [worker("a", 0, slots=4), worker("b", 4, slots=4, queue_limit=8)]
     assert placed(beats, 50_000, b=10_000) == "a"
     assert placed(beats, 50_000, b=40_000) == "b"
-    assert placed(beats, 50_000, Weights(load_tokens=100_000), b=40_000) == "a"
-    assert placed(beats, 50_000, Weights(overlap=0), b=50_000) == "a"
+    assert placed(beats, 50_000, Router(load_tokens=100_000), b=40_000) == "a"
+    assert placed(beats, 50_000, Router(overlap_weight=0), b=50_000) == "a"
 
 
 def test_long_answer_suffers_more_from_load() -> None:

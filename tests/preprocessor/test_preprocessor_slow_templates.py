@@ -16,9 +16,9 @@ from services.preprocessor import preparation as preparation_module
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation
 from services.preprocessor.prompt import Prompt, assemble
+from services.runtime.long_work import LongWork
 from services.runtime.storage.seal import Sealer
 from services.templates.chat_template import ChatTemplate
-from services.tokenization.encoder import TooLong
 from tests.conftest import LIMIT_S, MakeProcess
 
 SLOW = """{% for m in messages %}<|im_start|>{{ m.content }}{% if m.content == 'slow' %}
@@ -94,7 +94,7 @@ async def test_large_text_of_a_small_request_is_encoded_in_a_thread(
     process = await make_process("preprocessor", "slow-r")
     template = ChatTemplate(demo_tokenizer, "{% for i in range(90000) %}{{ i }} {{ messages[0].content }} {% endfor %}")
     large = replace(setup, template=template)
-    with setup.encoder.limited(1000, 1000), pytest.raises(TooLong):
+    with setup.encoder.limited(1000, 1000), pytest.raises(LongWork):
         setup.encoder.encode(template.render([{"role": "user", "content": "x"}]))
     preparation = Preparation(process, large, Sealer(b"test"), 1, None)
     assert len((await make(preparation, "word")).ids) > 90_000
@@ -118,10 +118,10 @@ def test_every_loop_can_be_stopped(demo_tokenizer: PreTrainedTokenizerBase, sour
     def checks() -> Iterator[None]:
         for _ in range(3):
             yield
-        raise TooLong
+        raise LongWork
 
     counting = checks()
-    with template.checked(lambda: next(counting)), pytest.raises(TooLong):
+    with template.checked(lambda: next(counting)), pytest.raises(LongWork):
         template.render([{"role": "user", "content": "x"}])
 
 

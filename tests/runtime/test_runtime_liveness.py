@@ -1,7 +1,7 @@
 """Own heartbeats that come back, late, and not at all."""
 
 from services.runtime.config import BusConfig
-from services.runtime.liveness import Liveness, Returned
+from services.runtime.liveness import Liveness
 
 CONFIG = BusConfig(beat_interval_s=1.0, dead_after_s=4.0)
 
@@ -17,7 +17,7 @@ def test_a_process_is_silent_when_no_heartbeat_comes_back_for_longer_than_the_li
     assert not liveness.silent(103.0)
     assert liveness.silent(103.1)
     liveness.sent(1, 101.0)
-    assert liveness.receive(1, 101.5) == Returned(101.0, 1.5, False)
+    assert liveness.receive(1, 101.5) == (101.0, 1.5, False)
     assert not liveness.silent(104.0), "the limit counts from when the heartbeat was sent"
     assert liveness.silent(104.1)
 
@@ -25,10 +25,10 @@ def test_a_process_is_silent_when_no_heartbeat_comes_back_for_longer_than_the_li
 def test_after_a_gap_only_a_heartbeat_that_was_sent_after_it_ends_the_silence() -> None:
     liveness = begun()
     liveness.sent(1, 101.0)
-    assert liveness.receive(1, 110.0) == Returned(101.0, 10.0, True)
+    assert liveness.receive(1, 110.0) == (101.0, 10.0, True)
     assert liveness.silent(110.0)
     liveness.sent(2, 110.0)
-    assert liveness.receive(2, 110.1) == Returned(110.0, 110.1 - 110.0, False)
+    assert liveness.receive(2, 110.1) == (110.0, 110.1 - 110.0, False)
     assert not liveness.silent(110.1)
 
 
@@ -40,5 +40,5 @@ def test_a_heartbeat_of_an_earlier_connection_proves_nothing() -> None:
     assert liveness.silent(103.1)
     liveness.sent(2, 103.0)
     liveness.sent(3, 103.5)
-    assert liveness.receive(3, 104.0) == Returned(103.5, 4.0, True), "the newest of those that are back counts"
+    assert liveness.receive(3, 104.0) == (103.5, 4.0, True), "the newest of those that are back counts"
     assert liveness.receive(2, 104.0) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulation.clients import Outcome, Request
 from simulation.faults import GRACE_S, Applied, Fault, Kind
-from simulation.judges.answers import faulty_s
+from simulation.judges.answers import NOTICED_S, faulty_s
 from simulation.judges.ends import EndJudge, Outages, lossy_s
 from simulation.world import STAGES, World
 
@@ -95,6 +95,13 @@ def test_time_of_faults_is_that_in_which_any_of_them_has_effects(spans: list[tup
     steps = [10.5 + second for second in range(ended - 10)]
     counted = sum(any(began < at < began + seconds + GRACE_S for began, seconds in spans) for at in steps)
     assert faulty_s(request("answer", ended=float(ended)), faults) == pytest.approx(counted)
+
+
+def test_a_lost_machine_counts_until_the_bus_notices() -> None:
+    counted: dict[Kind, float] = {"kill": 2.0 + GRACE_S, "lose machine": NOTICED_S + GRACE_S}
+    for kind, seconds in counted.items():
+        faults = [applied(kind, "parser1", "parser", 20.0, 22.0)]
+        assert faulty_s(request("error", ended=150.0), faults) == pytest.approx(seconds)
 
 
 def test_outages_have_what_was_down_at_each_time() -> None:

@@ -161,6 +161,15 @@ async def test_requests_are_paused_only_where_that_frees_their_blocks(
     assert fake_trtllm.LLM.last.runtime.pauses == pauses
 
 
+@pytest.mark.parametrize("fake_trtllm", VERSIONS[4:], indirect=True)
+async def test_a_connector_gets_the_policy_that_it_accepts(model: Path, fake_trtllm: Any) -> None:
+    args = {"kv_connector_config": {"connector": "lmcache"}}
+    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=4096, engine_args=args))
+    await engine.start()
+    assert await run(engine, request(max_tokens=2))
+    await engine.stop(5.0)
+
+
 @BOTH
 async def test_leaving_early_aborts_and_ending_does_not(engine: TrtllmEngine, fake_trtllm: Any) -> None:
     runtime = fake_trtllm.LLM.last.runtime
@@ -235,6 +244,53 @@ async def test_guided_requests_are_decoded_with_their_form(engine: TrtllmEngine,
     first, second = (output.sampling.guided_decoding for output in fake_trtllm.LLM.last.runtime.outputs)
     assert (first.json, first.grammar) == (schema, None)
     assert (second.json, second.grammar) == (None, 'start: "x"')
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["MTP", "Eagle3", "NGram"])
+@pytest.mark.parametrize("penalties", [False, True])
+async def test_speculative_decoding_gets_no_field_that_it_does_not_apply(
+    model: Path, fake_trtllm: Any, kind: str, penalties: bool
+) -> None:
+    """Nor the model's own defaults, for which newer releases would refuse every turn."""
+    own = '{"do_sample": true, "temperature": 0.6, "repetition_penalty": 1.05, "min_p": 0.05}'
+    (model / "generation_config.json").write_text(own)
+    drafts = {"decoding_type": kind, "max_draft_len": 3} | ({"enable_penalty": True} if penalties else {})
+    engine = TrtllmEngine(WorkerConfig(model=str(model), slots=4, engine_args={"speculative_config": drafts}))
+    info = await engine.start()
+    assert (await run(engine, request(max_tokens=4)))[-1].finish is not None
+    sent = fake_trtllm.LLM.last.runtime.outputs[-1].sampling
+    new, outside = fake_trtllm.__version__ in VERSIONS[3:], kind == "NGram"
+    has_penalties, has_min_p = new and (outside or penalties), new and outside
+    assert (sent.temperature, sent.repetition_penalty, sent.min_p) == (
+        0.6,
+        1.05 if has_penalties else None,
+        0.05 if has_min_p else None,
+    )
+    assert ("penalties" in info.features, "min_p" in info.features) == (has_penalties, has_min_p)
+    assert {"sampling", "logprobs"} <= info.features
+    if not outside:
+        assert not {"min_tokens", "logit_bias", "seed"} & info.features
+        assert "speculative_config" in info.lacking["logit_bias"]
+    await engine.stop(5.0)
+
+
+@BOTH
+async def test_more_log_probabilities_than_the_library_has_are_refused(engine: TrtllmEngine, fake_trtllm: Any) -> None:
+    assert await run(engine, request(logprobs=100, max_tokens=2))
+    if fake_trtllm.__version__ in VERSIONS[4:]:
+        with pytest.raises(Invalid, match="less than or equal to 100"):
+            await run(engine, request(logprobs=101))
+    assert engine.healthy()
+
+
+@BOTH
+async def test_an_argument_that_a_release_removed_is_named(fake_trtllm: Any, model: Path) -> None:
+    for value, refused in (("auto", False), ("TRTLLMSampler", fake_trtllm.__version__ in VERSIONS[4:])):
+        engine = TrtllmEngine(WorkerConfig(model=str(model), engine_args={"sampler_type": value}))
+        with pytest.raises(EngineFailed, match="sampler_type") if refused else contextlib.nullcontext():
+            await engine.start()
+            await engine.stop(5.0)
 
 
 @BOTH

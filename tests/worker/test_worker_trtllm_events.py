@@ -67,6 +67,14 @@ def test_only_the_window_of_the_whole_prompt_counts() -> None:
     assert kv.translate([first, stored(1, None, block(1, [1]), window_size=128)]) == [BlocksStored(None, [(1, [1])])]
 
 
+def test_a_block_is_held_while_every_layer_group_holds_it() -> None:
+    """Releases with cache manager V2 announce a block once for each group of layers, also of one window."""
+    kv = KvTranslator(1)
+    groups = [stored(number, None, block(1, [1]), layer_group_id=number, hash_algo="v1_block_key") for number in (0, 1)]
+    assert kv.translate(groups) == [BlocksStored(None, [(1, [1])])] * 2
+    assert kv.translate([removed(2, 1, layer_group_id=1)]) == [BlocksRemoved([1])]
+
+
 def test_unknown_events_are_skipped() -> None:
     kv = KvTranslator(1)
     updated = event(0, {"type": "updated", "block_hash": 1, "cache_level": {"old_value": 0, "new_value": 1}})

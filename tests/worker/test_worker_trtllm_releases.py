@@ -40,6 +40,8 @@ def test_families_differ_as_their_sources_say() -> None:
         "min_p",
     }
     assert known_release("1.4.0rc1+cu13").ignored == known_release("1.3.0rc26").ignored
+    assert "sampler_type" in known_release("1.3.0rc25").llm
+    assert "sampler_type" not in known_release("1.3.0rc26").llm
 
 
 def test_a_version_that_cannot_be_read_counts_as_the_oldest_and_an_old_one_is_refused() -> None:

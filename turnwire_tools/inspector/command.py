@@ -21,11 +21,10 @@ from services.cli.common import UsageError, read_text, reserve_ports
 from services.cli.instances import bus_defaults, newest_instance
 from services.cli.registry import Command
 from services.cli.signals import run, status_of
-from services.runtime.allowed_hosts import AllowedHosts, is_loopback
 from services.runtime.bus import Delivery
 from services.runtime.config import BusConfig, Count, Port
 from services.runtime.config.loader import Sources, mask_servers
-from services.runtime.valid_headers import replace_invalid_bytes
+from services.runtime.request_headers import AllowedHosts, is_loopback, replace_invalid_bytes
 from services.tokenization.detokenizer import Vocabulary
 from services.tokenization.tokenizer_files import load_backend
 from turnwire_tools.inspector import recording

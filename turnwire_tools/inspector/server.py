@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from schemas.errors import Forbidden
-from services.runtime.allowed_hosts import AllowedHosts
+from services.runtime.request_headers import AllowedHosts
 from services.tokenization.detokenizer import Vocabulary
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.tokens import tokens_of

@@ -3,7 +3,7 @@
 A page of an origin that is not listed gets no CORS headers, so its browser withholds the answer. On a server without
 API keys that is not enough: any page could make a browser in this network send turns (a POST of text/plain needs no
 preflight, a WebSocket has none), so such requests are refused. Pages of a host name that was made to
-resolve to this server's address are refused by `services.runtime.allowed_hosts`.
+resolve to this server's address are refused by `services.runtime.request_headers`.
 """
 
 import re

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -34,7 +34,7 @@ class FileWatch:
     def check(self) -> None:
         """Polls once."""
         before, self._seen = self._seen, [_stat(path) for path in self._paths]
-        gone = any(state is None or state.size == 0 for state in self._seen)
+        gone = any(state is None or not state[0] for state in self._seen)
         if self._seen == self._loaded or (gone and self._seen != before):
             return
         self._loaded = self._seen
@@ -59,18 +59,11 @@ class FileWatch:
         await asyncio.gather(task, return_exceptions=True)
 
 
-class _State(NamedTuple):
-    """The attributes that change with a file."""
-
-    inode: int
-    size: int
-    mtime_ns: int
-
-
-def _stat(path: str) -> _State | None:
-    """Returns None if there is no file. A Kubernetes secret is a symbolic link that is replaced; `stat` follows it."""
+def _stat(path: str) -> tuple[int, int, int] | None:
+    """Returns size, inode and time of change of a file, None if there is none. A Kubernetes secret is a symbolic link
+    that is replaced; `stat` follows it."""
     try:
         stat = Path(path).stat()
     except OSError:
         return None
-    return _State(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return stat.st_size, stat.st_ino, stat.st_mtime_ns

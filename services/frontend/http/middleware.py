@@ -27,11 +27,10 @@ from schemas.errors import (
 from services.frontend.http.auth import OPEN_PATHS, Caller, Callers
 from services.frontend.http.cors import Cors
 from services.frontend.http.errors import ErrorFormat, ErrorReply, ErrorShape
-from services.frontend.http.headers import SECURITY_HEADERS
 from services.frontend.http.rate_limits import rate_headers
-from services.runtime.allowed_hosts import AllowedHosts
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
+from services.runtime.request_headers import AllowedHosts
 
 Api: TypeAlias = Literal["anthropic", "openai", "shared"]
 
@@ -39,6 +38,8 @@ MAX_NOTES = 16
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _PROBES = OPEN_PATHS - {"/"}
+_SECURITY_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+"""Set on every response that does not set them itself: no MIME sniffing, no caching."""
 
 
 class RequestContext:
@@ -190,7 +191,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers["connection"] = "close"
     context = request.get(REQUEST_CONTEXT)
     if context is not None:
-        for name, value in SECURITY_HEADERS.items():
+        for name, value in _SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
         vary = response.headers.get("vary")
         response.headers.update(context.headers())
@@ -203,7 +204,7 @@ def refuse_malformed(message: str, shape: ErrorShape, status: int = 400) -> web.
     id = secrets.token_hex(12)
     reply = shape(Invalid(message).info, f"req_{id}", status)
     response = _response(reply)
-    response.headers.update({**SECURITY_HEADERS, **reply.headers, **RequestContext(id, None, 0.0).headers()})
+    response.headers.update({**_SECURITY_HEADERS, **reply.headers, **RequestContext(id, None, 0.0).headers()})
     response.force_close()
     return response
 

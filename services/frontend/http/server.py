@@ -21,7 +21,7 @@ from services.frontend.http.masks import MaskedFrames
 from services.frontend.http.middleware import OVER_LIMIT, refuse_malformed
 from services.frontend.http.sse import keep_buffers_small
 from services.runtime.config import FrontendConfig
-from services.runtime.valid_headers import replace_invalid_bytes
+from services.runtime.request_headers import replace_invalid_bytes
 
 MAX_URL_BYTES = 32 * 1024
 """Must differ from `MAX_HEADER_BYTES`: aiohttp reports only the limit that a line exceeds."""

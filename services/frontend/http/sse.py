@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from aiohttp import HttpVersion11, web
-from msgspec import Struct
+
+from services.runtime.config import FrontendConfig
 
 SLICE_BYTES = 64 * 1024
 HIGH_WATER_BYTES = 32 * 1024
@@ -28,14 +29,6 @@ STREAM_HEADERS = {
 _LAST_CHUNK = b"0\r\n\r\n"
 _CHECKS = 4
 """Number of checks of a stalled stream within the timeout."""
-
-
-class StreamLimits(Struct, frozen=True):
-    """Limits of a stream that waits for its client, and the interval of keep-alives."""
-
-    ping_interval_s: float
-    slow_reader_timeout_s: float
-    max_buffered_bytes: int
 
 
 class EventStream(web.Response):
@@ -80,7 +73,7 @@ class SseWriter:
         self,
         request: web.Request,
         response: EventStream,
-        limits: StreamLimits,
+        config: FrontendConfig,
         keepalive: bytes,
         *,
         on_slow: Callable[[], None],
@@ -91,7 +84,7 @@ class SseWriter:
         self._request = request
         self._transport = request.transport
         self._chunked = response.chunked
-        self._limits = limits
+        self._config = config
         self._keepalive = keepalive
         self._on_slow = on_slow
         self._loop = asyncio.get_running_loop()
@@ -213,13 +206,13 @@ class SseWriter:
     def _keep(self, data: bytes) -> None:
         self._backlog.append(data)
         self._backlog_bytes += len(data)
-        if self._backlog_bytes > self._limits.max_buffered_bytes:
+        if self._backlog_bytes > self._config.max_buffered_bytes:
             self._give_up()
 
     def _schedule_check(self) -> None:
         now = self._loop.time()
-        step = now + min(self._limits.ping_interval_s, self._limits.slow_reader_timeout_s / _CHECKS)
-        due = self._last + self._limits.ping_interval_s
+        step = now + min(self._config.ping_interval_s, self._config.slow_reader_timeout_s / _CHECKS)
+        due = self._last + self._config.ping_interval_s
         self._timer = self._loop.call_at(min(step, due) if due > now else step, self._check)
 
     def _check(self) -> None:
@@ -229,10 +222,10 @@ class SseWriter:
             if unread < self._unread:
                 self._stalled_since = now
             self._unread = unread
-            if now - self._stalled_since >= self._limits.slow_reader_timeout_s:
+            if now - self._stalled_since >= self._config.slow_reader_timeout_s:
                 self._give_up()
                 return
-        elif now - self._last >= self._limits.ping_interval_s:
+        elif now - self._last >= self._config.ping_interval_s:
             self.write(self._keepalive)
         self._schedule_check()
 

@@ -19,13 +19,12 @@ from schemas.errors import ContextOverflow, ErrorKind, TimedOut, TurnwireError
 from schemas.events import TurnEvent
 from services.frontend.http.bodies import run_in_thread_if
 from services.frontend.http.middleware import RequestContext
-from services.frontend.http.sse import StreamLimits
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten, TurnRecord
 from services.frontend.turns.interfaces import Admitted, Ask, OpenTurn, Reply
 from services.frontend.turns.metrics import FrontendMetrics
+from services.frontend.turns.shortening import shorten_conversation
 from services.frontend.turns.sinks import ChoiceSink, DocumentSink, Flusher, StreamSink
-from services.frontend.turns.truncation import shorten_conversation
 from services.guides.promises import not_enforced
 from services.runtime.config import FrontendConfig
 from services.runtime.observability.telemetry import FilteringBoundLogger
@@ -46,7 +45,6 @@ class TurnRunner:
         self.log = log
         self.flusher = Flusher(log)
         """Flushes all streams of this server."""
-        self.limits = StreamLimits(config.ping_interval_s, config.slow_reader_timeout_s, config.max_buffered_bytes)
 
     async def read(
         self, conversation: Conversation, context: RequestContext, dialect: str, shorten: Shorten | None = None

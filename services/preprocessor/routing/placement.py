@@ -12,7 +12,7 @@ from schemas.frames import GenerateRequest, TurnRequest, encode_generate
 from services.guides.promises import GRAMMAR
 from services.preprocessor.routing.kv_index import KvIndex
 from services.preprocessor.routing.kv_reader import KvEventReader
-from services.preprocessor.routing.router import Router, TurnProfile, Weights
+from services.preprocessor.routing.router import Router, TurnProfile
 from services.runtime.process import Process
 from services.runtime.registry import LATE_HEARTBEATS
 from services.tokenization.block_keys import KeyMemo, PromptKeys
@@ -23,10 +23,10 @@ _encode = msgspec.json.Encoder().encode
 class Placement:
     """Chooses worker and parser shard for the turns of one model."""
 
-    def __init__(self, process: Process, model: str, weights: Weights) -> None:
+    def __init__(self, process: Process, model: str, router: Router) -> None:
         self._process = process
         self._model = model
-        self.router = Router(weights)
+        self.router = router
         self._index = KvIndex()
         self._keys: dict[int, KeyMemo] = {}
         """Caches of keys by tokens per block."""

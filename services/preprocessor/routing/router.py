@@ -26,15 +26,6 @@ LONG_OUTPUT_TOKENS = 1024
 MAX_OUTPUT_FACTOR = 4.0
 
 
-class Weights(Struct, frozen=True):
-    """The weights of overlap and load."""
-
-    overlap: float = 1.0
-    """Cost of a prompt token that has to be prefilled."""
-    load_tokens: float = 16384.0
-    """Cost of a worker without a free slot, in prompt tokens."""
-
-
 class TurnProfile(Struct, frozen=True):
     """The properties of a turn that decide the choice of its worker."""
 
@@ -48,8 +39,11 @@ class TurnProfile(Struct, frozen=True):
 class Router:
     """Chooses among processes by their heartbeats."""
 
-    def __init__(self, weights: Weights | None = None) -> None:
-        self._weights = weights or Weights()
+    def __init__(self, overlap_weight: float = 1.0, load_tokens: float = 16384.0) -> None:
+        """`overlap_weight`: cost of a prompt token that has to be prefilled; `load_tokens`: cost of a worker without a
+        free slot, in prompt tokens."""
+        self._overlap_weight = overlap_weight
+        self._load_tokens = load_tokens
         self._in_flight: Counter[str] = Counter()
         """Turns sent to each process since its last heartbeat."""
         self.waiting: Counter[str] = Counter()
@@ -86,7 +80,7 @@ class Router:
         """What the turn costs on this worker, in prompt tokens."""
         missing = turn.prompt_tokens - min(turn.held.get(worker.id, 0), turn.prompt_tokens)
         factor = min(1.0 + (turn.output_tokens or 0) / LONG_OUTPUT_TOKENS, MAX_OUTPUT_FACTOR)
-        return self._weights.overlap * missing + self._weights.load_tokens * factor * self._busy(worker)
+        return self._overlap_weight * missing + self._load_tokens * factor * self._busy(worker)
 
     def parser(self, heartbeats: list[Heartbeat], *, late: Collection[str]) -> str:
         """The shard with the fewest turns; shards with a late heartbeat come last. Raises Unavailable: there is

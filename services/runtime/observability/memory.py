@@ -1,4 +1,4 @@
-"""Tunes the allocator and the garbage collector of a process.
+"""Saves memory of a process, and the time that it costs: the allocator, the garbage collector, imports.
 
 A prompt is a few buffers of some 100 KB: body, text, message, ids. glibc returns the end of its heap to the system when
 128 KB of it are free (`M_TRIM_THRESHOLD`), and maps larger blocks separately (`M_MMAP_THRESHOLD`; man mallopt). So each
@@ -8,7 +8,9 @@ request gets the same pages again, and the kernel clears each. Without tuning, 2
 
 import ctypes
 import gc
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 KEPT_BYTES = 8 * 1024 * 1024
 """Free memory at the end of the heap that the process keeps."""
@@ -44,3 +46,17 @@ def relax_gc_and_trim_heap() -> None:
     gc.set_threshold(GC_OBJECTS)
     with suppress(AttributeError, OSError, TypeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def without(package: str) -> Iterator[None]:
+    """Makes imports of the package fail inside the block, unless it was imported before: a library then does without
+    its optional package."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from services import __version__
 from services.runtime.config import ServiceConfig
 from services.runtime.observability.log_lines import LineWriter, RateLimit, printable
-from services.runtime.without import without
+from services.runtime.observability.memory import without
 
 with without("rich"):  # only for tracebacks with values, which no log may show: 40 ms and 5 MB
     import structlog

@@ -8,8 +8,6 @@ turn ends, and the least recently used are evicted when the capacity is reached.
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from schemas.frames import pack_ids
 from services.tokenization.block_keys import block_keys, root
 from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, KvEvent
@@ -19,14 +17,6 @@ DEFAULT_BLOCKS = 65536
 """The assumed capacity of an engine that does not report it."""
 _FIRST_LOOK = 64
 """Blocks of a prompt that are looked up at first, so that an unknown prompt costs the keys of these only."""
-
-
-class Changes(Struct):
-    """Changes since the last `take_changes`. `cleared` applies first."""
-
-    cleared: bool = False
-    held: dict[int, bool] = {}
-    """Key → whether the block is held now."""
 
 
 class KvBlockIndex:
@@ -39,7 +29,9 @@ class KvBlockIndex:
         """Key → how many ranks hold the block, by the engine's events."""
         self._keys: dict[tuple[int, BlockHash], int] = {}
         """(rank, the engine's hash) → key."""
-        self._changes = Changes()
+        self._cleared = False
+        self._changes: dict[int, bool] = {}
+        """Key → whether the block is held now."""
         self.followed = True
         """Whether changes are recorded."""
 
@@ -47,9 +39,11 @@ class KvBlockIndex:
         """Returns the keys of all blocks; the least recently used of the assumed ones come first."""
         return [*self._reported, *self._assumed.keys()]
 
-    def take_changes(self) -> Changes:
-        """Returns the changes since the last call."""
-        changes, self._changes = self._changes, Changes()
+    def take_changes(self) -> tuple[bool, dict[int, bool]]:
+        """Returns the changes since the last call: whether all blocks were cleared, which applies first, and by key
+        whether a block is held now."""
+        changes = self._cleared, self._changes
+        self._cleared, self._changes = False, {}
         return changes
 
     def event(self, event: KvEvent) -> None:
@@ -62,7 +56,7 @@ class KvBlockIndex:
         elif event.rank is None:
             self._keys.clear()
             self._reported.clear()
-            self._changes = Changes(cleared=True)
+            self._cleared, self._changes = True, {}
         else:
             for rank, block in [place for place in self._keys if place[0] == event.rank]:
                 self._release(rank, block)
@@ -106,4 +100,4 @@ class KvBlockIndex:
 
     def _record(self, keys: Sequence[int], held: bool) -> None:
         if self.followed:
-            self._changes.held.update(dict.fromkeys(keys, held))
+            self._changes.update(dict.fromkeys(keys, held))

@@ -124,8 +124,7 @@ class KvPublisher:
             self._publish()
 
     def _publish(self) -> None:
-        changes = self._index.take_changes()
-        cleared, held = changes.cleared, changes.held
+        cleared, held = self._index.take_changes()
         removed, stored = (iter([key for key in held if held[key] is there]) for there in (False, True))
         while True:
             gone = pack(islice(removed, MAX_KEYS))

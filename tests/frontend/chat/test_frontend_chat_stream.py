@@ -26,7 +26,7 @@ from schemas.events import (
     Usage,
     failure_of,
 )
-from services.frontend.apis.chat.render import ChatCollector, ChatShape, ChatStream
+from services.frontend.apis.chat.render import ChatCollector, ChatShape, chat_stream
 from services.frontend.apis.shared.tools import freeform_input
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.frontend_fakes import with_dispatch
@@ -51,14 +51,14 @@ class Case(msgspec.Struct):
         )  # fmt: skip
 
     def stream(self, batches: Batches | None = None) -> str:
-        renderer = ChatStream(self.reply(), self.shape, self.choices)
+        renderer = chat_stream(self.reply(), self.shape, self.choices)
         out = [renderer.start([PREPARED] * self.choices)]
         for choice, events in self.batches if batches is None else batches:
             out.append(renderer.events(events, choice))
         return b"".join(out).decode()
 
     def document(self) -> dict[str, Any]:
-        collector = ChatCollector(ChatStream(self.reply(), self.shape.whole(), self.choices))
+        collector = ChatCollector(chat_stream(self.reply(), self.shape.whole(), self.choices))
         collector.start([PREPARED] * self.choices)
         for choice, events in self.batches:
             collector.events(events, choice)
@@ -170,7 +170,7 @@ def test_nothing_follows_a_failure() -> None:
 
 
 def test_error_outside_the_turn_ends_the_stream() -> None:
-    said = ChatStream(Case([]).reply(), ChatShape()).error(ErrorInfo(ErrorKind.TIMED_OUT, "too late"))
+    said = chat_stream(Case([]).reply(), ChatShape()).error(ErrorInfo(ErrorKind.TIMED_OUT, "too late"))
     assert json.loads(said.removeprefix(b"data: "))["error"]["message"] == "too late"
 
 

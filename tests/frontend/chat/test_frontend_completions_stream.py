@@ -21,7 +21,7 @@ from schemas.events import (
     TurnEvent,
     Usage,
 )
-from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, CompletionsStream
+from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, completions_stream
 from services.frontend.turns.interfaces import Reply
 from tests.frontend.chat.test_frontend_chat_stream import frames
 
@@ -49,14 +49,14 @@ def said(
 
 
 def stream(shape: CompletionsShape, batches: Batches) -> list[Any]:
-    renderer = CompletionsStream(REPLY, shape)
+    renderer = completions_stream(REPLY, shape)
     out = [renderer.start([Prepared(5, 16)] * len(shape.echoes))]
     out += [renderer.events(events, choice) for choice, events in batches]
     return [data for _, data in frames(b"".join(out).decode())]
 
 
 def document(shape: CompletionsShape, batches: Batches) -> dict[str, Any]:
-    collector = CompletionsCollector(CompletionsStream(REPLY, shape.whole()))
+    collector = CompletionsCollector(completions_stream(REPLY, shape.whole()))
     collector.start([Prepared(5, 16)] * len(shape.echoes))
     for choice, events in batches:
         collector.events(events, choice)

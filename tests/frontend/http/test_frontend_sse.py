@@ -4,13 +4,14 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession
 
 from schemas.events import BlockStart, Delta
-from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter, StreamLimits
+from services.frontend.http.sse import HIGH_WATER_BYTES, SLICE_BYTES, SseWriter
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Served, Step, finish, serving, text
 
@@ -258,12 +259,15 @@ async def played() -> Request:
     return Request()
 
 
-def writer_of(request: Request, limits: StreamLimits, slow: list[str]) -> SseWriter:
-    return SseWriter(request, request, limits, b"ping\n", on_slow=lambda: slow.append("slow"))  # type: ignore[arg-type]
+patient = partial(FrontendConfig, ping_interval_s=9, slow_reader_timeout_s=9)
+
+
+def writer_of(request: Request, config: FrontendConfig, slow: list[str]) -> SseWriter:
+    return SseWriter(request, request, config, b"ping\n", on_slow=lambda: slow.append("slow"))  # type: ignore[arg-type]
 
 
 async def test_bytes_are_sent_without_waiting_for_the_task(played: Request) -> None:
-    writer = writer_of(played, StreamLimits(9, 9, 1 << 20), [])
+    writer = writer_of(played, patient(max_buffered_bytes=1 << 20), [])
     writer.write(b"one")
     writer.write(b"")
     writer.write(b"two")
@@ -276,7 +280,7 @@ async def test_bytes_are_sent_without_waiting_for_the_task(played: Request) -> N
 
 async def test_head_and_first_bytes_are_one_write_and_last_bytes_and_end() -> None:
     chunked = Request(chunked=True)
-    writer = writer_of(chunked, StreamLimits(9, 9, 1 << 20), [])
+    writer = writer_of(chunked, patient(max_buffered_bytes=1 << 20), [])
     writer.begin(b"first")
     assert chunked.transport.written == b"head 5\r\nfirst\r\n"
     writer.write(b"x" * 17)
@@ -290,7 +294,7 @@ async def test_head_and_first_bytes_are_one_write_and_last_bytes_and_end() -> No
 @pytest.mark.parametrize("chunked", [False, True], ids=["http 1.0", "http 1.1"])
 async def test_end_waits_for_the_backlog(chunked: bool) -> None:
     request = Request(chunked=chunked)
-    writer = writer_of(request, StreamLimits(9, 9, 1 << 22), [])
+    writer = writer_of(request, patient(max_buffered_bytes=1 << 22), [])
     long = bytes(range(256)) * 1024
     writer.begin(b"")
     writer.write(long)
@@ -320,14 +324,14 @@ def unchunked(body: bytes) -> bytes:
 
 async def test_data_longer_than_a_slice_cannot_exceed_the_limit(played: Request) -> None:
     slow: list[str] = []
-    writer = writer_of(played, StreamLimits(9, 9, SLICE_BYTES), slow)
+    writer = writer_of(played, patient(max_buffered_bytes=SLICE_BYTES), slow)
     writer.write(b"x" * SLICE_BYTES * 3)
     assert slow == ["slow"]
     assert played.transport.written == b"x" * SLICE_BYTES
 
 
 async def test_backlog_keeps_its_order_and_its_slices(played: Request) -> None:
-    writer = writer_of(played, StreamLimits(9, 9, 1 << 22), [])
+    writer = writer_of(played, patient(max_buffered_bytes=1 << 22), [])
     running = asyncio.create_task(writer.run())
     first = b"a" * (HIGH_WATER_BYTES + 1)
     backlog = [bytes([98 + i]) * SLICE_BYTES for i in range(5)]
@@ -349,7 +353,7 @@ async def test_backlog_keeps_its_order_and_its_slices(played: Request) -> None:
 
 async def test_slow_reader_with_progress_stays_connected(played: Request) -> None:
     slow: list[str] = []
-    writer = writer_of(played, StreamLimits(9, 0.04, 1 << 22), slow)
+    writer = writer_of(played, patient(slow_reader_timeout_s=0.04, max_buffered_bytes=1 << 22), slow)
     running = asyncio.create_task(writer.run())
     writer.write(b"a" * (HIGH_WATER_BYTES * 4))
     looks_with_progress = 20
@@ -370,7 +374,7 @@ async def test_slow_reader_with_progress_stays_connected(played: Request) -> Non
 
 async def test_too_large_backlog_disconnects_at_once(played: Request) -> None:
     slow: list[str] = []
-    writer = writer_of(played, StreamLimits(9, 9, 1000), slow)
+    writer = writer_of(played, patient(max_buffered_bytes=1000), slow)
     writer.write(b"a" * (HIGH_WATER_BYTES + 1))
     writer.write(b"b" * 1000)
     assert slow == []

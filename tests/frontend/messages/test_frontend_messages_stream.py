@@ -224,7 +224,7 @@ def test_every_stream_follows_the_grammar(events: list[TurnEvent], data: st.Data
         assert block.get("signature") != ""
     document = json.loads(case.document())
     assert [_said(block) for block in content] == [_said(block) for block in document["content"]]
-    assert seen[-2][1]["delta"] == {key: document[key] for key in ("stop_reason", "stop_sequence")}
+    assert seen[-2][1]["delta"] == {key: document[key] for key in ("stop_reason", "stop_sequence", "stop_details")}
 
 
 def test_finished_thought_is_sent_whole_on_request() -> None:

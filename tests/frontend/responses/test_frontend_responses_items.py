@@ -13,7 +13,7 @@ from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.items import COMPACTED, seal_summary
 from services.frontend.turns.media.pdf_document import document
-from services.frontend.turns.summary import SUMMARIZE
+from services.frontend.turns.shortening import SUMMARIZE
 
 USER = {"role": "user", "content": "Hi."}
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": 1.0}'}

@@ -13,7 +13,7 @@ from schemas.conversation import Client
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import Delta, Failed, Prepared, TurnEvent
 from services.frontend.apis.responses.dialect import Responses
-from services.frontend.apis.responses.state.runner import Emitter, Runner
+from services.frontend.apis.responses.state.runner import Emitter, run_turn
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.answer import OpenAnswer, TurnRecord
 from services.frontend.turns.metrics import FrontendMetrics
@@ -129,14 +129,13 @@ class Stall(asyncio.Event):
 async def test_turn_that_ends_with_its_time_limit_is_complete() -> None:
     gateway = FakeGateway(lambda: [text(0, "Hello"), Stall(), [finish(1)]])
     log, metrics = structlog.get_logger(), FrontendMetrics(CollectorRegistry())
-    runner = Runner(TurnRunner(admission(gateway), FrontendConfig(request_timeout_s=0.05), metrics, log))
+    turns = TurnRunner(admission(gateway), FrontendConfig(request_timeout_s=0.05), metrics, log)
     context = RequestContext("0" * 24, None, asyncio.get_running_loop().time())
     ask = Responses().parse(b'{"model": "acme/served-model", "input": "Hi."}', {})
     emitted: list[bytes] = []
     with structlog.testing.capture_logs() as lines:
-        await runner.run(
-            ask, ask.renderer(runner.turns.reply(context, ask.conversation)), context, Emitter(emitted.append)
-        )
+        renderer = ask.renderer(turns.reply(context, ask.conversation))
+        await run_turn(turns, ask, renderer, context, Emitter(emitted.append))
     assert b"response.completed" in emitted[-1]
     assert [line["outcome"] for line in lines] == ["stop"]
     assert gateway.turns[0].cancelled == []

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses.state.expand import MAX_CHAIN, chain_items
-from services.frontend.apis.responses.state.input_items import Page, list_page, page_of
+from services.frontend.apis.responses.state.input_items import list_page, page_of
 from services.frontend.apis.responses.state.keep import EventPacker, unpack_events
 from services.frontend.apis.responses.state.record import (
     StoredResponse,
@@ -231,15 +231,15 @@ def ids(body: bytes) -> list[str]:
 
 def test_lists_have_pages() -> None:
     items = [item(f"i{number}") for number in range(5)]
-    assert ids(list_page(items, Page())) == ["i4", "i3", "i2", "i1", "i0"]
-    assert ids(list_page(items, Page(limit=2))) == ["i4", "i3", "more"]
-    assert ids(list_page(items, Page("i3", 2))) == ["i2", "i1", "more"]
-    assert ids(list_page(items, Page("i1", 1, newest_first=False))) == ["i2", "more"]
-    assert ids(list_page(items, Page("i3", 1, newest_first=False))) == ["i4"]
-    assert ids(list_page(items, Page("i4", newest_first=False))) == []
-    assert ids(list_page([], Page())) == []
+    assert ids(list_page(items)) == ["i4", "i3", "i2", "i1", "i0"]
+    assert ids(list_page(items, limit=2)) == ["i4", "i3", "more"]
+    assert ids(list_page(items, "i3", 2)) == ["i2", "i1", "more"]
+    assert ids(list_page(items, "i1", 1, newest_first=False)) == ["i2", "more"]
+    assert ids(list_page(items, "i3", 1, newest_first=False)) == ["i4"]
+    assert ids(list_page(items, "i4", newest_first=False)) == []
+    assert ids(list_page([])) == []
     with pytest.raises(Invalid):
-        list_page(items, Page("i9"))
+        list_page(items, "i9")
 
 
 def test_repeated_item_is_listed_once() -> None:
@@ -248,15 +248,15 @@ def test_repeated_item_is_listed_once() -> None:
     for newest_first, order in ((False, "123"), (True, "321")):
         found, after = "", None
         for _ in range(3):
-            page = json.loads(list_page(items, Page(after, 1, newest_first)))
+            page = json.loads(list_page(items, after, 1, newest_first))
             found, after = found + page["last_id"], page["last_id"]
         assert (found, page["has_more"]) == (order, False)
 
 
 def test_page_query_is_parsed() -> None:
-    assert page_of({}) == Page(None, 20, True)
-    assert page_of({"limit": "0", "order": "asc", "after": ""}) == Page(None, 20, False)
-    assert page_of({"limit": "100", "after": "x", "order": "desc"}) == Page("x", 100, True)
+    assert page_of({}) == (None, 20, True)
+    assert page_of({"limit": "0", "order": "asc", "after": ""}) == (None, 20, False)
+    assert page_of({"limit": "100", "after": "x", "order": "desc"}) == ("x", 100, True)
 
 
 @pytest.mark.parametrize(

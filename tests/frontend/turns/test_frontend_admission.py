@@ -23,7 +23,7 @@ from schemas.conversation import (
 from schemas.errors import Invalid
 from services.frontend.turns import interfaces
 from services.frontend.turns.interfaces import Admitted, TurnSink
-from services.frontend.turns.summary import request_summary
+from services.frontend.turns.shortening import request_summary
 from services.templates.chat_template import ChatTemplate
 from services.templates.messages import adapt
 from services.templates.probe import probe

@@ -24,7 +24,7 @@ from aiohttp import web
 from schemas.conversation import Text
 from schemas.events import BlockStart, Delta
 from schemas.frames import EventEntry, EventFrame
-from services.runtime.allowed_hosts import AllowedHosts
+from services.runtime.request_headers import AllowedHosts
 from tests.tools.inspector.by_hand import Bus, answer, asked, user
 from tests.tools.inspector.walk import TURNS, play
 from turnwire_tools.inspector.fold import Fold

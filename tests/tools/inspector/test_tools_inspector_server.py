@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from schemas.conversation import Text
-from services.runtime.allowed_hosts import AllowedHosts
+from services.runtime.request_headers import AllowedHosts
 from tests.tools.inspector.by_hand import Bus, asked, user
 from turnwire_tools.clients.shared import SseParser
 from turnwire_tools.inspector.fold import Fold

@@ -20,12 +20,13 @@ from typing import Any, ClassVar
 
 from services.worker.engines.trtllm.releases import Release, known_release
 
-from .runtime import EngineDeadError, Executor, RequestError, RequestOutput, Runtime, reports_death
+from .runtime import EngineDeadError, Executor, RequestError, RequestOutput, Runtime, reports_death, since
 
 VERSIONS = ["1.2.1", "1.3.0rc7", "1.3.0rc15", "1.3.0rc24", "1.3.0rc27", "1.4.0rc1"]
 """One of each family: statistics by queue; by call; with priority; with penalties and min_p; the newest known."""
 
 _SCHEDULER = frozenset({"capacity_scheduler_policy", "context_chunking_policy", "dynamic_batch_config"})
+_SCHEDULER_RC24 = frozenset({"use_python_scheduler", "enable_prefix_aware_scheduling"})
 _KV_CACHE = frozenset(
     [
         "enable_block_reuse",
@@ -40,6 +41,10 @@ _KV_CACHE = frozenset(
         "tokens_per_block",
     ]
 )
+_DRAFTERS = ("NGram", "User_Provided")
+"""Kinds of speculative decoding with which the ordinary sampler chooses."""
+_MOST_LOGPROBS = 100
+"""Since 1.3.0rc26."""
 CAPACITY_POLICIES = frozenset({"GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"})
 _SAMPLING_DEFAULTS = {"max_tokens": 32, "detokenize": True, "n": 1, "include_stop_str_in_output": False}
 
@@ -66,11 +71,12 @@ def _strict(name: str, fields: frozenset[str], choices: Mapping[str, frozenset[s
 def _scheduler_config(release: Release) -> type[Strict]:
     policies = {"waiting_queue_policy": release.waiting_queue_policy, "capacity_scheduler_policy": CAPACITY_POLICIES}
     own = {"waiting_queue_policy"} if release.waiting_queue_policy else set()
-    return _strict("SchedulerConfig", _SCHEDULER | own, policies)
+    newer = _SCHEDULER_RC24 if since(release, "1.3.0rc24") else set()
+    return _strict("SchedulerConfig", _SCHEDULER | own | newer, policies)
 
 
 def _kv_cache_config(release: Release) -> type[Strict]:
-    return _strict("KvCacheConfig", _KV_CACHE | ({"kv_events_config"} if release.version == VERSIONS[-1] else set()))
+    return _strict("KvCacheConfig", _KV_CACHE | ({"kv_events_config"} if since(release, "1.3.0rc27") else set()))
 
 
 def _signature(names: Sequence[str], *, first: Sequence[str] = ()) -> inspect.Signature:
@@ -83,6 +89,7 @@ class SamplingParams:
     """Fields by the release; `generate_async` changes the object, so that each belongs to one request."""
 
     names: ClassVar[frozenset[str]] = frozenset()
+    most_logprobs: ClassVar[float] = float("inf")
     used: bool
 
     def __init__(self, **fields: Any) -> None:
@@ -98,6 +105,12 @@ class SamplingParams:
             raise ValueError("require max_tokens >= 1")
         if values.min_p is not None and not 0.0 <= values.min_p <= 1.0:
             raise ValueError("require 0 <= min_p <= 1")
+        if values.top_p is not None and not 0.0 <= values.top_p <= 1.0:
+            raise ValueError("require 0 <= top_p <= 1")
+        if values.temperature is not None and not values.temperature >= 0.0:
+            raise ValueError("require temperature >= 0")
+        if values.logprobs is not None and not 0 <= values.logprobs <= self.most_logprobs:
+            raise ValueError(f"logprobs must be less than or equal to {self.most_logprobs}")
         if values.end_id is not None and values.stop is not None:
             raise RuntimeError("stop is not processed by tokenizer")
 
@@ -165,10 +178,15 @@ class LLM:
 
     def __init__(self, model: object, **kwargs: Any) -> None:
         release = self.release
+        if "sampler_type" not in release.llm and kwargs.get("sampler_type") in ("auto", "TorchSampler"):
+            del kwargs["sampler_type"]
         if unknown := sorted(set(kwargs) - release.llm):
             raise ValueError(f"LLM got invalid argument: {unknown[0]}")
         scheduler = _scheduler_config(release)(**kwargs.get("scheduler_config") or {})
         cache = _kv_cache_config(release)(**kwargs.get("kv_cache_config") or {})
+        policy = getattr(scheduler, "capacity_scheduler_policy", "GUARANTEED_NO_EVICT")
+        if kwargs.get("kv_connector_config") and policy != "GUARANTEED_NO_EVICT":
+            raise NotImplementedError("KV connector is only supported with guaranteed no evict scheduler policy")
         self.kwargs = kwargs
         self.cache = vars(cache)
         self.args = types.SimpleNamespace(max_seq_len=kwargs.get("max_seq_len"))
@@ -178,8 +196,11 @@ class LLM:
             min(filter(None, (kwargs.get("max_seq_len"), self.worker_window)), default=None),
             by_priority=getattr(scheduler, "waiting_queue_policy", "fcfs") == "priority",
             kv_tokens=self.cache.get("max_tokens"),
-            pauses=getattr(scheduler, "capacity_scheduler_policy", "") == "MAX_UTILIZATION",
+            pauses=policy == "MAX_UTILIZATION",
         )
+        drafts = kwargs.get("speculative_config")
+        if drafts and drafts["decoding_type"] not in _DRAFTERS:
+            self.runtime.drafts = drafts
         if self.runtime.pauses and not (release.frees_paused and kwargs.get("pipeline_parallel_size", 1) == 1):
             self.runtime.breaches.append("paused requests keep their blocks")
         self._executor = Executor(self.runtime)
@@ -291,6 +312,8 @@ class Package(MetaPathFinder):
         generate.__signature__ = _signature(sorted(release.generate), first=["self", *first])
         llm: Any = type("LLM", (LLM,), {"release": release, "generate_async": generate, "last": None})
         sampling: Any = type("SamplingParams", (SamplingParams,), {"names": release.sampling})
+        if since(release, "1.3.0rc26"):
+            sampling.most_logprobs = _MOST_LOGPROBS
         sampling.__signature__ = _signature(sorted(release.sampling))
         self._set(root, __version__=version, LLM=llm, SamplingParams=sampling, __path__=[])
         self._set(

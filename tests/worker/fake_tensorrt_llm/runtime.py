@@ -13,11 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from packaging.version import Version
+
 from services.worker.engines.trtllm.releases import Release
 
 VOCAB = 512
 BLOCK = 32
 STEP_S = 0.0005
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+def since(release: Release, version: str) -> bool:
+    return Version(release.version) >= Version(version)
 
 
 def reports_death(release: Release) -> bool:
@@ -171,6 +178,8 @@ class Runtime:
         """True: decodes nothing, but lives."""
         self.dead = False
         self.down = False
+        self.drafts: dict[str, Any] | None = None
+        """The configuration of speculative decoding in the model's graph."""
         self._batch = batch
         self._release = release
         self._window = window
@@ -189,6 +198,9 @@ class Runtime:
         self.breaches += [f"{name} is ignored" for name in self._release.ignored if getattr(sampling, name) is not None]
         if not self._by_priority and output.priority != 0.5:
             self.breaches.append("priority is ignored")
+        if refused := self._undrafted(sampling):
+            output.deliver(RequestError(refused))
+            return
         if self._window is not None:
             room = self._window - prompt
             if room <= 0:
@@ -203,6 +215,20 @@ class Runtime:
             self.outputs.append(output)
             self.waiting.append(output)
             self._wake.notify()
+
+    def _undrafted(self, sampling: Any) -> str:
+        """Returns why speculative decoding refuses the request at admission; fields that it ignores are breaches."""
+        if self.drafts is None:
+            return ""
+        penalties = () if self.drafts.get("enable_penalty") else PENALTIES
+        sent = {
+            name
+            for name in ("min_p", "min_tokens", "embedding_bias", *penalties)
+            if getattr(sampling, name) is not None
+        }
+        refused = {"min_p", *PENALTIES} if since(self._release, "1.3.0rc26") else {"min_p"}
+        self.breaches += [f"{name} is ignored by speculative decoding" for name in sent - refused]
+        return " and ".join(sorted(f"{name} is not supported with speculative decoding" for name in sent & refused))
 
     def enqueue_abort(self, output: RequestOutput) -> None:
         with self._wake:

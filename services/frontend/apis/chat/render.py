@@ -74,14 +74,12 @@ class ChatShape(ChunkShape, frozen=True, kw_only=True):
     service_tier: str | None = None
 
 
-class ChatStream(ChunkStream):
-    """Renders one answer."""
-
-    def __init__(self, reply: Reply, shape: ChatShape, choices: int = 1) -> None:
-        head = chunk_head(f"chatcmpl-{reply.turn}", "chat.completion.chunk", reply, shape)
-        if shape.service_tier is not None:
-            head.service_tier = shape.service_tier
-        super().__init__(head, [_Choice(head, reply, shape, index) for index in range(choices)], shape)
+def chat_stream(reply: Reply, shape: ChatShape, choices: int = 1) -> ChunkStream:
+    """The renderer of one answer."""
+    head = chunk_head(f"chatcmpl-{reply.turn}", "chat.completion.chunk", reply, shape)
+    if shape.service_tier is not None:
+        head.service_tier = shape.service_tier
+    return ChunkStream(head, [_Choice(head, reply, shape, index) for index in range(choices)], shape)
 
 
 class ChatCollector(ChunkCollector[wire.AnswerChoice]):

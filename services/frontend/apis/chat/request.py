@@ -17,12 +17,12 @@ from services.frontend.apis.chat.history import MessageReader
 from services.frontend.apis.chat.render import (
     ChatCollector,
     ChatShape,
-    ChatStream,
     ReasoningField,
     ReasoningPlace,
     Settings,
+    chat_stream,
 )
-from services.frontend.apis.shared.client import with_client
+from services.frontend.apis.shared.client import header_flag, with_client
 from services.frontend.apis.shared.decode import BodyDecoder, ToolList, is_set, share_texts, tags_of
 from services.frontend.apis.shared.openai.chunks import PING
 from services.frontend.apis.shared.openai.wording import (
@@ -33,7 +33,6 @@ from services.frontend.apis.shared.openai.wording import (
     unsupported,
 )
 from services.frontend.apis.shared.sampling_fields import for_choice, guided_format, openai_hints, openai_sampling
-from services.frontend.http.headers import header_flag
 from services.frontend.turns.hosted.tools import missing_tools
 from services.frontend.turns.interfaces import Collector, Dialect, Renderer, Reply
 from services.runtime.memo import Memo
@@ -80,12 +79,12 @@ class ChatAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """Returns the renderer of a streamed answer."""
-        return ChatStream(reply, self.shape, self.choices)
+        return chat_stream(reply, self.shape, self.choices)
 
     def collector(self, reply: Reply) -> Collector:
         """Returns the collector of an answer in one document."""
         reply = replace(reply, dispatch=False, dispatch_reasoning=False)
-        return ChatCollector(ChatStream(reply, self.shape.whole(), self.choices))
+        return ChatCollector(chat_stream(reply, self.shape.whole(), self.choices))
 
 
 Decoder: TypeAlias = BodyDecoder[wire.Body, ToolList]

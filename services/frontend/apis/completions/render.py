@@ -36,13 +36,11 @@ class CompletionsShape(ChunkShape, frozen=True):
     prompts: int = 1
 
 
-class CompletionsStream(ChunkStream):
-    """Renders one answer."""
-
-    def __init__(self, reply: Reply, shape: CompletionsShape) -> None:
-        head = chunk_head(f"cmpl-{reply.turn}", "text_completion", reply, shape)
-        choices = [_Choice(head, shape, index) for index in range(len(shape.echoes))]
-        super().__init__(head, choices, shape, shape.prompts)
+def completions_stream(reply: Reply, shape: CompletionsShape) -> ChunkStream:
+    """The renderer of one answer."""
+    head = chunk_head(f"cmpl-{reply.turn}", "text_completion", reply, shape)
+    choices = [_Choice(head, shape, index) for index in range(len(shape.echoes))]
+    return ChunkStream(head, choices, shape, shape.prompts)
 
 
 class CompletionsCollector(ChunkCollector[wire.Choice]):

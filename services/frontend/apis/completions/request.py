@@ -9,7 +9,7 @@ from schemas.conversation import Conversation, RawPrompt
 from schemas.errors import Invalid
 from schemas.frames import pack_ids
 from services.frontend.apis.completions import wire
-from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, CompletionsStream
+from services.frontend.apis.completions.render import CompletionsCollector, CompletionsShape, completions_stream
 from services.frontend.apis.shared.client import with_client
 from services.frontend.apis.shared.decode import body_decoder, decode_body
 from services.frontend.apis.shared.openai.chunks import PING
@@ -50,11 +50,11 @@ class CompletionsAsk(Struct, frozen=True):
 
     def renderer(self, reply: Reply) -> Renderer:
         """Returns the renderer of a streamed answer."""
-        return CompletionsStream(reply, self.shape)
+        return completions_stream(reply, self.shape)
 
     def collector(self, reply: Reply) -> Collector:
         """Returns the collector of an answer in one document."""
-        return CompletionsCollector(CompletionsStream(reply, self.shape.whole()))
+        return CompletionsCollector(completions_stream(reply, self.shape.whole()))
 
 
 def prompts(body: wire.Body) -> list[RawPrompt]:

@@ -11,11 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Message, Text, ToolSpec
-from schemas.events import Finish, TurnEvent, Usage
+from schemas.events import Finish, TurnEvent, Usage, blocks_of
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.context_edits import edit_of, invalid_edit
-from services.frontend.turns.blocks import blocks_of
-from services.frontend.turns.summary import request_summary
+from services.frontend.turns.shortening import request_summary
 
 COMPACT = "compact_20260112"
 DEFAULT_TRIGGER = 150_000
@@ -71,7 +70,7 @@ def read_compact_edit(management: wire.ContextManagement, tools: list[ToolSpec])
 
 def summary_of(events: Sequence[TurnEvent]) -> Compaction:
     """The text of a whole turn, without its reasoning, and the turn's usage."""
-    text = "\n".join(block.text for block in blocks_of(events) if block.start.kind == "text")
+    text = "\n".join(text for start, text, _ in blocks_of(events) if start.kind == "text")
     last = events[-1]
     return Compaction(text.strip() or None, last.usage if isinstance(last, Finish) else Usage())
 

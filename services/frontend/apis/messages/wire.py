@@ -529,6 +529,8 @@ class StartedAnswer(Struct, kw_only=True):
     content: list[Content]
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    stop_details: None = None
+    """Anthropic's reason of a refusal; there are none."""
     usage: Usage
     diagnostics: dict[str, Any] | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
@@ -627,6 +629,7 @@ class Stop(Struct):
 
     stop_reason: StopReason
     stop_sequence: str | None
+    stop_details: None = None
 
 
 class MessageDelta(Struct, tag="message_delta"):

@@ -19,7 +19,7 @@ from services.frontend.apis.responses.request.items import ItemReader, TextSeale
 from services.frontend.apis.responses.request.tools import RequestTools
 from services.frontend.apis.shared.decode import is_set
 from services.frontend.turns.interfaces import Dialect, Reply
-from services.frontend.turns.summary import request_summary
+from services.frontend.turns.shortening import request_summary
 from services.runtime.memo import Memo
 
 

@@ -1,7 +1,8 @@
-"""Finds which agent sends a request: its session, the session of the agent that started it, and whether anybody waits.
+"""Reads a client's headers: which agent sends a request, its session, the session of the agent that started it, and
+whether anybody waits; and switches.
 
-Clients send this in headers; `docs/clients.md` has a table of them. Everything here is what a client claims: it selects
-among the caller's own turns and orders queues, and gives no rights.
+`docs/clients.md` has a table of them. Everything here is what a client claims: it selects among the caller's own turns
+and orders queues, and gives no rights.
 """
 
 import re
@@ -12,7 +13,6 @@ import xxhash
 from msgspec.structs import replace
 
 from schemas.conversation import Client, Conversation, Text
-from services.frontend.http.headers import first_values
 
 MAX_CHARS = 200
 _SESSION = (
@@ -44,7 +44,7 @@ def with_client(
         session: the id in the body, for clients that send none in a header.
         compare: as in `Client`.
     """
-    sent = first_values(headers)
+    sent = _first_values(headers)
     first = next((sent[header] for header in _SESSION if header in sent), session)
     name, parent = _bounded(first), _bounded(next((sent[header] for header in _PARENT if header in sent), None))
     if name and (agent := _bounded(sent.get(_AGENT))):
@@ -58,6 +58,20 @@ def with_client(
         kind = "background"
     client = Client(name, sent.get("user-agent"), parent=parent, kind=kind, compare=compare)
     return replace(conversation, client=client)
+
+
+def header_flag(headers: Mapping[str, str], name: str, default: bool) -> bool:
+    """Returns the boolean in a header."""
+    return default if name not in headers else headers[name].lower() in ("1", "true")
+
+
+def _first_values(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the first value that is not empty of each header, by its name in lower case."""
+    values: dict[str, str] = {}
+    for name, value in headers.items():  # repeated headers come one by one
+        if value:
+            values.setdefault(name.lower(), value)
+    return values
 
 
 def _wants_title(conversation: Conversation) -> bool:

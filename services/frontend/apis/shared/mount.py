@@ -10,9 +10,9 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from prometheus_client import CollectorRegistry
 
+from services.frontend.apis.shared.client import header_flag
 from services.frontend.http.bodies import is_large, read_body, run_in_thread_if
 from services.frontend.http.errors import ErrorFormat
-from services.frontend.http.headers import header_flag
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
 from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.answer import OnEnd, OpenAnswer, Shorten
@@ -200,7 +200,7 @@ class Mount:
             )
 
         def stream() -> tuple[Renderer, SseWriter]:
-            writer = SseWriter(request, EventStream(request), runner.limits, dialect.keepalive, on_slow=on_slow)
+            writer = SseWriter(request, EventStream(request), self.config, dialect.keepalive, on_slow=on_slow)
             renderer = ask.renderer(reply())
             return renderer if wrap is None else wrap(renderer), writer
 

@@ -36,8 +36,8 @@ from schemas.events import (
     Prepared,
     TurnEvent,
     Usage,
+    blocks_of,
 )
-from services.frontend.turns.blocks import blocks_of
 from services.frontend.turns.hosted.contract import Provider, ProviderError
 from services.frontend.turns.hosted.policy import permitted_sources, refusal
 from services.frontend.turns.hosted.tools import add_results, hosted_argument, result_part
@@ -48,10 +48,22 @@ from services.runtime.observability.telemetry import FilteringBoundLogger
 CALL_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 60)
 
 
-class HostedMetrics:
-    """The metrics of hosted tools of one process."""
+class HostedTools:
+    """Opens answers, and runs the hosted tools of their conversations."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        gateway: TurnGateway,
+        provider: Provider,
+        config: FrontendConfig,
+        registry: CollectorRegistry,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.gateway = gateway
+        self.provider = provider
+        self.config = config
+        self.log = log
+        self._tasks: set[asyncio.Task[None]] = set()
         self._calls = MetricCounter(
             "turnwire_hosted_calls", "Calls of hosted tools, by how they ended.", ["tool", "outcome"], registry=registry
         )
@@ -68,25 +80,6 @@ class HostedMetrics:
         self._calls.labels(tool, outcome).inc()
         if seconds is not None:
             self._seconds.labels(tool).observe(seconds)
-
-
-class HostedTools:
-    """Opens answers, and runs the hosted tools of their conversations."""
-
-    def __init__(
-        self,
-        gateway: TurnGateway,
-        provider: Provider,
-        config: FrontendConfig,
-        metrics: HostedMetrics,
-        log: FilteringBoundLogger,
-    ) -> None:
-        self.gateway = gateway
-        self.metrics = metrics
-        self.provider = provider
-        self.config = config
-        self.log = log
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Opens a turn as `TurnGateway.open`; with hosted tools, an answer of several turns."""
@@ -304,7 +297,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         else:
             code = refusal(tool, argument, self._admitted.conversation, allow_private=config.web_allow_private)
         if code is not None:
-            self._tools.metrics.count_call(tool.kind, code, None)
+            self._tools.count_call(tool.kind, code, None)
             return replace(result, error=code)
         loop = asyncio.get_running_loop()
         started, outcome = loop.time(), "cancelled"
@@ -312,7 +305,7 @@ class HostedAnswer(OpenTurn, TurnSink):
             result = await self._call_provider(result, tool, argument)
             outcome = result.error or "ok"
         finally:
-            self._tools.metrics.count_call(tool.kind, outcome, loop.time() - started)
+            self._tools.count_call(tool.kind, outcome, loop.time() - started)
         return result
 
     async def _call_provider(self, result: HostedResult, tool: HostedTool, argument: str) -> HostedResult:

@@ -340,6 +340,9 @@ class TrtllmEngine(Engine, KvEventSource):
             raise ValueError("the context window is not known: set max_model_len")
         lacks = requests.lacking(arguments, self._library, self._facts.vocab_size)
         offered = FEATURES - set(lacks)
+        # The model's own defaults must not be sent either: newer releases would refuse every turn.
+        takes = self._library.sampling - requests.unsampled(arguments)
+        self._library = msgspec.structs.replace(self._library, sampling=takes)
         block = int((arguments.get("kv_cache_config") or {}).get("tokens_per_block", requests.BLOCK_TOKENS))
         return EngineInfo(
             name="trtllm",

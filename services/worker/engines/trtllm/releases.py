@@ -23,6 +23,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
     version: str
     llm: frozenset[str] = frozenset()
     """Arguments of the constructor."""
+    removed: frozenset[str] = frozenset()
+    """Names that are no longer in `llm`."""
     generate: frozenset[str] = frozenset()
     """Arguments of `generate_async`."""
     sampling: frozenset[str] = frozenset()
@@ -47,6 +49,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True, rename={"version"
         for name in self.__struct_fields__:
             old, new = getattr(self, name), getattr(change, name)
             fields[name] = old | new if isinstance(old, frozenset | dict) else old if new is None else new
+        fields["llm"] -= change.removed
         fields["ignored"] = {name: why for name, why in fields["ignored"].items() if name not in change.honoured}
         return Release(**fields)
 

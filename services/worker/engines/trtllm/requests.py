@@ -20,6 +20,8 @@ _LARK_BACKEND = "llguidance"
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED}
 RETAINED_PRIORITY = 60
 """Priority of the blocks of a retained prompt: 0 to 100, by default 35; lower ones are evicted first."""
+_DRAFTERS = ("NGram", "User_Provided")
+"""Kinds of speculative decoding that draft outside the model's graph, so that the ordinary sampler chooses."""
 _NAMES = {"logit_bias": "embedding_bias"}
 """Field of `Sampling` → argument of `SamplingParams`, if their names differ."""
 
@@ -59,14 +61,31 @@ def _scheduler(config: WorkerConfig, release: Release) -> dict[str, Any]:
     By default (GUARANTEED_NO_EVICT) a request starts when the cache has room for prompt and all `max_tokens`. Agents
     request 32,000 to 128,000 and write some hundreds, so that a few turns would fill the cache, and the others wait.
     MAX_UTILIZATION starts a request when its prompt fits. When the cache is full, it pauses the newest ones, which are
-    computed again later. With pipeline parallelism paused requests keep their blocks (#18115).
+    computed again later. With pipeline parallelism paused requests keep their blocks (#18115), and a KV connector
+    refuses the policy.
     """
     policies: dict[str, Any] = {}
+    own = config.engine_args or {}
     if "priority" in release.waiting_queue_policy:
         policies["waiting_queue_policy"] = "priority"
-    if release.frees_paused and (config.engine_args or {}).get("pipeline_parallel_size", 1) == 1:
+    if release.frees_paused and own.get("pipeline_parallel_size", 1) == 1 and not own.get("kv_connector_config"):
         policies["capacity_scheduler_policy"] = "MAX_UTILIZATION"
     return policies
+
+
+def unsampled(arguments: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the fields of `Sampling` that have no effect in an engine built with `arguments`.
+
+    Speculative decoding samples in the model's graph, by temperature, top_k and top_p only, and by penalties if they
+    are enabled (#17701). Up to 1.3.0rc25 the library ignores the others; newer releases refuse penalties and min_p.
+    """
+    config = arguments.get("speculative_config")
+    if not isinstance(config, Mapping) or config.get("decoding_type") in _DRAFTERS:
+        return frozenset()
+    applied = {"sampling", "logprobs"}
+    if config.get("enable_penalty") and not (config.get("eagle_choices") or config.get("use_dynamic_tree")):
+        applied.add("penalties")
+    return frozenset(name for name, field in SAMPLING_FIELDS.items() if field.feature not in applied)
 
 
 def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | None = None) -> dict[str, str]:
@@ -75,12 +94,15 @@ def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | No
     cache = arguments.get("kv_cache_config") or {}
     scheduler = arguments.get("scheduler_config") or {}
     lacks: dict[str, str] = {}
+    without_effect = unsampled(arguments)
     for field, required in SAMPLING_FIELDS.items():
         own = _NAMES.get(field, field)
         if own not in release.sampling:
             lacks[required.feature] = f"{name} has no {own}"
         elif own in release.ignored:
             lacks[required.feature] = f"{name} accepts and ignores {own}"
+        elif field in without_effect:
+            lacks[required.feature] = f"speculative_config leaves {own} without effect"
     if not vocab_size:
         lacks["logit_bias"] = "the size of the vocabulary is not known"
     if not arguments.get("guided_decoding_backend"):

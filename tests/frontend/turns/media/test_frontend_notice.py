@@ -4,7 +4,7 @@ from schemas.conversation import Call, Conversation, Message, OutputFormat, Part
 from schemas.errors import ErrorInfo, ErrorKind
 from schemas.events import BlockStart, BlockStop, Delta, Failed, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
-from services.frontend.turns.summary import request_summary
+from services.frontend.turns.shortening import request_summary
 from tests.frontend.frontend_fakes import call, finish, reasoning, text
 
 IMAGES = notice({"image"})

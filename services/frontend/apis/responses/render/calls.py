@@ -98,6 +98,7 @@ class BuiltInItem(OutputItem):
         super().__init__(writer, f"{ID_PREFIXES[name.kind]}_{turn}{index:03d}", index)
         self._kind = name.kind
         self._call_id = call_id
+        self._members: dict[str, Any] | None = None
         self._function = FunctionItem(writer, turn, index, name, call_id)
 
     @override
@@ -111,16 +112,16 @@ class BuiltInItem(OutputItem):
 
     @override
     def final(self, stop: BlockStop) -> Raw | None:
-        members = _built_in_call(self._kind, self.text or "{}") if stop.complete else None
-        if members is None:
-            return None
-        return raw(
-            {"id": self.id, "type": f"{self._kind}_call", "status": "completed", "call_id": self._call_id} | members
-        )
+        self._members = _built_in_call(self._kind, self.text or "{}") if stop.complete else None
+        return None if self._members is None else self._json("completed", self._members)
 
     def _end_content(self, item: Raw, stop: BlockStop) -> bool:
-        self.writer.item("added", self.index, item)
-        return True
+        if self._members is not None:
+            self.writer.item("added", self.index, self._json("in_progress", self._members))
+        return self._members is not None
+
+    def _json(self, status: str, members: dict[str, Any]) -> Raw:
+        return raw({"id": self.id, "type": f"{self._kind}_call", "status": status, "call_id": self._call_id} | members)
 
 
 class SearchItem(OutputItem):

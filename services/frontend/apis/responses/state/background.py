@@ -16,11 +16,12 @@ from services.frontend.apis.responses.render.events import DONE, KEEPALIVE, payl
 from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorder, unpack_events
 from services.frontend.apis.responses.state.record import ENDED, StoredResponse
-from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter
+from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter, run_turn
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.http.middleware import RequestContext
-from services.frontend.http.sse import EventStream, SseWriter, StreamLimits
+from services.frontend.http.sse import EventStream, SseWriter
 from services.frontend.turns.interfaces import Reply
+from services.runtime.config import FrontendConfig
 
 RETRY_AFTER_S = 5.0
 POLL_S = 0.5
@@ -88,9 +89,9 @@ class Background:
     """The background responses of this process. At most `max_background` run, and at most as many wait."""
 
     def __init__(self, intake: Intake, *, owner: str) -> None:
-        self._runner = intake.runner
+        self._turns = intake.turns
         self._store = intake.store
-        slots = self._runner.turns.config.max_background
+        slots = self._turns.config.max_background
         self._limit = 2 * slots
         self._slots = asyncio.Semaphore(slots)
         self._owner = owner
@@ -110,7 +111,7 @@ class Background:
                 f"There are {self._limit} background responses at work or waiting. Please try again later.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        job = Job(accepted, self._runner.turns.reply(context, accepted.ask.conversation))
+        job = Job(accepted, self._turns.reply(context, accepted.ask.conversation))
         open_request = contextlib.ExitStack()
         open_request.enter_context(context.open_request())
         self._jobs[job.id] = job
@@ -158,12 +159,12 @@ class Background:
                 job.running = True
                 self._keep(job, owner=self._owner)
                 ask = job.accepted.ask
-                await self._runner.run(ask, job.renderer, context, Emitter(job.emit))
+                await run_turn(self._turns, ask, job.renderer, context, Emitter(job.emit))
         except TurnwireError as error:
             self._fail(job, error.info)
         except Exception as error:
             # Nothing awaits this task: an unexpected error must be logged and end the response.
-            self._runner.turns.log.exception("responses.background_failed", request=context.request_id)
+            self._turns.log.exception("responses.background_failed", request=context.request_id)
             self._fail(job, unexpected(error))
 
     def _store_end(self, job: Job) -> None:
@@ -189,10 +190,10 @@ class Background:
         return record
 
 
-async def send_events(request: web.Request, events: Events, limits: StreamLimits) -> web.StreamResponse:
+async def send_events(request: web.Request, events: Events, config: FrontendConfig) -> web.StreamResponse:
     """Sends payloads as a stream, as they come. A client that hangs up or does not read ends only this stream."""
     response = EventStream(request)
-    writer = SseWriter(request, response, limits, KEEPALIVE, on_slow=lambda: None)
+    writer = SseWriter(request, response, config, KEEPALIVE, on_slow=lambda: None)
     writer.begin(b"")
 
     async def feed() -> None:

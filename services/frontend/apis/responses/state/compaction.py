@@ -16,31 +16,32 @@ from schemas.errors import raised
 from services.frontend.apis.responses.dialect import Responses, ResponsesAsk
 from services.frontend.apis.responses.render.document import ResponseState
 from services.frontend.apis.responses.request.body import MESSAGE, ResponsesRequest, item_kinds
-from services.frontend.apis.responses.state.runner import Runner
+from services.frontend.apis.responses.state.runner import truncate
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import RequestContext
+from services.frontend.turns.turn_runner import TurnRunner
 
 _INSTRUCTING = frozenset({"additional_tools", "configuration_update"})
 
 
 async def exceeds_threshold(
-    request: ResponsesRequest, conversation: Conversation, runner: Runner, context: RequestContext
+    request: ResponsesRequest, conversation: Conversation, turns: TurnRunner, context: RequestContext
 ) -> bool:
     """Whether a conversation is to be compacted. Raises TurnwireError if its prompt cannot be counted."""
     threshold = next((entry.compact_threshold for entry in request.body.context_management or ()), None)
     if threshold is None or request.prefill:
         return False
-    return await runner.turns.count(conversation, context) >= threshold
+    return await turns.count(conversation, context) >= threshold
 
 
 async def summarize(
-    request: ResponsesRequest, understand: Callable[..., ResponsesAsk], runner: Runner, context: RequestContext
+    request: ResponsesRequest, understand: Callable[..., ResponsesAsk], turns: TurnRunner, context: RequestContext
 ) -> ResponseState:
     """Compacts a conversation. The caller pays for the tokens. Raises TurnwireError."""
     ask = await run_in_thread_if(is_large(*request.items), partial(understand, request, compacting=True))
-    stream = ask.renderer(runner.turns.reply(context, ask.conversation))
-    shorten = partial(runner.shorten, ask, context)
-    stream.events(await runner.turns.read(ask.conversation, context, Responses.name, shorten))
+    stream = ask.renderer(turns.reply(context, ask.conversation))
+    shorten = partial(truncate, turns, ask, context)
+    stream.events(await turns.read(ask.conversation, context, Responses.name, shorten))
     if stream.state.failure is not None:
         raise raised(stream.state.failure)
     return stream.state

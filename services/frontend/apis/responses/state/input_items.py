@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from schemas.errors import Invalid
 from services.frontend.apis.responses import wire
@@ -46,14 +46,6 @@ _PART_DEFAULTS: dict[bytes, tuple[str, Any]] = {
 }
 
 
-class Page(Struct, frozen=True):
-    """The requested part of a list."""
-
-    after: str | None = None
-    limit: int = DEFAULT_LIMIT
-    newest_first: bool = True
-
-
 def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
     """The request's own input, item by item, for GET …/input_items and for the turns that follow.
 
@@ -82,8 +74,8 @@ def stored_items(request: ResponsesRequest, turn: str) -> list[Raw]:
     return stored
 
 
-def page_of(query: Mapping[str, str]) -> Page:
-    """The page that a query string selects, newest first if it names no order. Raises Invalid.
+def page_of(query: Mapping[str, str]) -> tuple[str | None, int, bool]:
+    """The page that a query string selects: `after`, `limit` and `newest_first` of `list_page`. Raises Invalid.
 
     A limit of 0, which the SDKs' own tests send, is the default.
     """
@@ -91,7 +83,7 @@ def page_of(query: Mapping[str, str]) -> Page:
     if order not in ("asc", "desc"):
         raise invalid_value(order, "order", ("asc", "desc"))
     limit = integer(query, "limit", MAX_LIMIT)
-    return Page(query.get("after") or None, limit or DEFAULT_LIMIT, order == "desc")
+    return query.get("after") or None, limit or DEFAULT_LIMIT, order == "desc"
 
 
 def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int | None:
@@ -110,8 +102,10 @@ def integer(query: Mapping[str, str], name: str, high: int | None = None) -> int
     return value
 
 
-def list_page(items: Sequence[Raw], page: Page) -> bytes:
-    """The list document. Raises Invalid for an `after` that is not listed.
+def list_page(
+    items: Sequence[Raw], after: str | None = None, limit: int = DEFAULT_LIMIT, newest_first: bool = True
+) -> bytes:
+    """The list document, from the item that follows `after` on. Raises Invalid for an `after` that is not listed.
 
     `items`: oldest first, each with an id. An item that occurs again is listed once, because pages are found by ids.
     """
@@ -119,14 +113,14 @@ def list_page(items: Sequence[Raw], page: Page) -> bytes:
     for raw in items:
         first.setdefault(item_id(raw), raw)
     entries = list(first.items())
-    if page.newest_first:
+    if newest_first:
         entries.reverse()
     start = 0
-    if page.after is not None:
-        start = next((at for at, (id, _) in enumerate(entries, 1) if id == page.after), 0)
+    if after is not None:
+        start = next((at for at, (id, _) in enumerate(entries, 1) if id == after), 0)
         if not start:
-            raise Invalid(f"Item with id '{page.after}' not found.", param="after")
-    end = start + page.limit
+            raise Invalid(f"Item with id '{after}' not found.", param="after")
+    end = start + limit
     selection = entries[start:end]
     ids = (selection[0][0], selection[-1][0]) if selection else ("", "")
     data = [raw for _, raw in selection]

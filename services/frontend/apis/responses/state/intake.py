@@ -13,10 +13,10 @@ from services.frontend.apis.responses.request.items import TextSealer
 from services.frontend.apis.responses.state.compaction import exceeds_threshold, instructions, summarize, user_messages
 from services.frontend.apis.responses.state.expand import expand
 from services.frontend.apis.responses.state.keep import AcceptedRequest
-from services.frontend.apis.responses.state.runner import Runner
 from services.frontend.apis.responses.state.store import MemoryStore
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import RequestContext
+from services.frontend.turns.turn_runner import TurnRunner
 
 SealerOf = Callable[[str, RequestContext], TextSealer]
 """Returns the sealer for a model, by the name in the request, and for the request's tenant."""
@@ -25,10 +25,10 @@ SealerOf = Callable[[str, RequestContext], TextSealer]
 class Intake:
     """Accepts requests."""
 
-    def __init__(self, dialect: Responses, store: MemoryStore, sealer_of: SealerOf, runner: Runner) -> None:
+    def __init__(self, dialect: Responses, store: MemoryStore, sealer_of: SealerOf, turns: TurnRunner) -> None:
         self.dialect = dialect
         self.store = store
-        self.runner = runner
+        self.turns = turns
         self._sealer_of = sealer_of
 
     async def accept(
@@ -64,10 +64,10 @@ class Intake:
             if compacting:
                 accepted.ask = replace(accepted.ask, user_messages=user_messages(items))
             return accepted
-        if not await exceeds_threshold(own, accepted.ask.conversation, self.runner, context):
+        if not await exceeds_threshold(own, accepted.ask.conversation, self.turns, context):
             return accepted
         items = [*whole.items[: whole.earlier], *accepted.items]
-        summary = await summarize(own.with_items(items), understand, self.runner, context)
+        summary = await summarize(own.with_items(items), understand, self.turns, context)
         accepted.compacted = [*instructions(items), *summary.items, *user_messages(items)[-1:]]
         ask = understand(own.with_items(accepted.compacted))
         shape = replace(ask.shape, before=summary.items, spent=summary.usage or Usage())

@@ -12,8 +12,8 @@ from schemas.events import Prepared
 from services.frontend.apis.responses.dialect import ResponsesAsk
 from services.frontend.http.middleware import RequestContext
 from services.frontend.turns.interfaces import Admitted, Renderer
+from services.frontend.turns.shortening import shorten_conversation
 from services.frontend.turns.sinks import StreamSink, StreamWriter
-from services.frontend.turns.truncation import shorten_conversation
 from services.frontend.turns.turn_runner import TurnRunner
 
 NOT_STARTED = Prepared(0, 0)
@@ -61,35 +61,31 @@ class Emitter(StreamWriter):
         self.close()
 
 
-class Runner:
-    """Runs turns."""
+async def truncate(
+    turns: TurnRunner, ask: ResponsesAsk, context: RequestContext, conversation: Conversation, overflow: ContextOverflow
+) -> Conversation:
+    """Shortens the conversation for `truncation: auto`. Raises `overflow` where that is not requested, and as
+    `shorten_conversation`."""
+    if not ask.truncate:
+        raise overflow
+    return await shorten_conversation(conversation, overflow, partial(turns.count, context=context))
 
-    def __init__(self, turns: TurnRunner) -> None:
-        self.turns = turns
 
-    async def shorten(
-        self, ask: ResponsesAsk, context: RequestContext, conversation: Conversation, overflow: ContextOverflow
-    ) -> Conversation:
-        """Shortens the conversation for `truncation: auto`. Raises `overflow` where that is not requested, and as
-        `shorten_conversation`."""
-        if not ask.truncate:
-            raise overflow
-        return await shorten_conversation(conversation, overflow, partial(self.turns.count, context=context))
+async def run_turn(
+    turns: TurnRunner, ask: ResponsesAsk, renderer: Renderer, context: RequestContext, emitter: Emitter
+) -> None:
+    """Runs one turn to its end. Cancelling this cancels the turn.
 
-    async def run(self, ask: ResponsesAsk, renderer: Renderer, context: RequestContext, emitter: Emitter) -> None:
-        """Runs one turn to its end. Cancelling this cancels the turn.
+    Raises TurnwireError before anything is emitted; later errors are events of the stream.
+    """
+    answer = turns.answer(context, "responses", shorten=partial(truncate, turns, ask, context))
 
-        Raises TurnwireError before anything is emitted; later errors are events of the stream.
-        """
-        turns = self.turns
-        answer = turns.answer(context, "responses", shorten=partial(self.shorten, ask, context))
+    async def begin() -> tuple[Sequence[Admitted], StreamSink[Emitter]]:
+        answer.record.stream = True
+        return await turns.admit(ask, answer), StreamSink(answer, turns.flusher, lambda: (renderer, emitter))
 
-        async def begin() -> tuple[Sequence[Admitted], StreamSink[Emitter]]:
-            answer.record.stream = True
-            return await turns.admit(ask, answer), StreamSink(answer, turns.flusher, lambda: (renderer, emitter))
-
-        try:
-            await turns.run(answer, begin)
-        finally:
-            fields = {"not_enforced": context.not_enforced} if context.not_enforced else {}
-            turns.log_answer("response", answer, **fields)
+    try:
+        await turns.run(answer, begin)
+    finally:
+        fields = {"not_enforced": context.not_enforced} if context.not_enforced else {}
+        turns.log_answer("response", answer, **fields)

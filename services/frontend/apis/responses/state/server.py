@@ -26,7 +26,7 @@ from services.frontend.apis.responses.state.input_items import integer, list_pag
 from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.keep import AcceptedRequest, Recorder
 from services.frontend.apis.responses.state.record import StoredResponse
-from services.frontend.apis.responses.state.runner import Runner
+from services.frontend.apis.responses.state.runner import truncate
 from services.frontend.apis.responses.state.socket import Connections
 from services.frontend.apis.responses.state.store import SHARING, MemoryStore, SharedStore, StoreLimits
 from services.frontend.apis.shared.mount import Mount, json_response
@@ -100,7 +100,7 @@ class ResponsesServer:
         def sealer_of(model: str, context: RequestContext) -> TextSealer:
             return common.of(context.tenant) if common is not None else ModelSealer(admission, model, context)
 
-        self._intake = Intake(self.dialect, self.store, sealer_of, Runner(mount.runner))
+        self._intake = Intake(self.dialect, self.store, sealer_of, mount.runner)
         self.background = Background(self._intake, owner="here" if self._sharing is None else self._sharing.id)
         self.connections = Connections(self._intake)
 
@@ -140,7 +140,7 @@ class ResponsesServer:
         async def shorten(conversation: Conversation, overflow: ContextOverflow) -> Conversation:
             if accepted is None:
                 raise overflow
-            return await self._intake.runner.shorten(accepted.ask, context, conversation, overflow)
+            return await truncate(self._turns, accepted.ask, context, conversation, overflow)
 
         on_end, record = (keep, Recorder) if body.store else (None, None)
         return await self._mount.serve(request, self.dialect, read, on_end=on_end, shorten=shorten, wrap=record)
@@ -153,7 +153,7 @@ class ResponsesServer:
         job = self._job(request)
         if job is not None:
             if stream:
-                return await send_events(request, job.follow(after), self._turns.limits)
+                return await send_events(request, job.follow(after), self._turns.config)
             return json_response(msgspec.json.encode(job.document()))
         record = await self._record(request)
         if not stream:
@@ -161,7 +161,7 @@ class ResponsesServer:
         if record.ended and not record.events:
             raise Invalid("This response was not streamed, and has no stream to send again.", param="stream")
         events = stored_events(self.store, record, after)
-        return await send_events(request, events, self._turns.limits)
+        return await send_events(request, events, self._turns.config)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Deletes a response; one that still runs is cancelled first."""
@@ -202,7 +202,7 @@ class ResponsesServer:
                 before = await chain_items(self.store, record.previous, record.tenant)
             except Invalid:
                 pass  # deleted or expired since
-        return json_response(list_page([*before, *record.input], page))
+        return json_response(list_page([*before, *record.input], *page))
 
     async def input_tokens(self, request: web.Request) -> web.Response:
         """Counts the tokens of a request's prompt."""
@@ -242,7 +242,7 @@ class ResponsesServer:
         await turns.report(accepted.ask, context)
         job = self.background.start(accepted, context)
         if body.body.stream:
-            return await send_events(request, job.follow(-1), self._turns.limits)
+            return await send_events(request, job.follow(-1), self._turns.config)
         return json_response(msgspec.json.encode(job.document()))
 
     def _job(self, request: web.Request) -> Job | None:

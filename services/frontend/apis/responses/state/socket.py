@@ -28,11 +28,11 @@ from services.frontend.apis.responses.request.body import ResponsesRequest
 from services.frontend.apis.responses.state import frames
 from services.frontend.apis.responses.state.intake import Intake
 from services.frontend.apis.responses.state.keep import Recorder
-from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter
+from services.frontend.apis.responses.state.runner import NOT_STARTED, Emitter, run_turn
 from services.frontend.apis.responses.state.store import MemoryStore, StoreLimits
 from services.frontend.http.bodies import is_large, run_in_thread_if
 from services.frontend.http.middleware import REQUEST_CONTEXT, RequestContext
-from services.frontend.http.sse import StreamLimits
+from services.runtime.config import FrontendConfig
 
 MAX_AGE_S = 60 * 60.0
 """The maximum age of a connection, as in the native API."""
@@ -65,7 +65,7 @@ class Socket:
         self._intake = intake
         limits = StoreLimits(MAX_AGE_S * 2, MEMORY_ENTRIES, MEMORY_BYTES)
         self._memory = MemoryStore(limits, time.time, behind=intake.store)
-        self._outbox = Outbox(ws, intake.runner.turns.limits, self._disconnect)
+        self._outbox = Outbox(ws, intake.turns.config, self._disconnect)
         self._lanes: dict[str | None, deque[ResponsesRequest]] = {}
         """The requests of each busy lane; the first one runs."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,7 +136,7 @@ class Socket:
         except TurnwireError as error:
             self._refuse(error.info, lane)
         except Exception as error:
-            self._intake.runner.turns.log.exception("responses.frame_failed", request=self._context.request_id)
+            self._intake.turns.log.exception("responses.frame_failed", request=self._context.request_id)
             self._refuse(unexpected(error), lane)
 
     def _enqueue(self, lane: str | None, request: ResponsesRequest) -> None:
@@ -169,7 +169,7 @@ class Socket:
             self.end(self._ending)
 
     async def _respond(self, lane: str | None, request: ResponsesRequest) -> None:
-        runner = self._intake.runner
+        turns = self._intake.turns
         context = RequestContext(secrets.token_hex(12), None, asyncio.get_running_loop().time())
         context.caller = self._context.caller
 
@@ -184,14 +184,14 @@ class Socket:
                 self._intake.store.put(replace(record, events=renderer.recording()))
 
         accepted = await self._intake.accept(request, self._request.headers, context, store=self._memory)
-        reply = runner.turns.reply(context, accepted.ask.conversation)
+        reply = turns.reply(context, accepted.ask.conversation)
         if lane is not None:
             self._lane_of[response_id(reply.turn)] = lane
         stream = accepted.ask.renderer(reply)
         renderer = Recorder(stream) if request.store else stream
         try:
             with context.open_request():
-                await runner.run(accepted.ask, renderer, context, Emitter(emit, keep))
+                await run_turn(turns, accepted.ask, renderer, context, Emitter(emit, keep))
         except Invalid as error:
             if not request.prefill or error.kind is not ErrorKind.INVALID:
                 raise
@@ -215,7 +215,7 @@ class Connections:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._config = intake.runner.turns.config
+        self._config = intake.turns.config
         self._open: set[Socket] = set()
         self._draining = False
 
@@ -253,10 +253,10 @@ class Connections:
 class Outbox:
     """Sends frames as fast as the client reads them, and queues a bounded number of bytes."""
 
-    def __init__(self, ws: web.WebSocketResponse, limits: StreamLimits, on_slow: Callable[[], None]) -> None:
+    def __init__(self, ws: web.WebSocketResponse, config: FrontendConfig, on_slow: Callable[[], None]) -> None:
         """`on_slow`: called when the client does not read."""
         self._ws = ws
-        self._limits = limits
+        self._config = config
         self._on_slow = on_slow
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
         """None ends the connection."""
@@ -269,7 +269,7 @@ class Outbox:
             return
         self._frames.put_nowait(frame)
         self._bytes += len(frame)
-        if self._bytes > self._limits.max_buffered_bytes:
+        if self._bytes > self._config.max_buffered_bytes:
             self._give_up()
 
     def close(self) -> None:
@@ -282,7 +282,7 @@ class Outbox:
         try:
             while (frame := await self._frames.get()) is not None:
                 self._bytes -= len(frame)
-                async with asyncio.timeout(self._limits.slow_reader_timeout_s):
+                async with asyncio.timeout(self._config.slow_reader_timeout_s):
                     await self._ws.send_frame(frame, WSMsgType.TEXT)
             await self._ws.close()
         except (TimeoutError, ConnectionError):

@@ -1,16 +1,24 @@
-"""Shortens conversations that do not fit into the context window, for `truncation: auto` and for summaries.
+"""Shortens conversations for the context window: drops the oldest messages (`truncation: auto`, and where not even the
+request for a summary fits), or requests a summary (the APIs that compact).
 
-Instructions, the last question and the last message, with the calls that it answers, stay. The oldest of the other
-messages are dropped first, a call always with its results. A binary search with exact counts finds the number.
+Instructions, the last question and the last message, with the calls that it answers, are not dropped. The oldest of the
+other messages are dropped first, a call always with its results. A binary search with exact counts finds the number.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Message, Result
+from schemas.conversation import Call, Conversation, Message, Result, Text, ToolChoice
 from schemas.errors import ContextOverflow
 
+SUMMARIZE = (
+    "Summarize the conversation so far for a model that goes on with it and sees nothing else of it. Tell the user's "
+    "goals and instructions, the decisions and their reasons, every file, command and result that still matters, what "
+    "is done, what is open, and the next step. Be exact with names, paths and values. Write the summary only; call no "
+    "tools."
+)
+"""The last message to the model in a request for a summary."""
 _INSTRUCTIONS = ("system", "developer")
 
 Count = Callable[[Conversation], Awaitable[int]]
@@ -66,3 +74,18 @@ def remove_messages(conversation: Conversation, places: Iterable[int]) -> Conver
         if parts or not message.parts:
             messages.append(message if len(parts) == len(message.parts) else replace(message, parts=parts))
     return replace(conversation, messages=messages)
+
+
+def request_summary(conversation: Conversation, instructions: str | None = None) -> Conversation:
+    """Adds a last message that requests a summary. All else stays, tools included, so that the prefix stays cached.
+
+    `instructions`: replaces `SUMMARIZE`.
+    """
+    # A prefill-only limit and stop strings would leave no summary.
+    sampling = replace(
+        conversation.sampling, max_tokens=conversation.sampling.max_tokens or None, stop=[], stop_token_ids=[]
+    )
+    messages = [*conversation.messages, Message("user", [Text(instructions or SUMMARIZE)])]
+    return replace(
+        conversation, messages=messages, tool_choice=ToolChoice("none"), format=None, sampling=sampling, summary=True
+    )

@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.errors import Forbidden
-from services.runtime.allowed_hosts import AllowedHosts
+from services.runtime.request_headers import AllowedHosts
 
 
 @pytest.mark.parametrize(

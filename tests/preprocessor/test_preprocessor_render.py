@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Conversation, Message, OutputFormat, Text, ToolChoice, ToolSpec
-from services.preprocessor.output_format import enforced_format, with_format_instruction
+from services.preprocessor.render import enforced_format, with_format_instruction
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"größe": {"type": "integer"}}, "required": ["größe"]}
 FORM = OutputFormat("json_schema", SCHEMA)

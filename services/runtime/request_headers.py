@@ -1,4 +1,4 @@
-"""Decides which host names a server answers to. Pure.
+"""Guards HTTP servers against headers of requests: foreign host names, and bytes that are not UTF-8. Pure.
 
 A page with a host name that was made to resolve to this server's address (DNS rebinding) is refused: for the browser,
 its requests have the same origin.
@@ -6,6 +6,7 @@ its requests have the same origin.
 
 from collections.abc import Sequence
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import Forbidden
@@ -53,3 +54,26 @@ def _is_address(name: str) -> bool:
 def is_loopback(name: str) -> bool:
     """Returns whether a host name or address can be reached from this machine only."""
     return name.lower() == "localhost" or (_is_address(name) and ip_address(name).is_loopback)
+
+
+def replace_invalid_bytes(server: Any) -> None:
+    """Replaces bytes that are not UTF-8 in the header values of all requests of a `web.Server`, before aiohttp reads
+    them: it makes surrogates of them, which cannot be encoded."""
+    make_request = server.request_factory
+
+    def make_valid(*parts: Any) -> Any:
+        request = make_request(*parts)
+        if all(map(str.isascii, request.headers.values())):
+            return request
+        return request.clone(headers=[(name, _valid(name, value)) for name, value in request.headers.items()])
+
+    server.request_factory = make_valid
+
+
+def _valid(name: str, value: str) -> str:
+    """Returns the value of a header as it can be encoded; different bytes stay different, since they may be an id."""
+    valid = value.encode(errors="replace").decode()
+    if valid == value or name.lower() == "user-agent":  # the latter is only shown
+        return valid
+    # No other value has a zero byte: servers refuse it.
+    return "\0" + value.encode(errors="surrogateescape").decode("latin-1")
