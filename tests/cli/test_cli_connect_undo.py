@@ -435,3 +435,37 @@ def test_undo_excludes_write_and_libraries(capsys: pytest.CaptureFixture[str]) -
     assert "exclude each other" in capsys.readouterr().err
     assert main(["connect", "litellm", "--undo"]) == 1
     assert "a library" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["file", "folder", "above"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "file", "nowhere"])
+def test_refusal_names_the_whole_path(tmp_path: Path, place: str, kind: str) -> None:
+    """Something else is where the settings file or a folder on the way to it should be."""
+    path = tmp_path / "above" / "folder" / "s.json"
+    wrong = {"file": path, "folder": path.parent, "above": path.parent.parent}[place]
+    if kind == "folder" and place != "file":
+        return  # as it should be
+    wrong.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "folder":
+        wrong.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(wrong)
+    elif kind == "nowhere":
+        wrong.symlink_to("/proc/nowhere/x")
+    elif place == "file":
+        wrong.write_text("[" * 100_000)  # too deep for a parser
+    else:
+        wrong.write_text("")
+    before = tree(tmp_path)
+    with pytest.raises((CommandError, OSError)) as refused:
+        write(Settings(str(path), "json", {"key": KEY}))
+    assert str(path) in str(refused.value)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["json", "yaml", "toml"])
+def test_file_that_is_too_deep_is_refused(tmp_path: Path, kind: Kind) -> None:
+    path = tmp_path / "settings"
+    path.write_text("a = " * (kind == "toml") + "[" * 5_000)
+    with pytest.raises(UnreadableFile, match="it is unchanged"):
+        write(Settings(str(path), kind, {"a": {"b": 1}}))

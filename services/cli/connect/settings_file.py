@@ -179,7 +179,7 @@ def _load(kind: Kind, text: str, path: Path) -> Any:
         return tomlkit.document() if kind == "toml" else {}
     try:
         document: Any = _LOADERS[kind](text)
-    except (ValueError, TOMLKitError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, TOMLKitError, yaml.YAMLError) as error:
         why = f"{'' if kind == 'toml' else ', perhaps because of comments'} ({' '.join(str(error).split())})"
         remedy = "add or remove by hand the settings that are shown without --write"
         raise UnreadableFile(f"{path} is not {_NAMES[kind]}{why}; it is unchanged: {remedy}") from None
