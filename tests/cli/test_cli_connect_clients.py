@@ -1,5 +1,6 @@
 """The settings of each client for a running server: its limits, the API, the model catalogue."""
 
+import os
 from typing import Any
 
 import pytest
@@ -290,3 +291,15 @@ def test_every_client_is_found_by_name() -> None:
         "pydantic-ai": "pydantic-ai",
         "qwen": "qwen-code",
     }
+
+
+@pytest.mark.parametrize("folder", ["mine", "./a b/c", "~/mine", "../x"])
+@pytest.mark.parametrize("name", sorted({*client_names()} - {"ai-sdk", "langchain", "litellm", "pydantic-ai"}))
+def test_files_have_absolute_paths(name: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings name other files, and the client starts in another folder."""
+    monkeypatch.setenv("HOME", "/home/u")
+    for options in ({"folder": folder}, {"env": {"HOME": "/home/u", "CODEX_HOME": folder}}):
+        for catalogue_file in (False, True):
+            plan = load_client(name).plan(target(catalogue_file=catalogue_file, **options))
+            assert all(os.path.isabs(settings.path) for settings in plan.files)
+            assert all(os.path.isabs(settings.values.get("model_catalog_json", "/")) for settings in plan.files)

@@ -1,5 +1,6 @@
 """Defines the interface between `turnwire connect` and the modules of clients."""
 
+import os
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -61,10 +62,10 @@ class Target(Struct, frozen=True):
         return [self.model, *self.others]
 
     def settings_folder(self, default: str, variable: str | None = None) -> str:
-        """Returns the folder that the user chose, else the value of `variable`, else `default` with `~` expanded."""
+        """Returns the folder that the user chose, else the value of `variable`, else `default`, as an absolute path."""
         home = self.env.get("HOME") or self.env.get("USERPROFILE") or "~"
         from_env = self.env.get(variable) if variable else None
-        return self.folder or from_env or default.replace("~", home, 1)
+        return os.path.abspath(os.path.expanduser(self.folder or from_env or default.replace("~", home, 1)))
 
 
 class Settings(Struct, frozen=True):
