@@ -2,6 +2,7 @@
 readable for others at any time."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import stat
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -469,3 +471,40 @@ def test_file_that_is_too_deep_is_refused(tmp_path: Path, kind: Kind) -> None:
     path.write_text("a = " * (kind == "toml") + "[" * 5_000)
     with pytest.raises(UnreadableFile, match="it is unchanged"):
         write(Settings(str(path), kind, {"a": {"b": 1}}))
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("before", [None, '{"a":1}', '{"key": "mine"}'])
+@pytest.mark.parametrize("earlier", [[], ["first"], ["first", "other"]])
+def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: list[str]) -> None:
+    """A process that writes is killed at each of its system calls in turn."""
+    names = ("open", "rename", "unlink", "mkdir", "fchmod")
+    real = {name: getattr(os, name) for name in names}
+    for last in itertools.count():
+        path = tmp_path / str(last) / "s.json"
+        if before is not None:
+            path.parent.mkdir()
+            path.write_text(before)
+            path.chmod(0o644)
+        for value in earlier:
+            write(Settings(str(path), "json", {"key": KEY + value}))
+        calls = itertools.count()
+
+        def call(name: str, *arguments: Any, calls: Iterator[int] = calls, last: int = last, **options: Any) -> Any:
+            if next(calls) == last:
+                raise Killed
+            return real[name](*arguments, **options)
+
+        with mock.patch.multiple(os, **{name: partial(call, name) for name in names}):
+            try:
+                write(Settings(str(path), "json", {"key": KEY + "new"}))
+                break
+            except Killed:
+                pass
+        undo(Settings(str(path), "json", {}))
+        assert (path.read_text() if path.exists() else None) == before, last
+        assert before is None or stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert last > 8
