@@ -1,5 +1,6 @@
 """The settings of each client for a running server: its limits, the API, the model catalogue."""
 
+import shlex
 from typing import Any
 
 import pytest
@@ -302,3 +303,10 @@ def test_files_have_absolute_paths(name: str, folder: str, monkeypatch: pytest.M
             plan = load_client(name).plan(target(catalogue_file=catalogue_file, **options))
             assert all(settings.path.startswith("/") for settings in plan.files)
             assert all(settings.values.get("model_catalog_json", "/").startswith("/") for settings in plan.files)
+
+
+@pytest.mark.parametrize("model", ["My Model", "it's", "a;b && c", "$HOME/`x`", "é*"])
+@pytest.mark.parametrize("name", ["cline", "kilo", "kimi", "openclaw", "opencode", "pi", "qwen"])
+def test_start_command_has_the_model_as_one_word(name: str, model: str) -> None:
+    words = shlex.split(load_client(name).plan(target(ServedModel(model, 131_072, 131_072))).start)
+    assert any(word in (model, f"turnwire/{model}") for word in words)

@@ -2,6 +2,7 @@
 
 import os
 import pkgutil
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -55,6 +56,11 @@ class Target(Struct, frozen=True):
     def token(self) -> str:
         """The key to write into the settings."""
         return self.key or ANY_KEY
+
+    @property
+    def model_word(self) -> str:
+        """The name of the model as a word of a shell command."""
+        return shlex.quote(self.model.id)
 
     @property
     def models(self) -> list[ServedModel]:
