@@ -498,7 +498,9 @@ def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: lis
                 raise Killed
             return real[name](*arguments, **options)
 
-        with mock.patch.multiple(os, **{name: partial(call, name) for name in names}):
+        with contextlib.ExitStack() as patched:
+            for name in names:
+                patched.enter_context(mock.patch.object(os, name, partial(call, name)))
             try:
                 write(Settings(str(path), "json", {"key": KEY + "new"}))
                 break

@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from services.cli.common import CommandError
-from services.runtime.config.loader import KEY_VARIABLE
 
 TIMEOUT_S = 10.0
 
@@ -83,7 +82,7 @@ def read_models(address: str, key: str | None) -> Server:
     """Requests the models of a server. Raises ServerError."""
     url = base_url(address)
     if key and not (key.isprintable() and max(key) <= "\xff"):
-        raise ServerError(f"the key (--key or {KEY_VARIABLE}) has characters that an HTTP header cannot have")
+        raise ServerError("the key has characters that an HTTP header cannot have")
     request = urllib.request.Request(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"} if key else {})
     # Requests to this machine bypass the proxy of the environment.
     local = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
