@@ -142,6 +142,13 @@ async def test_server_without_http_is_explained() -> None:
             await asyncio.to_thread(read_models, address, None)
 
 
+@pytest.mark.parametrize("key", ["two\nlines", "a\rb", "\x00", "clé 🔑", "sk-\u2019", "tab\t"])
+async def test_key_that_no_header_can_have_is_refused_and_not_printed(server: Server, key: str) -> None:
+    with pytest.raises(ServerError, match="has characters that an HTTP header cannot have") as refused:
+        await asyncio.to_thread(read_models, server.url, key)
+    assert key not in str(refused.value)
+
+
 async def test_connect_prints_settings(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert await run("connect", "codex", "--url", server.url, "--model", "gpt-5.5") == 0
     printed = capsys.readouterr().out

@@ -294,3 +294,22 @@ def test_every_client_is_found_by_name() -> None:
         "pydantic-ai": "pydantic-ai",
         "qwen": "qwen-code",
     }
+
+
+@pytest.mark.parametrize("folder", ["mine", "./a b/c", "~/mine", "../x"])
+@pytest.mark.parametrize("name", sorted({*client_names()} - {"ai-sdk", "langchain", "litellm", "pydantic-ai"}))
+def test_files_have_absolute_paths(name: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings name other files, and the client starts in another folder."""
+    monkeypatch.setenv("HOME", "/home/u")
+    for options in ({"folder": folder}, {"env": {"HOME": "/home/u", "CODEX_HOME": folder}}):
+        for catalogue_file in (False, True):
+            plan = load_client(name).plan(target(catalogue_file=catalogue_file, **options))
+            assert all(settings.path.startswith("/") for settings in plan.files)
+            assert all(settings.values.get("model_catalog_json", "/").startswith("/") for settings in plan.files)
+
+
+@pytest.mark.parametrize("model", ["My Model", "it's", "a;b && c", "$HOME/`x`", "é*"])
+@pytest.mark.parametrize("name", ["cline", "kilo", "kimi", "openclaw", "opencode", "pi", "qwen"])
+def test_start_command_has_the_model_as_one_word(name: str, model: str) -> None:
+    words = shlex.split(load_client(name).plan(target(ServedModel(model, 131_072, 131_072))).start)
+    assert any(word in (model, f"turnwire/{model}") for word in words)

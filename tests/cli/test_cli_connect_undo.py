@@ -2,6 +2,7 @@
 readable for others at any time."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import stat
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -464,3 +466,76 @@ def test_undo_excludes_write_and_libraries(capsys: pytest.CaptureFixture[str]) -
     assert "exclude each other" in capsys.readouterr().err
     assert main(["connect", "litellm", "--undo"]) == 1
     assert "a library" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["file", "folder", "above"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "file", "nowhere"])
+def test_refusal_names_the_whole_path(tmp_path: Path, place: str, kind: str) -> None:
+    """Something else is where the settings file or a folder on the way to it should be."""
+    path = tmp_path / "above" / "folder" / "s.json"
+    wrong = {"file": path, "folder": path.parent, "above": path.parent.parent}[place]
+    if kind == "folder" and place != "file":
+        return  # as it should be
+    wrong.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "folder":
+        wrong.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(wrong)
+    elif kind == "nowhere":
+        wrong.symlink_to("/proc/nowhere/x")
+    elif place == "file":
+        wrong.write_text("[" * 100_000)  # too deep for a parser
+    else:
+        wrong.write_text("")
+    before = tree(tmp_path)
+    with pytest.raises((CommandError, OSError)) as refused:
+        write(Settings(str(path), "json", {"key": KEY}))
+    assert str(path) in str(refused.value)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["json", "yaml", "toml"])
+def test_file_that_is_too_deep_is_refused(tmp_path: Path, kind: Kind) -> None:
+    path = tmp_path / "settings"
+    path.write_text("a = " * (kind == "toml") + "[" * 5_000)
+    with pytest.raises(UnreadableFile, match="it is unchanged"):
+        write(Settings(str(path), kind, {"a": {"b": 1}}))
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("before", [None, '{"a":1}', '{"key": "mine"}'])
+@pytest.mark.parametrize("earlier", [[], ["first"], ["first", "other"]])
+def test_killed_write_is_undone(tmp_path: Path, before: str | None, earlier: list[str]) -> None:
+    """A process that writes is killed at each of its system calls in turn."""
+    names = ("open", "rename", "unlink", "mkdir", "fchmod")
+    real = {name: getattr(os, name) for name in names}
+    for last in itertools.count():
+        path = tmp_path / str(last) / "s.json"
+        if before is not None:
+            path.parent.mkdir()
+            path.write_text(before)
+            path.chmod(0o644)
+        for value in earlier:
+            write(Settings(str(path), "json", {"key": KEY + value}))
+        calls = itertools.count()
+
+        def call(name: str, *arguments: Any, calls: Iterator[int] = calls, last: int = last, **options: Any) -> Any:
+            if next(calls) == last:
+                raise Killed
+            return real[name](*arguments, **options)
+
+        with contextlib.ExitStack() as patched:
+            for name in names:
+                patched.enter_context(mock.patch.object(os, name, partial(call, name)))
+            try:
+                write(Settings(str(path), "json", {"key": KEY + "new"}))
+                break
+            except Killed:
+                pass
+        undo(Settings(str(path), "json", {}))
+        assert (path.read_text() if path.exists() else None) == before, last
+        assert before is None or stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert last > 8

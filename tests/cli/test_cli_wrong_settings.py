@@ -28,13 +28,13 @@ FREE = frozenset(
 """Settings without wrong values."""
 WRONG = {
     "nats_url": ("http://127.0.0.1:4222", "nats://:4222", "nats://a:b", "tls://"),
-    "model": ("/nowhere/model", "./nowhere"),
-    "engine": ("scirpt", "vlm", "nothing"),
-    "family": ("qwen3_codr", "nothing at all", "hermes+nothing"),
+    "model": ("/nowhere/model", "./nowhere", ""),
+    "engine": ("scirpt", "vlm", "nothing", ""),
+    "family": ("qwen3_codr", "nothing at all", "hermes+nothing", ""),
     "tool_call_parser": ("hermse", "?"),
     "reasoning_parser": ("deepseek_rr", "?"),
-    "device": ("cuad", "gpu", "cuda:x", ":1"),
-    "dtype": ("float61", "int"),
+    "device": ("cuad", "gpu", "cuda:x", ":1", ""),
+    "dtype": ("float61", "int", ""),
     "otlp_endpoint": ("127.0.0.1:4318", "grpc://a", "http://", "http://a:b"),
     "web_provider": ("a.example", "ftp://a.example", "http://"),
     "cors_origins": ("a.example", "https://a.example/", "https://a.example/path"),
@@ -291,3 +291,10 @@ def test_check_that_ends_without_a_reason_is_reported(
 def test_place_that_can_be_made_is_no_problem(tmp_path: Path) -> None:
     assert place_problem(tmp_path / "a" / "b", is_file=False) is None
     assert place_problem(tmp_path / "a" / "ready.json", is_file=True) is None
+
+
+@pytest.mark.parametrize("flag", ["--frontends", "--preprocessors", "--workers", "--parsers"])
+def test_number_of_processes_that_no_machine_can_run_is_refused(flag: str) -> None:
+    (problem,) = problems_of_up([f"{flag}=999999999"])
+    assert states(problem, flag, "999999999")
+    assert problems_of_up([f"{flag}=1000"]) == []

@@ -1,6 +1,8 @@
 """Defines the interface between `turnwire connect` and the modules of clients."""
 
+import os
 import pkgutil
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -56,15 +58,20 @@ class Target(Struct, frozen=True):
         return self.key or ANY_KEY
 
     @property
+    def model_word(self) -> str:
+        """The name of the model as a word of a shell command."""
+        return shlex.quote(self.model.id)
+
+    @property
     def models(self) -> list[ServedModel]:
         """All models, starting with the one to use."""
         return [self.model, *self.others]
 
     def settings_folder(self, default: str, variable: str | None = None) -> str:
-        """Returns the folder that the user chose, else the value of `variable`, else `default` with `~` expanded."""
+        """Returns the folder that the user chose, else the value of `variable`, else `default`, as an absolute path."""
         home = self.env.get("HOME") or self.env.get("USERPROFILE") or "~"
         from_env = self.env.get(variable) if variable else None
-        return self.folder or from_env or default.replace("~", home, 1)
+        return os.path.abspath(os.path.expanduser(self.folder or from_env or default.replace("~", home, 1)))
 
 
 class Settings(Struct, frozen=True):

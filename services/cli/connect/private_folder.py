@@ -33,11 +33,12 @@ class PrivateFolder:
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._descriptor)
         except FileNotFoundError:
             return None
-        status = os.fstat(descriptor)
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(descriptor)
+            raise CommandError(f"{self.path / name} is not a regular file; it is unchanged")
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(status.st_mode):
-                raise CommandError(f"{self.path / name} is not a regular file; it is unchanged")
-            return file.read(), stat.S_IMODE(status.st_mode)
+            return file.read(), stat.S_IMODE(mode)
 
     def create(self, name: str, data: bytes, mode: int = PRIVATE) -> None:
         """Writes a new file, which is private until it is complete and then has its mode. Raises FileExistsError."""
@@ -65,34 +66,37 @@ def open_folder_of(path: Path, *, create: bool) -> Iterator[tuple[PrivateFolder,
     """Opens the folder of the file that a path and its links lead to, and returns it with the file's name there.
 
     Links stay: they may lead into a repository of dotfiles. Raises FileNotFoundError for a folder that does not exist,
-    unless it is created; OSError for a loop; CommandError where links lead into a folder of another user, who would
-    get the key.
+    unless it is created; OSError, with the path, for a loop and for what fails in the folder; CommandError where links
+    lead into a folder of another user, who would get the key.
     """
     try:
-        real = Path(os.path.realpath(path, strict=True))
-    except FileNotFoundError:
-        real = Path(os.path.realpath(path))
-    linked, created = real != Path(os.path.abspath(path)), list[str]()
-    with contextlib.ExitStack() as opened:
+        try:
+            real = Path(os.path.realpath(path, strict=True))
+        except FileNotFoundError:
+            real = Path(os.path.realpath(path))
+        linked, created = real != Path(os.path.abspath(path)), list[str]()
+        with contextlib.ExitStack() as opened:
 
-        def step(name: str, above: int | None = None) -> int:
-            descriptor = os.open(name, _FOLDER, dir_fd=above)
-            opened.callback(os.close, descriptor)
-            return descriptor
+            def step(name: str, above: int | None = None) -> int:
+                descriptor = os.open(name, _FOLDER, dir_fd=above)
+                opened.callback(os.close, descriptor)
+                return descriptor
 
-        folder = step(real.anchor)
-        for position, name in enumerate(real.parts[1:-1], 2):
-            try:
-                folder = step(name, folder)
-            except FileNotFoundError:
-                if not create:
-                    raise
-                _check_owner(folder, path, real, linked=linked)
-                os.mkdir(name, 0o700, dir_fd=folder)
-                created.append(str(Path(*real.parts[:position])))
-                folder = step(name, folder)
-        _check_owner(folder, path, real, linked=linked)
-        yield PrivateFolder(real.parent, folder, created), real.name
+            folder = step(real.anchor)
+            for position, name in enumerate(real.parts[1:-1], 2):
+                try:
+                    folder = step(name, folder)
+                except FileNotFoundError:
+                    if not create:
+                        raise
+                    _check_owner(folder, path, real, linked=linked)
+                    os.mkdir(name, 0o700, dir_fd=folder)
+                    created.append(str(Path(*real.parts[:position])))
+                    folder = step(name, folder)
+            _check_owner(folder, path, real, linked=linked)
+            yield PrivateFolder(real.parent, folder, created), real.name
+    except OSError as error:  # it has a part of the path only
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _check_owner(folder: int, path: Path, real: Path, *, linked: bool) -> None:

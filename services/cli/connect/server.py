@@ -81,6 +81,8 @@ def base_url(address: str) -> str:
 def read_models(address: str, key: str | None) -> Server:
     """Requests the models of a server. Raises ServerError."""
     url = base_url(address)
+    if key and not (key.isprintable() and max(key) <= "\xff"):
+        raise ServerError("the key has characters that an HTTP header cannot have")
     request = urllib.request.Request(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"} if key else {})
     # Requests to this machine bypass the proxy of the environment.
     local = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")

@@ -47,6 +47,8 @@ class UndoRecord(Struct, frozen=True):
     """Names of the copies of the old file."""
     folders: list[str]
     """The folders that `write` created, outermost first."""
+    replaced: str | None = None
+    """What the file had before the last `write`: still the case if that was killed."""
 
 
 def text_of(settings: Settings) -> str:
@@ -70,7 +72,7 @@ def write(settings: Settings) -> list[str]:
         except CommandError:
             clean, mode = before, PRIVATE  # it has an edit that cannot be told from our settings: both stay
         copies = [] if before is None else [_back_up(folder, name, before)]
-        record = UndoRecord(clean, mode, after, [*record.copies, *copies], record.folders)
+        record = UndoRecord(clean, mode, after, [*record.copies, *copies], record.folders, before)
         folder.replace(name + UNDO_SUFFIX, msgspec.json.encode(record))
         folder.replace(name, after.encode())
     copied = f"; the copy of the old file is {path.with_name(copies[0])}" if copies else ""
@@ -135,7 +137,7 @@ def _without_ours(
     the user has changed the file: a copy of the key may be in it."""
     text, mode = current
     restored = record.before, record.mode if mode == PRIVATE else mode
-    if text in (None, record.after, record.before):
+    if text in (None, record.after, record.before, record.replaced):
         return current if text is None else restored
     now, before, after = (_load(kind, one, path) for one in (text, record.before or "", record.after))
     _take_out(now, before, after)
@@ -182,7 +184,7 @@ def _load(kind: Kind, text: str, path: Path) -> Any:
         return tomlkit.document() if kind == "toml" else {}
     try:
         document: Any = _LOADERS[kind](text)
-    except (ValueError, TOMLKitError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, TOMLKitError, yaml.YAMLError) as error:
         why = f"{'' if kind == 'toml' else ', perhaps because of comments'} ({' '.join(str(error).split())})"
         remedy = "add or remove by hand the settings that are shown without --write"
         raise UnreadableFile(f"{path} is not {_NAMES[kind]}{why}; it is unchanged: {remedy}") from None

@@ -91,7 +91,7 @@ def check_settings(stages: Iterable[LoadedConfig[Any]]) -> None:
 
 def _problems(loaded: LoadedConfig[Any]) -> Iterator[tuple[str, Any, str]]:
     """Yields name, value and problem of each setting that cannot work here."""
-    chosen = {name: value for name, value in loaded.chosen().items() if value not in (None, "", [], {})}
+    chosen = {name: value for name, value in loaded.chosen().items() if value not in (None, [], {})}
     missing = [
         (name, value, problem)
         for name, value in chosen.items()
@@ -104,6 +104,8 @@ def _problems(loaded: LoadedConfig[Any]) -> Iterator[tuple[str, Any, str]]:
     for name, value in chosen.items():
         try:
             if (read := _READERS.get(name)) is not None:
+                if value == "":
+                    raise ValueError('"" is empty')
                 read(loaded.config)
         except (OSError, ValueError, TurnwireError) as error:
             yield name, value, " ".join(str(error).split())

@@ -19,6 +19,7 @@ MIB = 1024 * 1024
 
 Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1))]
+Processes: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=1000))]
 Seconds: TypeAlias = Annotated[float, Parameter(validator=Number(gte=0))]
 Positive: TypeAlias = Annotated[float, Parameter(validator=Number(gt=0))]
 FROM_FILE = Parameter(accepts_keys=False, n_tokens=1)
@@ -432,13 +433,13 @@ class ParserConfig(LedgerStoreConfig, StageConfig):
 class UpConfig(Config):
     """The processes that `turnwire up` starts on this machine."""
 
-    frontends: Count = 1
+    frontends: Processes = 1
     """Number of frontends; the second and later ones listen on free ports."""
-    preprocessors: Count = 1
+    preprocessors: Processes = 1
     """Number of preprocessors."""
-    workers: Count = 1
+    workers: Processes = 1
     """Number of workers; each loads the model."""
-    parsers: Count = 1
+    parsers: Processes = 1
     """Number of parsers."""
     state_dir: str | None = None
     """Directory for the demo model and the sealing key; default: `turnwire` in the user's state directory."""

@@ -193,6 +193,10 @@ def test_page_shows_why_turn_seven_computed_its_prompt_again(browser: Browser, t
                 browser.keep(name)
                 assert browser.script("document.documentElement.scrollWidth") <= 390, name
                 assert browser.script("document.querySelector('header').scrollWidth") <= 390, name
+            browser.script("history.back()")  # to the session
+            browser.until(lambda: not browser.script("document.querySelector('#list').offsetWidth"))
+            browser.script("document.querySelector('h1 a').click()")  # a touch screen has no Escape
+            browser.until(lambda: browser.script("document.querySelector('#list').offsetWidth > 300"))
             browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
             theme = browser.script("getComputedStyle(document.documentElement).colorScheme")
@@ -282,4 +286,5 @@ def test_two_hundred_long_turns_and_a_thousand_live_ones_fit_on_the_page(browser
     browser.open(f"{crowd.url}#/turn/{crowd.fold.sessions[longest][-1]}")
     assert browser.shows(".strip + .legend", "original tokens of earlier answers")
     assert "The prompt begins with all tokens" in browser.text("#cause")
+    assert "null" not in browser.text("#detail")  # the turn has no calls, so a part of the page is missing
     assert browser.errors() == []

@@ -3,8 +3,9 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,16 +25,21 @@ Map.groupBy ??= (rows, key) => {
 pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
 
 
-def tree(parents: Sequence[tuple[str, str]]) -> list[tuple[str, int]]:
-    """Returns the session and depth of each row. `parents`: sessions with their parents, the newest first."""
+def evaluate(expression: str, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Returns the value of an expression over `rows` in the list's module."""
     page = "\n".join(line for line in LIST.read_text().splitlines() if not line.startswith("import "))
-    rows = [{"session": session, "parent": parent} for session, parent in parents]
-    shown = "tree(rows).map((row) => [row.session, row.depth])"
-    script = f"{GROUP_BY}{page}\nconst rows = {json.dumps(rows)};\nconsole.log(JSON.stringify({shown}));"
+    script = f"{GROUP_BY}{page}\nconst rows = {json.dumps(rows)};\nconsole.log(JSON.stringify({expression}));"
     command = [str(NODE), "--input-type=module", "-"]
     done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return [(session, depth) for session, depth in json.loads(done.stdout)]
+    return json.loads(done.stdout)
+
+
+def tree(parents: Sequence[tuple[str, str]]) -> list[tuple[str, int]]:
+    """Returns the session and depth of each row. `parents`: sessions with their parents, the newest first."""
+    rows = [{"session": session, "parent": parent} for session, parent in parents]
+    shown = evaluate("tree(rows).map((row) => [row.session, row.depth])", rows)
+    return [(session, depth) for session, depth in shown]
 
 
 def test_helpers_follow_the_session_that_started_them_oldest_first() -> None:
@@ -44,3 +50,11 @@ def test_helpers_follow_the_session_that_started_them_oldest_first() -> None:
 def test_chain_of_helpers_may_be_as_long_as_the_list() -> None:
     chain = [(f"s{number}", f"s{number - 1}" if number else "") for number in range(20_000)]
     assert tree(chain[::-1]) == [(session, depth) for depth, (session, _) in enumerate(chain)]
+
+
+def test_figures_of_a_session_are_those_of_all_its_turns() -> None:
+    names = ["prompt", "cached", "again", "output", "calls"]
+    turns = [dict(zip(names, [100 * n, 90 * n, n, 7, n % 2], strict=True)) for n in range(1, 5)]
+    row = evaluate("List.prototype.summary.call({ turnsOf: () => rows }, 'a')", turns)
+    assert {name: row[name] for name in names} == {name: sum(turn[name] for turn in turns) for name in names}
+    assert row["turns"] == 4

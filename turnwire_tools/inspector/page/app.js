@@ -69,7 +69,7 @@ async function show() {
   }
   if (number !== view.number) return; // something else was opened meanwhile
   const top = detail.scrollTop;
-  detail.replaceChildren(...content);
+  detail.replaceChildren(...content.filter(Boolean)); // a turn without calls has no deliveries
   detail.scrollTop = top;
   detail.dataset.shown = id;
 }

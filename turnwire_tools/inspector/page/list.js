@@ -80,7 +80,7 @@ export class List {
     const rows = this.turnsOf(session);
     const last = rows[rows.length - 1];
     const total = (name) => rows.reduce((sum, row) => sum + (row[name] ?? 0), 0);
-    return { ...last, session, depth: 0, turns: rows.length, again: total("again"), output: total("output"), calls: total("calls"), trouble: rows.some((row) => row.trouble) };
+    return { ...last, session, depth: 0, turns: rows.length, prompt: total("prompt"), cached: total("cached"), again: total("again"), output: total("output"), calls: total("calls"), trouble: rows.some((row) => row.trouble) };
   }
 
   // At most one drawing a frame, however many rows change.

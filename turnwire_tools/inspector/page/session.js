@@ -23,7 +23,7 @@ export function sessionView(session) {
   ]);
   return [
     h("section", null,
-      h("h2", null, `Session · ${first.model}`, h("small", null, ` ${turns.length} turns since ${clock(first.time)}`)),
+      h("h2", null, `Session · ${first.model}`, h("small", null, ` ${turns.length} turn${turns.length === 1 ? "" : "s"} since ${clock(first.time)}`)),
       h("p", null, `${count(prompt)} prompt tokens, ${share(total("cached"), prompt)} of them from the cache; ${count(total("again"))} computed again; ${count(total("output"))} written.`)),
     h("section", null, h("h3", null, "Prompt tokens of each turn"), chart(turns),
       h("ul", { class: "legend" },

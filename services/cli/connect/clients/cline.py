@@ -33,7 +33,7 @@ def make_settings(target: Target) -> Plan:
         values |= chosen
     else:
         if_absent |= chosen
-    return Plan(files=[Settings(path, "json", values, if_absent)], start=f"cline -P {PROVIDER_ID} -m {target.model.id}")
+    return Plan([Settings(path, "json", values, if_absent)], start=f"cline -P {PROVIDER_ID} -m {target.model_word}")
 
 
 CLIENT = Client("Cline", make_settings, apis=("chat",))

@@ -25,7 +25,7 @@ def make_settings(target: Target) -> Plan:
     if target.default:
         values, default = default | values, {}
     path = f"{target.settings_folder('~/.kimi-code', 'KIMI_CODE_HOME')}/config.toml"
-    return Plan(files=[Settings(path, "toml", values, default)], start=f"kimi -m {chosen}")
+    return Plan(files=[Settings(path, "toml", values, default)], start=f"kimi -m {PROVIDER}/{target.model_word}")
 
 
 def _model(model: ServedModel) -> dict[str, Any]:

@@ -24,7 +24,8 @@ def make_settings(target: Target) -> Plan:
     default: dict[str, Any] = {"agents": {"defaults": {"model": {"primary": chosen}}}}
     if target.default:
         values, default = values | default, {}
-    return Plan(files=[Settings(path, "json", values, default)], start=f"openclaw agent exec --model {chosen} TASK")
+    start = f"openclaw agent exec --model {PROVIDER}/{target.model_word} TASK"
+    return Plan(files=[Settings(path, "json", values, default)], start=start)
 
 
 def _model(model: ServedModel) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def plan_for(target: Target, program: str, schema: str) -> Plan:
         values |= default
     else:
         if_absent |= default
-    return Plan(files=[Settings(path, "json", values, if_absent)], start=f"{program} -m {chosen}")
+    return Plan(files=[Settings(path, "json", values, if_absent)], start=f"{program} -m {PROVIDER}/{target.model_word}")
 
 
 def _model(model: ServedModel) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def make_settings(target: Target) -> Plan:
     if target.default:
         chosen = {"defaultProvider": PROVIDER, "defaultModel": target.model.id}
         files.append(Settings(f"{folder}/settings.json", "json", chosen))
-    return Plan(files=files, start="pi" if target.default else f"pi --provider {PROVIDER} --model {target.model.id}")
+    return Plan(files=files, start="pi" if target.default else f"pi --provider {PROVIDER} --model {target.model_word}")
 
 
 def model_entry(model: ServedModel) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def make_settings(target: Target) -> Plan:
     if target.default:
         values |= {"security": {"auth": {"selectedType": "openai"}}, "model": {"name": target.model.id}}
     path = f"{target.settings_folder('~/.qwen', 'QWEN_HOME')}/settings.json"
-    start = "qwen" if target.default else f"qwen --auth-type openai -m {target.model.id}"
+    start = "qwen" if target.default else f"qwen --auth-type openai -m {target.model_word}"
     return Plan(files=[Settings(path, "json", values)], start=start)
 
 
