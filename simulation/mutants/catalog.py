@@ -292,7 +292,7 @@ PREPROCESSOR_MUTANTS = [
     Mutant(
         "does not tell the frontend that no worker takes a turn",
         PREPROCESSOR,
-        "        until = asyncio.get_running_loop().time() + self._process.config.bus.recovery_s\n",
+        "        until = asyncio.get_running_loop().time() + REFUSE_S\n",
         "        until = 0.0\n",
     ),
     Mutant(
