@@ -201,6 +201,13 @@ def test_file_with_another_name_in_the_same_folder_is_not_proposed(tmp_path: Pat
     assert problem == f'Invalid value for --seal-key-file: there is no file "{tmp_path}/seal.key"'
 
 
+def test_path_itself_is_not_proposed(tmp_path: Path) -> None:
+    file = tmp_path / "scripts"
+    file.touch()
+    (problem,) = problems_of_up([f"--script-dir={file}"])
+    assert "did you mean" not in problem
+
+
 def test_path_in_the_home_folder_is_read_as_the_stage_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "form.json").write_text('{"response_template": {"fields": {}}}')

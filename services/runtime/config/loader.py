@@ -225,9 +225,10 @@ def nearest_file(path: str) -> str:
     """Returns `; did you mean "x"?` with the most similar name in the same directory, or nothing."""
     place = Path(path).expanduser()
     try:
-        close = difflib.get_close_matches(place.name, [file.name for file in place.parent.iterdir()], n=1)
+        names = {file.name for file in place.parent.iterdir()} - {place.name}  # a folder in its place is no answer
     except OSError:
         return ""
+    close = difflib.get_close_matches(place.name, sorted(names), n=1)
     return f'; did you mean "{place.parent / close[0]}"?' if close else ""
 
 
