@@ -225,7 +225,7 @@ def nearest_file(path: str) -> str:
     """Returns `; did you mean "x"?` with the most similar name in the same directory, or nothing."""
     place = Path(path).expanduser()
     try:
-        names = {file.name for file in place.parent.iterdir()} - {place.name}  # a folder in its place is no answer
+        names = {file.name for file in place.parent.iterdir()} - {place.name}  # a directory may have this name
     except OSError:
         return ""
     close = difflib.get_close_matches(place.name, sorted(names), n=1)
