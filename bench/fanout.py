@@ -140,7 +140,8 @@ async def measure(siblings: int, workers: int, asked: argparse.Namespace, argume
             http = aiohttp.ClientSession(url, headers=headers, timeout=timeout, connector=connector)
             sites[stack] = await opened.enter_async_context(http), model
         for number in range(asked.rounds + 1):
-            for stack, site in sites.items():
+            turns = list(sites.items())
+            for stack, site in turns if number % 2 else reversed(turns):  # the first one of a round is slower
                 one, group, others = (f"{kind} {siblings} {number}" for kind in ("One", "Group", "Stranger"))
                 alone = await together(*site, texts(1, shared=asked.tokens, tail=asked.tail, seed=one))
                 alike = await together(*site, texts(siblings, shared=asked.tokens, tail=asked.tail, seed=group))
