@@ -1,7 +1,9 @@
 """What engines share: open turns, from callbacks to sinks, and work on daemon threads."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -44,6 +46,27 @@ def test_deltas_come_in_order_and_the_engine_is_done_before_the_end_arrives() ->
     turn.put(Delta([2], finish=FinishReason.STOP))
     assert heard == [(None, []), (FinishReason.STOP, ["a"])]
     assert len(trial.turns) == 0
+
+
+def test_ended_turn_does_not_hold_what_its_engine_had_for_it() -> None:
+    class Stream:
+        turn: OpenTurn
+
+        def release(self) -> None:
+            pass
+
+    turns = OpenTurns("trial")
+    stream = Stream()
+    stream.turn = turns.open("a", Listener(), stream.release)
+    alive = weakref.ref(stream)
+    gc.collect()
+    gc.disable()
+    try:
+        stream.turn.close()
+        del stream
+        assert alive() is None, "no cycle is left to the garbage collector"
+    finally:
+        gc.enable()
 
 
 def test_nothing_comes_after_the_end() -> None:

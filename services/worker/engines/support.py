@@ -62,7 +62,9 @@ class OpenTurn:
         del self._turns[self.id]
         if self.task is not None and self.task is not asyncio.current_task():
             self.task.cancel()
-        self._released()
+        released = self._released
+        del self._released  # it may hold the turn, which then only the garbage collector finds
+        released()
 
 
 class _FirstTurn:

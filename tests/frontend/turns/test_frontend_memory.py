@@ -1,4 +1,4 @@
-"""What an open stream holds: its conversation, and not the bytes in which that came."""
+"""What an open stream holds: its conversation, and not the bytes in which that came. After its end, nothing."""
 
 import asyncio
 import gc
@@ -52,3 +52,26 @@ async def test_stream_does_not_keep_its_request_body(path: str) -> None:
             await eventually(lambda: SIZE < traced_bytes() - before < 1.5 * SIZE)
             gate.set()
             await response.read()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("traced", "no_collector")
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", STREAMS)
+async def test_answered_request_is_freed_without_the_garbage_collector(path: str, *, stream: bool) -> None:
+    body = json.dumps({"model": MODEL, "stream": stream, **STREAMS[path]}).encode()
+    gateway = FakeGateway()
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        before = tracemalloc.get_traced_memory()[0]
+        async with http.post(path, data=body) as response:
+            assert response.status == 200
+            await response.read()
+        gateway.turns.clear()
+        await eventually(lambda: tracemalloc.get_traced_memory()[0] - before < SIZE / 2)
