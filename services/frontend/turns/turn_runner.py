@@ -114,7 +114,7 @@ class TurnRunner:
             if sink is not None:
                 if not sink.ended:
                     answer.cancel("hangup")
-                answer.turns = ()  # a turn holds the sink, and that the answer: the garbage collector would find them late
+                answer.turns = ()  # each holds the sink, which holds the answer: a cycle
                 sink.stop()
             record.outcome = record.outcome or "internal"
             record.close(answer.dialect)
