@@ -11,7 +11,7 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import msgspec
 import nats as nats_library
 import pytest
 
+from bench.fanout import texts
 from schemas import subjects
 from schemas.frames import TokenFrame, decode_generate, unpack_ids
 from tests.conftest import NatsServer
 from tests.model_fixtures import build_random_model
 from tests.pipeline.client import TOOLS, Client, call, events
-from tests.pipeline.forced_vllm import BLOCK, LIMIT_S, descendants, gone, start_up
+from tests.pipeline.forced_vllm import BLOCK, LIMIT_S, descendants, gone, prompt_tokens, start_up
 from tests.pipeline.stack import Stack
 from tests.pipeline.test_pipeline_budgets import BUDGETS, check_random_model
 
@@ -116,6 +117,27 @@ async def test_a_session_of_20_turns_is_exact_and_computes_what_is_new(real: Sta
         computed, cached = counts[order.index(after)]
         assert cached == (len(whole) - 1) // BLOCK * BLOCK, "all that was computed before, in whole blocks"
         assert computed + cached == len(bus.prompts[after])
+    await client.http.close()
+
+
+async def test_siblings_that_start_in_one_moment_compute_their_beginning_once(real: Stack) -> None:
+    """All prompts reach vLLM while it computes the first of them, or before."""
+    client, bus = Client(real.url), await Bus().open(real.nats.url)
+    before = prompt_tokens(real)
+    siblings = [
+        ask([{"role": "user", "content": f"{question} [[free]]"}], system=system, max_tokens=4)
+        for system, question in texts(8, shared=6500, tail=60, seed="Siblings")
+    ]
+    answers = await asyncio.gather(*map(client.stream, siblings))
+    computed, cached = (now - then for now, then in zip(prompt_tokens(real), before, strict=True))
+    prompts = list(bus.prompts.values())
+    alike = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
+    shared = len(list(alike)) // BLOCK * BLOCK
+    assert shared > 5000
+    assert computed + cached == sum(map(len, prompts))
+    assert cached == 7 * shared
+    assert computed <= 1.15 * max(map(len, prompts))
+    assert cached == sum(answer.usage["cache_read_input_tokens"] for answer in answers)
     await client.http.close()
 
 

@@ -105,6 +105,7 @@ class AsyncEngineArgs:
     skip_tokenizer_init: bool = False
     logprobs_mode: str = "raw_logprobs"
     data_parallel_size: int = 1
+    long_prefill_token_threshold: int = 0
 
 
 @dataclass
@@ -155,7 +156,11 @@ class AsyncLLM:
                 kv_cache_size_tokens=None,
                 enable_prefix_caching=args.enable_prefix_caching is not False,
             ),
-            scheduler_config=space(max_num_seqs=args.max_num_seqs, policy=args.scheduling_policy),
+            scheduler_config=space(
+                max_num_seqs=args.max_num_seqs,
+                policy=args.scheduling_policy,
+                long_prefill_token_threshold=args.long_prefill_token_threshold,
+            ),
             speculative_config=args.speculative_config,
         )
         self.loggers = [factory(self.vllm_config, 0) for factory in stat_loggers]

@@ -60,6 +60,16 @@ async def test_it_describes_the_engine_that_was_built(fake_vllm: Any, tmp_path: 
     assert not {"min_p", "logit_bias"} & info.features
 
 
+@pytest.mark.parametrize("threshold", [0, 512])
+async def test_it_shares_queued_prompts_unless_several_prefill_side_by_side(
+    fake_vllm: Any, tmp_path: Path, threshold: int
+) -> None:
+    engine = VllmEngine(config(tmp_path, engine_args={"long_prefill_token_threshold": threshold}))
+    info = await engine.start()
+    await engine.stop(5.0)
+    assert info.shares_queued is (threshold == 0)
+
+
 def test_it_explains_itself_without_a_start(fake_vllm: Any) -> None:
     support = VllmEngine.explain(WorkerConfig(model=None, engine_args={"skip_tokenizer_init": True}))  # type: ignore[arg-type]
     assert support.version == "0.32.0"

@@ -204,7 +204,9 @@ class VllmEngine(Engine, KvEventSource):
             features=FEATURES - lacks.keys(),
             vocab_size=config.model_config.get_vocab_size(),
             lacking=lacks,
-            shares_queued=True,  # it enters a prompt's blocks into its cache in the step that schedules them
+            # It enters a prompt's blocks into its cache in the step that schedules them. With this threshold, several
+            # prompts of one step each get a part of their common beginning.
+            shares_queued=not scheduler.long_prefill_token_threshold,
         )
 
 
