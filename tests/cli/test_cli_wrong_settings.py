@@ -66,7 +66,7 @@ def wrong_values(option: Argument, chance: random.Random, folder: Path) -> Itera
     elif bool in kinds:
         yield "maybe"
     elif int in kinds or float in kinds:
-        yield from ("x", "1.5.5", *(["1.5", "3 apples"] if int in kinds else []))
+        yield from ("x", "1.5.5", *(["1.5", "3 apples"] if int in kinds else ["inf", "nan"]))
         for bound in cast("tuple[object, ...]", option.parameter.validator or ()):
             if isinstance(bound, Number):
                 yield from (str(low - 1) for low in (bound.gte, bound.gt) if low is not None)
