@@ -26,6 +26,8 @@ FREE = frozenset(
     )
 )
 """Settings without wrong values."""
+IN_PROC = ("/proc/x",) if Path("/proc").is_dir() else ()
+"""Where the system administrator, too, can create nothing, whatever the rights."""
 WRONG = {
     "nats_url": ("http://127.0.0.1:4222", "nats://:4222", "nats://a:b", "tls://"),
     "model": ("/nowhere/model", "./nowhere", ""),
@@ -39,8 +41,8 @@ WRONG = {
     "web_provider": ("a.example", "ftp://a.example", "http://"),
     "cors_origins": ("a.example", "https://a.example/", "https://a.example/path"),
     "allowed_hosts": ("https://a.example", "a b"),
-    "state_dir": ("/dev/null/x",),
-    "ready_file": ("/dev/null/x", "/dev"),
+    "state_dir": ("/dev/null/x", *IN_PROC),
+    "ready_file": ("/dev/null/x", "/dev", *IN_PROC),
 }
 NEEDS = {"tls_key_file": ["--tls-cert-file"], "tls_client_ca_file": ["--tls-cert-file"], "nats_key_file": []}
 

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -336,4 +337,8 @@ def place_problem(path: Path, *, is_file: bool) -> str | None:
     folder = next((folder for folder in parents if folder.exists()), Path("/"))
     if not folder.is_dir():
         return f'"{path}": "{folder}" is not a directory'
-    return None if os.access(folder, os.W_OK) else f'"{path}": "{folder}" cannot be written to'
+    try:  # a right to write is not enough, as in /proc
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return f'"{path}": "{folder}" cannot be written to: {error.strerror}'
+    return None
