@@ -189,6 +189,18 @@ def test_nearest_valid_value_is_proposed(argv: list[str], hint: str) -> None:
     assert hint in problem
 
 
+def test_engine_of_another_package_has_devices_and_types_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine-1.dist-info").mkdir()
+    (tmp_path / "mine-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    (tmp_path / "mine-1.dist-info" / "entry_points.txt").write_text("[turnwire.engines]\nmine = mine:Engine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    flags = ["--model=acme/m", "--device=tpu:1", "--dtype=int4"]
+    assert problems_of("worker", ["--engine=mine", *flags]) == []
+    assert len(problems_of("worker", ["--engine=script", *flags])) == 2
+
+
 def test_nearest_file_is_proposed(tmp_path: Path, demo_dir: Path) -> None:
     (tmp_path / "seal.key").write_text("secret")
     (problem,) = problems_of_up([f"--seal-key-file={tmp_path}/seal.kye"])

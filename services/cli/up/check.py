@@ -190,8 +190,10 @@ def _read_engine(config: Any) -> None:
     _require(config.engine)
 
 
-def _choose(value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
+def _choose(engine: str, value: str, choices: Iterable[str]) -> None:
+    from services.worker.engines.registry import BUILT_IN
+
+    if engine in BUILT_IN and value not in choices:  # others have their own
         raise ValueError(f'"{value}" is not one of {", ".join(choices)}{nearest(value, choices)}')
 
 
@@ -258,8 +260,8 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
     "reasoning_parser": lambda config: _read_parser(config.reasoning_parser, reasoning=True),
     "engine": _read_engine,
     "script_dir": _read_scripts,
-    "device": lambda config: _choose(re.sub(r":\d+$", "", config.device), DEVICES),
-    "dtype": lambda config: _choose(config.dtype, DTYPES),
+    "device": lambda config: _choose(config.engine, re.sub(r":\d+$", "", config.device), DEVICES),
+    "dtype": lambda config: _choose(config.engine, config.dtype, DTYPES),
 }
 """Reads what a setting names. Raises OSError, ValueError or TurnwireError, as the stage would at its start."""
 
