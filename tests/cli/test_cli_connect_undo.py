@@ -464,7 +464,7 @@ def test_value_that_cannot_be_written_back_is_refused(tmp_path: Path, kind: Kind
     path = tmp_path / "settings"
     settings = Settings(str(path), kind, {"a": {"z": 1}})
     path.write_text(text)
-    with pytest.raises(UnreadableFile, match="it has aliases|its number .* would become another"):
+    with pytest.raises(UnreadableFile, match=r"it has aliases|its number .* would become another"):
         write(settings)
     assert path.read_text() == text
     path.unlink()
