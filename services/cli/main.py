@@ -2,33 +2,37 @@
 
 A command is a function, and its parameters are the flags. It is imported when it is called, so that `turnwire health`
 starts quickly. Errors that a user can cause (CommandError, TurnwireError, OSError) are one line on stderr; any other
-exception is a bug and keeps its traceback. Exit status: 0 success, 1 failure, 2 wrong usage or configuration.
+exception is a bug and keeps its traceback. Exit status: 0 success, 1 failure, 2 wrong usage or configuration, 130
+interrupted.
 """
 
 import os
 import sys
 from collections.abc import Sequence
 
-from schemas.errors import TurnwireError
-from services import __version__
-from services.cli.common import CommandError
-from services.cli.registry import Command, load_command, summaries
-from services.cli.signals import time_limit
-from services.runtime.config import STAGES
-from services.runtime.config.command_line import run_command
-from services.runtime.config.loader import mask_passwords, nearest
+try:
+    from schemas.errors import TurnwireError
+    from services import __version__
+    from services.cli.common import CommandError
+    from services.cli.registry import Command, load_command, summaries
+    from services.cli.signals import time_limit
+    from services.runtime.config import STAGES
+    from services.runtime.config.command_line import INTERRUPTED, run_command
+    from services.runtime.config.loader import mask_passwords, nearest
+except KeyboardInterrupt:  # the imports take most of the time of a short command
+    sys.exit(130)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Returns its exit status."""
     name, *arguments = (sys.argv[1:] if argv is None else argv) or [""]
-    if name in ("", "-h", "--help", "help"):
-        print(usage(), file=sys.stdout if name else sys.stderr)
-        return 0 if name else 2
-    if name in ("--version", "version"):
-        print(__version__)
-        return 0
     try:
+        if name in ("", "-h", "--help", "help"):
+            print(usage(), file=sys.stdout if name else sys.stderr)
+            return 0 if name else 2
+        if name in ("--version", "version"):
+            print(__version__)
+            return 0
         with time_limit():
             command = load_command(name)
             if command is None:
@@ -39,15 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 without, essential = command.without, command.essential
                 function, configs = command.function, command.settings
                 return run_command(function, prog, arguments, *configs, without=without, essential=essential)
+        return command.function(arguments)
     except KeyboardInterrupt:
-        return 1
+        return INTERRUPTED
     except BrokenPipeError:  # `turnwire tap | head`
         sys.stderr.close()
         return 0
     except (CommandError, TurnwireError, OSError) as error:
         print(f"turnwire {name}: {mask_passwords(error)}", file=sys.stderr)
         return error.status if isinstance(error, CommandError) else 1
-    return command.function(arguments)
 
 
 def serve(argv: Sequence[str]) -> int:

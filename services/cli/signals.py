@@ -10,6 +10,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from services.runtime.config.command_line import INTERRUPTED
+
 END_S = 1.0
 """Time limit for the end of a command after a signal."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -59,7 +61,7 @@ async def status_of(status: asyncio.Future[int]) -> int:
 
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """Ends the process with status 1 if SIGINT or SIGTERM has not ended it within `END_S`.
+    """Ends the process with status 130 if SIGINT or SIGTERM has not ended it within `END_S`.
 
     Python runs no signal handler while the main thread waits for a name server, and at exit it waits for its other
     threads. So a thread reads the wakeup file, to which the interpreter writes each signal that has a handler. An event
@@ -88,4 +90,4 @@ def _exit_late(reader: socket.socket) -> None:
         while received := reader.recv(1):
             if received[0] in SIGNALS:
                 time.sleep(END_S)
-                os._exit(1)
+                os._exit(INTERRUPTED)

@@ -1,4 +1,5 @@
-"""Runs a service from its command line to its exit status: 0 clean, 1 failure, 2 usage or configuration."""
+"""Runs a service from its command line to its exit status: 0 clean, 1 failure, 2 usage or configuration,
+130 interrupted before it served."""
 
 import asyncio
 import gc
@@ -10,7 +11,7 @@ from typing import Any
 
 from schemas.errors import TurnwireError
 from services.runtime.config import STAGES, ServiceConfig
-from services.runtime.config.command_line import CLEAN, FAILURE, run_command
+from services.runtime.config.command_line import CLEAN, FAILURE, INTERRUPTED, run_command
 from services.runtime.config.loader import LoadedConfig, Sources, mask_passwords
 from services.runtime.observability.memory import keep_freed_memory
 
@@ -36,12 +37,12 @@ def main(stage: str, argv: Sequence[str], check: Callable[[LoadedConfig[Any]], N
                     # The runner and Python would wait for a thread that loads a model.
                     sys.stdout.flush()
                     sys.stderr.flush()
-                    os._exit(FAILURE)
+                    os._exit(INTERRUPTED)
         except (TurnwireError, OSError) as error:
             print(f"{prog}: {mask_passwords(error)}", file=sys.stderr)
             return FAILURE
         except KeyboardInterrupt:
-            return FAILURE
+            return INTERRUPTED
         return CLEAN
 
     keep_freed_memory()

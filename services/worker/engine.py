@@ -122,7 +122,7 @@ class EngineRequest(Struct, frozen=True):
     """The prompt. The worker passes an array of typecode I; an engine that needs a list makes one."""
     sampling: Sampling
     stop_ids: list[int]
-    """Ids that end decoding, with every end-of-sequence id (unless `sampling.ignore_eos`)."""
+    """Ids of the vocabulary that end decoding, with every end-of-sequence id (unless `sampling.ignore_eos`)."""
     priority: float = 0.0
     """Greater is sooner; 0 is ordinary."""
     cache_salt: str | None = None

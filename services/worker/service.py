@@ -9,6 +9,7 @@ import asyncio
 import sys
 import time
 from functools import partial
+from math import inf
 
 import msgspec
 from prometheus_client import Histogram
@@ -192,7 +193,8 @@ class Worker(Service):
             id=f"{request.turn}.{request.attempt}",
             token_ids=unpack_array(prompt),
             sampling=self._rest(request.sampling, len(resume), counter) if resume else request.sampling,
-            stop_ids=request.stop_ids,
+            # The tokenizer may have more ids than the weights have rows; engines use stop ids as indexes.
+            stop_ids=[token for token in request.stop_ids if token < (self._info.vocab_size or inf)],
             priority=request.priority,
             cache_salt=request.cache_salt,
             guided=_decode_form(request.guided),

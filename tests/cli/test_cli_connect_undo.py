@@ -325,6 +325,20 @@ def test_link_to_a_file_stays_after_undo(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "dotfiles")) == ["s.json"]
 
 
+def test_link_that_was_removed_is_named_as_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    link = tmp_path / "config.toml"
+    link.symlink_to(tmp_path / "dotfiles" / "config.toml")
+    for settings in plan_of("codex", tmp_path, Step({"default": True}, "http://h:1", MODELS[0])):
+        write(settings)
+    link.rename(tmp_path / "other")
+    assert main(["connect", "codex", "--dir", str(tmp_path), "--undo"]) == 1
+    assert "a link that was removed since must be put back" in capsys.readouterr().err
+    (tmp_path / "other").rename(link)
+    assert main(["connect", "codex", "--dir", str(tmp_path), "--undo"]) == 0
+    assert os.listdir(tmp_path / "dotfiles") == []
+
+
 def test_loop_of_links_and_device_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
@@ -434,6 +448,31 @@ def test_text_of_yaml_with_comments_is_not_merged(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile, match="it has comments"):
         write(Settings(str(path), "yaml", {"a": 1}))
     assert path.read_text() == "model: x # why\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("yaml", "a: &x [*x]\n"),
+        ("yaml", "a: &x {b: *x}\n"),
+        ("json", '{"mine": NaN}'),
+        ("json", '{"mine": [-Infinity]}'),
+        ("json", '{"mine": 1e999}'),
+    ],
+)
+def test_value_that_cannot_be_written_back_is_refused(tmp_path: Path, kind: Kind, text: str) -> None:
+    path = tmp_path / "settings"
+    settings = Settings(str(path), kind, {"a": {"z": 1}})
+    path.write_text(text)
+    with pytest.raises(UnreadableFile, match=r"it has aliases|its number .* would become another"):
+        write(settings)
+    assert path.read_text() == text
+    path.unlink()
+    write(settings)
+    path.write_text(text)
+    with pytest.raises(UnreadableFile, match="it is unchanged"):
+        undo(settings)
+    assert path.read_text() == text
 
 
 @given(document=st.dictionaries(YAML_KEYS, st.dictionaries(YAML_KEYS, VALUES, max_size=3) | VALUES, max_size=4))

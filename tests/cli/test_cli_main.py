@@ -80,6 +80,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["inspect", "--port", "70000"], 'Invalid value "70000" for --port. Must be <= 65535.'),
         (["replay", "f", "--speed", "0"], 'Invalid value "0.0" for --speed. Must be > 0.'),
         (["replay", "f", "--api", "x"], 'Invalid value "x" for --api. Choose from: "messages", "responses", "chat"'),
+        (["replay", "f", "--speed", "inf"], 'Invalid value "inf" for --speed. Must be < inf.'),
         (["trajectories", "--idle-s", "-1"], 'Invalid value "-1.0" for --idle-s. Must be >= 0.'),
         (["key", "my laptop"], "a name has letters, digits and . _ @ - only, not 'my laptop'"),
         (["tap", "tw.v2.>", "a b"], "turnwire tap: not a subject of NATS: 'a b'\n"),

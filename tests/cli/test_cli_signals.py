@@ -97,7 +97,7 @@ async def test_command_ends_at_a_silent_server(
     async with asyncio.timeout(LIMIT_S):
         await silent.connected.wait()
     status, stderr = await end(process, signum)
-    expected = -signum if name in DIES and signum == signal.SIGTERM else 1
+    expected = -signum if name in DIES and signum == signal.SIGTERM else 130
     assert (status, b"Traceback" in stderr) == (expected, False), stderr.decode()
 
 
@@ -106,7 +106,7 @@ async def test_background_command_of_a_shell_ends(silent: SilentServer, tmp_path
     process = await start(COMMANDS["tap"], silent, tmp_path, *ignoring)
     async with asyncio.timeout(LIMIT_S):
         await silent.connected.wait()
-    assert await end(process, signal.SIGINT) == (1, b"")
+    assert await end(process, signal.SIGINT) == (130, b"")
 
 
 HANGS = """
@@ -135,4 +135,40 @@ async def test_command_ends_while_no_name_server_answers(name: str, silent: Sile
     process = await start(argv, silent, tmp_path, program=["-c", HANGS])
     assert process.stderr is not None
     assert await process.stderr.readline() == b"waits\n"
-    assert await end(process, signal.SIGINT) == (1, b"")
+    assert await end(process, signal.SIGINT) == (130, b"")
+
+
+IMPORTS = """
+import sys, time
+
+
+class Finder:
+    def find_spec(name, *_):
+        if name == "{module}":
+            print("waits", file=sys.stderr, flush=True)
+            time.sleep(600)
+
+
+sys.meta_path.insert(0, Finder)
+from services.cli.main import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "argv"),
+    [
+        ("schemas.errors", ["up"]),
+        ("services.cli.up.command", ["up"]),
+        ("services.cli.up.check", ["serve", "frontend"]),
+        ("services.cli.connect.client", ["--help"]),
+    ],
+)
+async def test_command_ends_while_it_imports(
+    module: str, argv: Sequence[str], silent: SilentServer, tmp_path: Path
+) -> None:
+    process = await start(argv, silent, tmp_path, program=["-c", IMPORTS.format(module=module)])
+    assert process.stderr is not None
+    assert await process.stderr.readline() == b"waits\n"
+    assert await end(process, signal.SIGINT) == (130, b"")

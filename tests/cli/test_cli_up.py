@@ -290,7 +290,7 @@ async def test_ctrl_c_ends_the_search_for_the_model(
     async with up(state, tmp_path, "--model", "acme/coder", ignored=ignored) as running:
         async with asyncio.timeout(START_S):
             await asked.wait()
-        assert await running.end(signal.SIGINT) == 1
+        assert await running.end(signal.SIGINT) == 130
         assert not any("Traceback" in line for line in running.lines)
     hub.close()
 

@@ -26,6 +26,8 @@ FREE = frozenset(
     )
 )
 """Settings without wrong values."""
+IN_PROC = ("/proc/x",) if Path("/proc").is_dir() else ()
+"""Where the system administrator, too, can create nothing, whatever the rights."""
 WRONG = {
     "nats_url": ("http://127.0.0.1:4222", "nats://:4222", "nats://a:b", "tls://"),
     "model": ("/nowhere/model", "./nowhere", ""),
@@ -39,8 +41,8 @@ WRONG = {
     "web_provider": ("a.example", "ftp://a.example", "http://"),
     "cors_origins": ("a.example", "https://a.example/", "https://a.example/path"),
     "allowed_hosts": ("https://a.example", "a b"),
-    "state_dir": ("/dev/null/x",),
-    "ready_file": ("/dev/null/x", "/dev"),
+    "state_dir": ("/dev/null/x", *IN_PROC),
+    "ready_file": ("/dev/null/x", "/dev", *IN_PROC),
 }
 NEEDS = {"tls_key_file": ["--tls-cert-file"], "tls_client_ca_file": ["--tls-cert-file"], "nats_key_file": []}
 
@@ -66,7 +68,7 @@ def wrong_values(option: Argument, chance: random.Random, folder: Path) -> Itera
     elif bool in kinds:
         yield "maybe"
     elif int in kinds or float in kinds:
-        yield from ("x", "1.5.5", *(["1.5", "3 apples"] if int in kinds else []))
+        yield from ("x", "1.5.5", *(["1.5", "3 apples"] if int in kinds else ["inf", "nan"]))
         for bound in cast("tuple[object, ...]", option.parameter.validator or ()):
             if isinstance(bound, Number):
                 yield from (str(low - 1) for low in (bound.gte, bound.gt) if low is not None)
@@ -185,6 +187,18 @@ def test_file_with_wrong_content_is_one_line(flag: str, content: bytes, reason: 
 def test_nearest_valid_value_is_proposed(argv: list[str], hint: str) -> None:
     (problem,) = problems_of_up(argv)
     assert hint in problem
+
+
+def test_engine_of_another_package_has_devices_and_types_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine-1.dist-info").mkdir()
+    (tmp_path / "mine-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    (tmp_path / "mine-1.dist-info" / "entry_points.txt").write_text("[turnwire.engines]\nmine = mine:Engine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    flags = ["--model=acme/m", "--device=tpu:1", "--dtype=int4"]
+    assert problems_of("worker", ["--engine=mine", *flags]) == []
+    assert len(problems_of("worker", ["--engine=script", *flags])) == 2
 
 
 def test_nearest_file_is_proposed(tmp_path: Path, demo_dir: Path) -> None:

@@ -126,6 +126,8 @@ def test_profiles_are_assigned_by_name() -> None:
     assert {name: profile["slug"] for name, profile in profiles_by_name.items()} == {"x": "gpt-5.5", "other": "other"}
     with pytest.raises(ValueError, match=r"no profile gpt-7 .*gpt-5\.5, other"):
         assign_profiles(profiles, {"x": "gpt-7"}, [])
+    with pytest.raises(ValueError, match=r"no profile gpt-7 without codex_models_file$"):
+        assign_profiles({}, {"x": "gpt-7"}, [])
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,22 @@ def test_log_lines_are_json_with_what_was_bound() -> None:
     assert line == {"level": "info", "event": "turn", "stage": "frontend", "id": "f1", "turn": "t1", "tokens": 3}
 
 
+def test_number_that_json_lacks_is_a_text() -> None:
+    stream = io.StringIO()
+    open_log(FrontendConfig(), stream).info(
+        "NaN", wait_s=float("inf"), of={"a": [float("nan"), -float("inf")]}, b="\ud800"
+    )
+    (line,) = lines(stream)
+    del line["time"]
+    assert line == {
+        "level": "info",
+        "event": "NaN",
+        "wait_s": "Infinity",
+        "of": {"a": ["NaN", "-Infinity"]},
+        "b": "?",
+    }
+
+
 def test_exceptions_stay_on_one_line() -> None:
     stream = io.StringIO()
     log = open_log(FrontendConfig(log_level="warning"), stream)

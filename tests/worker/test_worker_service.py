@@ -29,6 +29,7 @@ from services.worker.service import Worker
 from tests.conftest import MakeProcess, eventually
 
 NOTICES = "_INBOX_test.notices"
+VOCABULARY = 100_000
 with_cache = pytest.mark.parametrize("trial", [frozenset({"prefix_cache"})], indirect=True)
 
 
@@ -44,7 +45,7 @@ class HeldEngine:
 
     async def start(self) -> EngineInfo:
         block_tokens = 2 if "prefix_cache" in self.features else None
-        return EngineInfo("held", "1", 1000, 1, block_tokens, None, [2], self.features)
+        return EngineInfo("held", "1", 1000, 1, block_tokens, None, [2], self.features, VOCABULARY)
 
     def open(self, request: EngineRequest, sink: Sink) -> Handle:
         def released() -> None:
@@ -130,6 +131,12 @@ async def test_work_after_its_deadline_is_refused(trial: Trial) -> None:
     for turn, timeout_s in (("soon", 600.0), ("none", None)):
         assert (await trial.generate(turn, timeout_s)).error is None
     assert list(trial.engine.open_turns) == ["soon.1", "none.1"]
+
+
+async def test_stop_id_that_the_engine_lacks_is_left_out(trial: Trial) -> None:
+    """A tokenizer may have more ids than the weights have rows. Engines use stop ids as indexes of a token's scores."""
+    assert (await trial.generate("t", None, stop_ids=[2, VOCABULARY - 1, VOCABULARY])).error is None
+    assert [request.stop_ids for request in trial.engine.requests] == [[2, VOCABULARY - 1]]
 
 
 async def test_a_turn_that_waits_is_dropped_at_its_deadline_and_one_that_decodes_is_not(trial: Trial) -> None:

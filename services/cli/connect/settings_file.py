@@ -7,6 +7,7 @@ needs."""
 import contextlib
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -193,9 +194,21 @@ def _load(kind: Kind, text: str, path: Path) -> Any:
     return document
 
 
+def _load_json(text: str) -> Any:
+    return json.loads(text, parse_float=_finite, parse_constant=_finite)
+
+
+def _finite(number: str) -> float:
+    if math.isfinite(value := float(number)):
+        return value
+    raise ValueError(f"its number {number} would become another")
+
+
 def _load_yaml(text: str) -> Any:
     if re.search(r"(^|\s)#", text):  # they would be lost
         raise ValueError("it has comments")
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # of a value that contains itself, perhaps
+        raise ValueError("it has aliases")
     return yaml.safe_load(text)
 
 
@@ -208,7 +221,7 @@ def _load_env(text: str) -> dict[str, str]:
 
 
 _LOADERS: dict[Kind, Callable[[str], Any]] = {
-    "json": json.loads,
+    "json": _load_json,
     "toml": tomlkit.parse,
     "yaml": _load_yaml,
     "env": _load_env,

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -189,8 +190,10 @@ def _read_engine(config: Any) -> None:
     _require(config.engine)
 
 
-def _choose(value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
+def _choose(engine: str, value: str, choices: Iterable[str]) -> None:
+    from services.worker.engines.registry import BUILT_IN
+
+    if engine in BUILT_IN and value not in choices:  # others have their own
         raise ValueError(f'"{value}" is not one of {", ".join(choices)}{nearest(value, choices)}')
 
 
@@ -257,8 +260,8 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
     "reasoning_parser": lambda config: _read_parser(config.reasoning_parser, reasoning=True),
     "engine": _read_engine,
     "script_dir": _read_scripts,
-    "device": lambda config: _choose(re.sub(r":\d+$", "", config.device), DEVICES),
-    "dtype": lambda config: _choose(config.dtype, DTYPES),
+    "device": lambda config: _choose(config.engine, re.sub(r":\d+$", "", config.device), DEVICES),
+    "dtype": lambda config: _choose(config.engine, config.dtype, DTYPES),
 }
 """Reads what a setting names. Raises OSError, ValueError or TurnwireError, as the stage would at its start."""
 
@@ -336,4 +339,8 @@ def place_problem(path: Path, *, is_file: bool) -> str | None:
     folder = next((folder for folder in parents if folder.exists()), Path("/"))
     if not folder.is_dir():
         return f'"{path}": "{folder}" is not a directory'
-    return None if os.access(folder, os.W_OK) else f'"{path}": "{folder}" cannot be written to'
+    try:  # a right to write is not enough, as in /proc
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return f'"{path}": "{folder}" cannot be written to: {error.strerror}'
+    return None

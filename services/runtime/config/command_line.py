@@ -17,7 +17,7 @@ from cyclopts import UNSET, App, Argument, ArgumentCollection, CycloptsError, Gr
 from services.runtime.config.loader import CONFIG_VARIABLE, ConfigError, Sources, as_text, nearest, one_line, options
 from services.runtime.config.settings import BusConfig, Config
 
-CLEAN, FAILURE, USAGE = 0, 1, 2
+CLEAN, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 _FILE = Parameter(name="--config", help=f"TOML file with settings; also {CONFIG_VARIABLE}.")
 
 

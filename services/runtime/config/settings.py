@@ -7,6 +7,7 @@ field names the file that holds the secret, and `read_secret` reads it at its us
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -20,8 +21,9 @@ MIB = 1024 * 1024
 Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1))]
 Processes: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=1000))]
-Seconds: TypeAlias = Annotated[float, Parameter(validator=Number(gte=0))]
-Positive: TypeAlias = Annotated[float, Parameter(validator=Number(gt=0))]
+Amount: TypeAlias = Annotated[float, Parameter(validator=Number(gte=0, lt=inf))]
+Seconds: TypeAlias = Amount
+Positive: TypeAlias = Annotated[float, Parameter(validator=Number(gt=0, lt=inf))]
 FROM_FILE = Parameter(accepts_keys=False, n_tokens=1)
 """Parameter of a dict with a text that is a JSON object or a file's name, not one of its items."""
 Table: TypeAlias = Annotated[dict[str, Any], FROM_FILE]
@@ -317,7 +319,7 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
 
     aliases: Annotated[list[str], also("--alias")] = field(default_factory=list)
     """Further names of the model for clients. Models may share one (docs/several-models.md)."""
-    alias_weight: Annotated[float, Parameter(validator=Number(gte=0))] = 1.0
+    alias_weight: Amount = 1.0
     """Share of the new sessions that this model gets for an alias that it shares with others; 0: none, while others
     take turns. Sessions stay with their model."""
     chat_template: Annotated[str | None, also("--custom-jinja-template")] = None
@@ -349,9 +351,9 @@ class PreprocessorConfig(LedgerStoreConfig, StageConfig):
     """Library that encodes prompts; `auto`: fastokens if its tokens are equal for this model, else tokenizers."""
     prompt_cache_mb: Count = 64
     """Memory in MiB for tools, encoded text and the last prompts of sessions, each (docs/prompts.md)."""
-    router_overlap_weight: Annotated[float, Parameter(validator=Number(gte=0))] = 1.0
+    router_overlap_weight: Amount = 1.0
     """Routing: cost of a prompt token that is not in a worker's KV cache; 0: ignore the caches."""
-    router_load_tokens: Annotated[float, Parameter(validator=Number(gte=0))] = 16384.0
+    router_load_tokens: Amount = 16384.0
     """Routing: cost of a worker without free slots, in prompt tokens."""
     hold_tokens: Annotated[int, Parameter(validator=Number(gte=0))] = 2048
     """Hold a turn while another one computes this many tokens or more of the beginning of its prompt; 0: never
@@ -404,9 +406,9 @@ class WorkerConfig(StageConfig):
     script_mode: Literal["agent", "request"] = "agent"
     """Script engine. `agent`: play `script_dir` or the built-in agent; `request`: requests contain the output (for
     tests)."""
-    token_delay_ms: Annotated[float, Parameter(validator=Number(gte=0))] = 5.0
+    token_delay_ms: Amount = 5.0
     """Script engine: time between two tokens of a turn."""
-    prefill_tokens_per_s: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0
+    prefill_tokens_per_s: Amount = 0.0
     """Script engine: prefill speed; 0: no delay."""
     device: str = "auto"
     """Device of the transformers engine: `auto`, `cpu`, `cuda`, `cuda:1`, `mps` …"""

@@ -76,8 +76,10 @@ def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
 
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     line = {"time": event.pop("timestamp"), "level": event.pop("level"), "event": event.pop("event"), **event}
-    # A lone surrogate must not raise.
-    return json.dumps(line, ensure_ascii=False, default=str, separators=(",", ":")).encode(errors="replace").decode()
+    text = json.dumps(line, ensure_ascii=False, default=str, separators=(",", ":"))
+    if "Infinity" in text or "NaN" in text:  # not JSON, where they are numbers
+        text = json.dumps(json.loads(text, parse_constant=str), ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace").decode()  # a lone surrogate must not raise
 
 
 def adopt_library_logs(log: FilteringBoundLogger) -> None:

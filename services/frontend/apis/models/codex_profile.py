@@ -160,6 +160,7 @@ def assign_profiles(
     else the entry configured for `*`. Raises ValueError for a configured slug without an entry."""
     for slug in slugs.values():
         if slug not in profiles:
-            raise ValueError(f"there is no profile {slug} in the Codex catalogue, which has: {', '.join(profiles)}")
+            listed = f"in the Codex catalogue, which has: {', '.join(profiles)}"
+            raise ValueError(f"there is no profile {slug} {listed if profiles else 'without codex_models_file'}")
     chosen = {name: slugs.get(name) or (name if name in profiles else slugs.get("*")) for name in names}
     return {name: profiles[slug] for name, slug in chosen.items() if slug is not None}
