@@ -55,7 +55,7 @@ class ResponseParser:
             self._trailer(data)
             return b""
         if self._state == _DONE and data:
-            raise BadResponse(f"{len(data)} bytes behind the end of the response")
+            raise BadResponse(f"{len(data)} bytes after the end of the response")
         return data if self._state == _TO_CLOSE else b""
 
     def end(self) -> None:
@@ -96,7 +96,7 @@ class ResponseParser:
     def _counted(self, data: bytes) -> bytes:
         self._left -= len(data)
         if self._left < 0:
-            raise BadResponse(f"{-self._left} bytes behind the end of the response")
+            raise BadResponse(f"{-self._left} bytes after the end of the response")
         if not self._left:
             self._state = _DONE
         return data
@@ -145,7 +145,7 @@ class ResponseParser:
             return
         self._state, self._rest = _DONE, b""
         if len(data) > 2:
-            raise BadResponse(f"{len(data) - 2} bytes behind the end of the response")
+            raise BadResponse(f"{len(data) - 2} bytes after the end of the response")
 
 
 def _parse_head(head: bytes) -> tuple[int, dict[bytes, bytes]]:

@@ -34,7 +34,7 @@ def arguments(
     parser = argparse.ArgumentParser(
         prog=program,
         description=description,
-        epilog="Everything behind -- goes to `turnwire up`, e.g. -- --parsers 2 --workers 2",
+        epilog="Everything after -- goes to `turnwire up`, e.g. -- --parsers 2 --workers 2",
     )
     parser.add_argument("scenario", nargs="*", choices=[*SCENARIOS, []], help="default: all of them")
     where = parser.add_argument_group("where")

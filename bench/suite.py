@@ -151,7 +151,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench.suite",
         description="What Turnwire costs, in one table; with --peer, beside Dynamo on the same machine.",
-        epilog="Everything behind -- goes to `turnwire up`.",
+        epilog="Everything after -- goes to `turnwire up`.",
     )
     parser.add_argument("--peer", action="store_true", help="beside Dynamo, which is installed if need be")
     parser.add_argument("--base", type=Path, metavar="PATH", help="also beside another checkout of Turnwire")

@@ -116,7 +116,7 @@ def _deflate(body: bytes, limit: int) -> bytes:
     zlib_header = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
     plain, end = _inflate(body, 0, limit, zlib.MAX_WBITS if zlib_header else -zlib.MAX_WBITS)
     if end < len(body) and len(plain) < limit:
-        raise EOFError("data behind the end")
+        raise EOFError("data after the end")
     return plain
 
 

@@ -115,7 +115,7 @@ def test_data_after_a_gzip_member_must_be_a_member(body: bytes) -> None:
 
 
 def test_data_after_a_deflate_body_is_refused() -> None:
-    with pytest.raises(Invalid, match="data behind the end"):
+    with pytest.raises(Invalid, match="data after the end"):
         decode(zlib.compress(BODY) + b"junk", "deflate", LIMIT)
 
 
