@@ -46,9 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.function(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `turnwire tap | head`
+    except BrokenPipeError:  # `turnwire tap | head`; a service has failed if nobody reads its log
         sys.stderr.close()
-        return 0
+        return 1 if name == "serve" else 0
     except (CommandError, TurnwireError, OSError) as error:
         print(f"turnwire {name}: {mask_passwords(error)}", file=sys.stderr)
         return error.status if isinstance(error, CommandError) else 1

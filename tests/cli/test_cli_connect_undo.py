@@ -333,7 +333,7 @@ def test_link_that_was_removed_is_named_as_the_reason(tmp_path: Path, capsys: py
         write(settings)
     link.rename(tmp_path / "other")
     assert main(["connect", "codex", "--dir", str(tmp_path), "--undo"]) == 1
-    assert "a link that was removed since must be put back" in capsys.readouterr().err
+    assert "if a file was a link, put the link back first" in capsys.readouterr().err
     (tmp_path / "other").rename(link)
     assert main(["connect", "codex", "--dir", str(tmp_path), "--undo"]) == 0
     assert os.listdir(tmp_path / "dotfiles") == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -189,3 +190,16 @@ def test_demo_model_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["demo-model", str(tmp_path / "demo")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "demo")
     assert (tmp_path / "demo" / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["parser", "--nats-url", "nats://127.0.0.1:1", "--connect-timeout-s", "1"], ["x"]]
+)
+def test_service_that_fails_without_a_reader_of_its_log_has_status_1(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "services.cli.main", "serve", *arguments]
+    try:
+        assert subprocess.run(command, stdout=writer, stderr=writer, timeout=60, check=False).returncode == 1
+    finally:
+        os.close(writer)

@@ -312,6 +312,7 @@ def test_check_that_ends_without_a_reason_is_reported(
 def test_place_that_can_be_made_is_no_problem(tmp_path: Path) -> None:
     assert place_problem(tmp_path / "a" / "b", is_file=False) is None
     assert place_problem(tmp_path / "a" / "ready.json", is_file=True) is None
+    assert "name too long" in str(place_problem(tmp_path / ("a" * 300), is_file=False))
 
 
 @pytest.mark.parametrize("flag", ["--frontends", "--preprocessors", "--workers", "--parsers"])

@@ -90,7 +90,7 @@ def undo_all(client: Client, flags: Flags, env: Mapping[str, str]) -> list[str]:
         files |= {settings.path: settings for settings in client.plan(target).files}
     if lines := undo(*files.values()):
         return lines
-    paths = f"{', '.join(files)}; a link that was removed since must be put back" if files else "a library"
+    paths = f"{', '.join(files)}; if a file was a link, put the link back first" if files else "a library"
     raise CommandError(f"nothing to undo: no file has settings that --write wrote ({paths})")
 
 

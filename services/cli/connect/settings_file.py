@@ -186,7 +186,8 @@ def _load(kind: Kind, text: str, path: Path) -> Any:
     try:
         document: Any = _LOADERS[kind](text)
     except (ValueError, RecursionError, TOMLKitError, yaml.YAMLError) as error:
-        why = f"{'' if kind == 'toml' else ', perhaps because of comments'} ({' '.join(str(error).split())})"
+        known = kind == "toml" or type(error) is ValueError  # found here, not by a parser
+        why = f"{'' if known else ', perhaps because of comments'} ({' '.join(str(error).split())})"
         remedy = "add or remove by hand the settings that are shown without --write"
         raise UnreadableFile(f"{path} is not {_NAMES[kind]}{why}; it is unchanged: {remedy}") from None
     if not isinstance(document, dict):

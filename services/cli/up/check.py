@@ -333,14 +333,15 @@ def _reaches_hub() -> bool:
 
 def place_problem(path: Path, *, is_file: bool) -> str | None:
     """Returns why a directory, or a file, cannot be written at a path; None if it can."""
-    if is_file and path.is_dir():
-        return f'"{path}" is a directory'
     parents = path.parents if is_file else (path, *path.parents)
-    folder = next((folder for folder in parents if folder.exists()), Path("/"))
-    if not folder.is_dir():
-        return f'"{path}": "{folder}" is not a directory'
-    try:  # a right to write is not enough, as in /proc
-        tempfile.TemporaryFile(dir=folder).close()
+    folder = path
+    try:
+        if is_file and path.is_dir():
+            return f'"{path}" is a directory'
+        folder = next((folder for folder in parents if folder.exists()), Path("/"))
+        if not folder.is_dir():
+            return f'"{path}": "{folder}" is not a directory'
+        tempfile.TemporaryFile(dir=folder).close()  # a right to write is not enough, as in /proc
     except OSError as error:
         return f'"{path}": "{folder}" cannot be written to: {error.strerror}'
     return None

@@ -134,6 +134,8 @@ class StreamSink(TurnSink, Generic[W]):
         if self.started:
             return
         if (refusal := self.refusal()) is not None:
+            if self._running:
+                self._answer.cancel("failed")
             raise raised(refusal)
         renderer, writer = self.get_ready()
         opening = renderer.start(prepared)

@@ -12,6 +12,7 @@ from aiohttp import ClientSession
 
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving, text
+from tests.frontend.turns.hosted.rounds import FIRST, LAST, SEARCH, Rounds, hosted
 
 SIZE = 8_000_000
 SAID = "a" * SIZE
@@ -62,16 +63,44 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
+async def freed(http: ClientSession, gateway: FakeGateway, path: str, request: dict[str, Any]) -> None:
+    """Sends a request of 8 MB, and waits until it is answered and freed."""
+    body = json.dumps({"model": MODEL, **request}).encode()
+    before = tracemalloc.get_traced_memory()[0]
+    async with http.post(path, data=body) as response:
+        assert response.status == 200
+        await response.read()
+    gateway.turns.clear()
+    await eventually(lambda: tracemalloc.get_traced_memory()[0] - before < SIZE / 2)
+
+
 @pytest.mark.usefixtures("traced", "no_collector")
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", STREAMS)
 async def test_answered_request_is_freed_without_the_garbage_collector(path: str, *, stream: bool) -> None:
-    body = json.dumps({"model": MODEL, "stream": stream, **STREAMS[path]}).encode()
+    gateway = FakeGateway()
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        await freed(http, gateway, path, {**STREAMS[path], "stream": stream})
+
+
+@pytest.mark.usefixtures("traced", "no_collector")
+@pytest.mark.parametrize("stream", [True, False])
+async def test_answer_with_a_search_is_freed_without_the_garbage_collector(*, stream: bool) -> None:
+    gateway = Rounds(FIRST, LAST)
+    async with hosted(gateway) as (served, _), ClientSession(served.url) as http:
+        request = {**STREAMS["/v1/messages"], "tools": [SEARCH], "stream": stream}
+        await freed(http, gateway, "/v1/messages", request)
+
+
+@pytest.mark.usefixtures("traced", "no_collector")
+async def test_closed_connection_is_freed_without_the_garbage_collector() -> None:
+    frame = json.dumps({"type": "response.create", "model": MODEL, "input": SAID, "store": False})
     gateway = FakeGateway()
     async with serving(gateway) as served, ClientSession(served.url) as http:
         before = tracemalloc.get_traced_memory()[0]
-        async with http.post(path, data=body) as response:
-            assert response.status == 200
-            await response.read()
+        async with http.ws_connect("/v1/responses", max_msg_size=0) as connection:
+            await connection.send_str(frame)
+            while json.loads((await connection.receive()).data)["type"] != "response.completed":
+                pass
         gateway.turns.clear()
         await eventually(lambda: tracemalloc.get_traced_memory()[0] - before < SIZE / 2)

@@ -8,10 +8,12 @@ import pytest
 import structlog
 from aiohttp import ClientSession
 
-from schemas.events import BlockStart, Delta
+from schemas.errors import ErrorInfo, ErrorKind
+from schemas.events import BlockStart, Delta, Failed
 from services.frontend.apis.messages.render import MessagesStream
 from services.frontend.turns.sinks import Flusher, StreamSink
-from tests.frontend.frontend_fakes import FakeGateway, Step, finish, serving
+from tests.conftest import LIMIT_S
+from tests.frontend.frontend_fakes import MODEL, FakeGateway, Step, finish, serving
 
 BODY = b'{"model":"acme/served-model","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
 ASK = b"POST /v1/messages HTTP/1.%d\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
@@ -154,3 +156,20 @@ async def test_answer_that_cannot_be_stored_still_gets_its_end(monkeypatch: pyte
             answer = await response.text()
     assert answer.count('"type":"response.completed"') == 1
     assert [line["event"] for line in served.lines].count("turn.end_failed") == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_choice_that_fails_before_the_first_byte_cancels_the_others(*, stream: bool) -> None:
+    turns: list[list[Step]] = [
+        [asyncio.Event()],
+        [[Failed(ErrorInfo(ErrorKind.ENGINE, "engine died"))]],
+        [asyncio.Event()],
+    ]
+    gateway = FakeGateway(lambda: turns.pop(0))
+    asked = {"model": MODEL, "n": 3, "stream": stream, "messages": [{"role": "user", "content": "hi"}]}
+    async with serving(gateway) as served, ClientSession(served.url) as http:
+        async with http.post("/v1/chat/completions", json=asked) as response:
+            assert response.status == 500
+        first, _, third = gateway.turns
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(first.cancel_seen.wait(), third.cancel_seen.wait())

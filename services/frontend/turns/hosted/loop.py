@@ -135,6 +135,7 @@ class HostedAnswer(OpenTurn, TurnSink):
         self._hosted = hosted
         self._sink = sink
         self._turn: OpenTurn | None = None
+        """The open turn. It holds this sink: a cycle, until it ends."""
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self._early_results: list[HostedResult] = []
@@ -165,6 +166,7 @@ class HostedAnswer(OpenTurn, TurnSink):
             self._task.cancel()
         if self._turn is not None:
             self._turn.cancel(reason)
+            self._turn = None
 
     @override
     def opened(self, prepared: Prepared) -> None:
@@ -184,6 +186,8 @@ class HostedAnswer(OpenTurn, TurnSink):
         if self._early_results and not isinstance(events[0], Failed):
             out.append(HostedResults(self._early_results, self.id))
             self._early_results = []
+        if isinstance(events[-1], Finish | Failed):
+            self._turn = None
         for event in events:
             if isinstance(event, Finish):
                 out += self._finish(event)

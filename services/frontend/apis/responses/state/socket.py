@@ -287,6 +287,8 @@ class Outbox:
             await self._ws.close()
         except (TimeoutError, ConnectionError):
             self._give_up()
+        finally:
+            self._on_slow = lambda: None  # the connection's own method: a cycle
 
     def _give_up(self) -> None:
         while not self._frames.empty():
