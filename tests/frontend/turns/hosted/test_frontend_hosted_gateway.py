@@ -175,9 +175,9 @@ async def test_client_that_hangs_up_ends_the_call() -> None:
             await response.content.readuntil(b"server_tool_use")
             await asyncio.wait_for(stub.called.wait(), LIMIT_S)
         await asyncio.wait_for(stub.dropped.wait(), LIMIT_S)
-        await asyncio.wait_for(gateway.turns[0].cancel_seen.wait(), LIMIT_S)
         await eventually(lambda: counted(served) == {"cancelled": 1, "timed": 1})
-    assert len(gateway.turns) == 1
+    (turn,) = gateway.turns
+    assert turn.cancelled == [], "it had ended"
 
 
 async def test_domains_limit_calls_and_results() -> None:
