@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.function(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `turnwire tap | head`; a service has failed if nobody reads its log
+    except BrokenPipeError:  # `turnwire tap | head`; a service that cannot write its log has failed
         sys.stderr.close()
         return 1 if name == "serve" else 0
     except (CommandError, TurnwireError, OSError) as error:
