@@ -8,6 +8,9 @@ Stage: TypeAlias = Literal["frontend", "preprocessor", "worker", "parser"]
 THINKING_BUDGET: Final = "thinking_budget"
 """The feature of ending thoughts at a budget: of a worker with any engine, and of a preprocessor that can name the
 markers of its model's reasoning."""
+VISION: Final = "vision"
+"""The feature of pictures in prompts: of a worker with an engine that takes them, and of a preprocessor that has the
+model's processor."""
 
 
 class ModelCard(Struct, frozen=True, omit_defaults=True):
@@ -33,7 +36,7 @@ class ModelCard(Struct, frozen=True, omit_defaults=True):
     tools: bool = False
     features: list[str] = []
     """Features of the engine: logprobs, guided, prefix_cache, kv_events, priority, salt, seed, …
-    From a preprocessor: `THINKING_BUDGET`."""
+    From a preprocessor: `THINKING_BUDGET` and `VISION`."""
     engine: str = ""
     block_tokens: int = 0
     """Tokens in a KV block of the engine; 0: no prefix cache, or unknown."""

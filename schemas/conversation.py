@@ -23,7 +23,7 @@ class Text(Struct, frozen=True, tag="text"):
 
 
 class Media(Struct, frozen=True, tag="media", omit_defaults=True):
-    """An image, document or audio. Its bytes are not sent over the bus, only its type, size and URL."""
+    """An image, document or audio. Its bytes are not sent with it over the bus, only its type, size and URL."""
 
     kind: Literal["image", "document", "audio"]
     media_type: str = ""
@@ -33,6 +33,11 @@ class Media(Struct, frozen=True, tag="media", omit_defaults=True):
     """A file name or document title, if the client sent one."""
     problem: str = ""
     """Why a document's text was not read, if this server tried."""
+    hash: str = ""
+    """Set if the model gets the picture: `pictures.picture_hash` of its data, its key in the bucket `tw_media`."""
+    width: int = 0
+    """Pixels, of a picture with a hash, upright."""
+    height: int = 0
 
 
 class Reasoning(Struct, frozen=True, tag="reasoning", omit_defaults=True):

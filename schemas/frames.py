@@ -170,6 +170,17 @@ class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
     """Grammar of the output after an ended thought; "": it is free."""
 
 
+class PromptPicture(Struct, frozen=True):
+    """A picture in a prompt. Its data is in the bucket `tw_media`."""
+
+    hash: str
+    """`Media.hash`."""
+    at: int
+    """Index of its first token in the prompt."""
+    tokens: int
+    """Its tokens: what the model's processor puts in the place of one placeholder."""
+
+
 class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """preprocessor → one worker: decode this prompt and send the tokens to `parser`."""
 
@@ -219,6 +230,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """How long the preprocessor held the turn, until another one had computed the beginning of its prompt."""
     held_for: str = ""
     """That turn."""
+    pictures: list[PromptPicture] = []
+    """The pictures in `prompt`, in order."""
 
 
 _PROMPT = b"\0"

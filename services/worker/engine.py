@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
-from schemas.control import Load
+from schemas.control import VISION, Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, TurnwireError
 from schemas.events import FinishReason
@@ -68,10 +68,11 @@ handles stop strings."""
 
 FEATURES = frozenset(
     {field.feature for field in SAMPLING_FIELDS.values()}
-    | {"top_logprobs", "guided", "grammar", "prefix_cache", "kv_events", "priority", "salt", "retention"}
+    | {"top_logprobs", "guided", "grammar", "prefix_cache", "kv_events", "priority", "salt", "retention", VISION}
 )
 """All features of engines. top_logprobs: log probabilities of other tokens than the chosen one; guided: JSON, and JSON
-of a schema; grammar: a whole turn by a grammar of llguidance; retention: prompts that are evicted after others."""
+of a schema; grammar: a whole turn by a grammar of llguidance; retention: prompts that are evicted after others;
+vision: pictures in prompts."""
 
 
 def required_features(sampling: Sampling) -> list[tuple[str, str]]:
@@ -114,6 +115,19 @@ class EngineInfo(Struct, frozen=True):
     release, the model's attention windows and the reuse policy."""
 
 
+class EnginePicture(Struct, frozen=True):
+    """A picture in a prompt, with its data."""
+
+    hash: str
+    """Differs for different pictures and tenants (`pictures.picture_hash`)."""
+    at: int
+    """Index of its first token in the prompt."""
+    tokens: int
+    """Its tokens in the prompt, which the preprocessor has expanded as the model's processor does."""
+    data: bytes
+    """PNG, JPEG, WebP or GIF data, which `pictures.read_pixels` decodes."""
+
+
 class EngineRequest(Struct, frozen=True):
     """One turn to decode. `sampling.max_tokens` is set; 0 means: prefill, then finish with LENGTH."""
 
@@ -144,6 +158,8 @@ class EngineRequest(Struct, frozen=True):
     """W3C trace context of a traced turn, for a library that has spans of its own."""
     block_keys: Sequence[int] | None = None
     """The keys of the prompt's whole blocks (`tokenization.block_keys`), where the worker has computed them."""
+    pictures: Sequence[EnginePicture] = ()
+    """The pictures in the prompt, in order; only for an engine with `vision`."""
 
 
 class Delta(Struct, gc=False):

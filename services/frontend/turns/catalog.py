@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from schemas.control import THINKING_BUDGET, FrontendNotice, Heartbeat, ModelCard, Stage
+from schemas.control import THINKING_BUDGET, VISION, FrontendNotice, Heartbeat, ModelCard, Stage
 from schemas.conversation import Conversation
 from schemas.errors import RETRY_AFTER_S, NotFound, Unavailable
 from services.frontend.turns.shared_names import SharedNames
@@ -118,8 +118,9 @@ def _merge(cards: list[ModelCard], workers: list[ModelCard]) -> ModelCard:
     """Merges the preprocessors' descriptions of a model with its workers' abilities."""
     card = cards[0]
     features = set.intersection(*(set(own.features) for own in workers))
-    if not all(THINKING_BUDGET in own.features for own in cards):
-        features.discard(THINKING_BUDGET)
+    for shared in (THINKING_BUDGET, VISION):
+        if not all(shared in own.features for own in cards):
+            features.discard(shared)
     lengths = [length for length in (card.max_model_len, max(own.max_model_len for own in workers)) if length]
     return replace(
         card,

@@ -131,7 +131,17 @@ class ResponseStoreConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig):
+class PictureStoreConfig(Config):
+    """The bucket of pictures, for models that see them."""
+
+    picture_ttl_s: Positive = 6 * 3600.0
+    """Time after which JetStream deletes a picture that was not sent again; `turnwire buckets` applies it."""
+    picture_store_mb: Annotated[int, Parameter(validator=Number(gte=16))] = 1024
+    """JetStream storage in MiB for pictures; `turnwire buckets` applies it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig, PictureStoreConfig):
     """The buckets in JetStream, which `turnwire buckets` creates."""
 
     bus: BusConfig = field(default_factory=BusConfig)
@@ -143,7 +153,7 @@ class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontendConfig(ResponseStoreConfig, ServiceConfig):
+class FrontendConfig(ResponseStoreConfig, PictureStoreConfig, ServiceConfig):
     """The HTTP server: addresses, limits and APIs."""
 
     host: Annotated[str, also("--http-host")] = "127.0.0.1"

@@ -1,0 +1,1 @@
+"""Pictures of requests: reads them, and stores their data for the workers."""

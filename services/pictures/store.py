@@ -1,0 +1,41 @@
+"""The bucket of pictures: frontends store them once, and workers read them."""
+
+from schemas.errors import MEDIA_MISSING, Unavailable
+from services.pictures.picture import MAX_BYTES
+from services.runtime.bus import Bus
+from services.runtime.config import MIB, PictureStoreConfig
+from services.runtime.observability.telemetry import FilteringBoundLogger
+from services.runtime.storage.kv import Bucket, BucketConfig
+
+PICTURE_BUCKET = "tw_media"
+_SEAL_ROOM = 1024
+
+
+def picture_bucket(config: PictureStoreConfig) -> BucketConfig:
+    """Returns the bucket of the pictures of all models, which frontends write and workers read."""
+    return BucketConfig(
+        name=PICTURE_BUCKET,
+        description="Turnwire: pictures of requests",
+        ttl_s=config.picture_ttl_s,
+        max_bytes=config.picture_store_mb * MIB,
+        max_value_bytes=MAX_BYTES + _SEAL_ROOM,
+    )
+
+
+class PictureStore:
+    """Pictures by their hash (`picture_hash`), which is tenant-bound and as hard to guess as a password."""
+
+    def __init__(self, bus: Bus, config: PictureStoreConfig, log: FilteringBoundLogger) -> None:
+        self._bucket = Bucket(bus, picture_bucket(config), log)
+
+    async def put(self, picture: str, data: bytes) -> None:
+        """Stores a picture. Raises as `Bucket.put`."""
+        await self._bucket.put(picture, data)
+
+    async def get(self, picture: str) -> bytes:
+        """Returns a picture's data. Raises Unavailable, with the code MEDIA_MISSING if the bucket does not have it."""
+        data = await self._bucket.get(picture)
+        if data is None:
+            message = "a picture of this request is not stored any more, or the bucket tw_media is missing"
+            raise Unavailable(message, code=MEDIA_MISSING)
+        return data

@@ -1,0 +1,91 @@
+"""A vision model's processor: what takes a picture's place in the prompt, and the tensors that its model reads.
+
+The library defines both. How many tokens a picture has depends only on its size, so a preprocessor asks with a blank
+picture of that size, and needs neither the data nor torch.
+"""
+
+from threading import Lock
+from typing import Any
+
+from cachetools import LRUCache
+from PIL import Image
+
+from services.tokenization.model_files import read_json
+
+_SIZES = 1024
+"""Sizes whose expansion is remembered: it takes some milliseconds, and agents send many screenshots of one size."""
+
+
+class PictureProcessor:
+    """One model's processor, from its directory. Thread-safe."""
+
+    def __init__(self, processor: Any) -> None:
+        """`processor`: one of transformers' own, with `image_token` and `image_processor`."""
+        self._processor = processor
+        self._expansions: LRUCache[tuple[int, int], str] = LRUCache(_SIZES)
+        self._lock = Lock()
+        self.placeholder: str = processor.image_token
+        """The token of which an expansion mostly consists."""
+
+    @classmethod
+    def load(cls, model: str, *, trust_remote_code: bool = False) -> "PictureProcessor | None":
+        """The processor of a model directory or hub id; None for a model that sees no pictures.
+
+        Raises OSError where files cannot be read, ValueError or ImportError where the library cannot make it.
+        """
+        config = read_json(model, "config.json") or {}
+        if "vision_config" not in config:
+            return None
+        processor = _load(model, trust_remote_code=trust_remote_code)
+        if not isinstance(getattr(processor, "image_token", None), str) or not hasattr(processor, "image_processor"):
+            raise ValueError(f"the processor of {model} has no token that stands for a picture")
+        return cls(processor)
+
+    def expansion(self, width: int, height: int) -> str:
+        """The text that takes the place of one placeholder for a picture of this size in pixels: placeholders, and
+        between them what the model has for rows and tiles. Raises ValueError for a size that the processor refuses."""
+        with self._lock:
+            if (known := self._expansions.get((width, height))) is None:
+                known = self._expansions[width, height] = self._expand(width, height)
+            return known
+
+    def inputs(self, pictures: list[Image.Image]) -> dict[str, Any]:
+        """The tensors (PyTorch) of these pictures that the model's forward pass reads beside ids: `pixel_values` and
+        what belongs to them."""
+        with self._lock:
+            found = self._processor.image_processor(images=[[one] for one in pictures], return_tensors="pt")
+        return dict(found)
+
+    def _expand(self, width: int, height: int) -> str:
+        blank = Image.new("RGB", (width, height))
+        found = self._processor(text=[self.placeholder], images=[[blank]], return_text_replacement_offsets=True)
+        ((place,),) = found["text_replacement_offsets"]
+        return str(place["replacement"])
+
+
+class _NoVideo:
+    """Stands for a video processor, which most processors need at their construction and which needs torchvision."""
+
+    merge_size = 1
+    model_input_names: tuple[str, ...] = ()
+
+
+def _load(model: str, *, trust_remote_code: bool) -> Any:
+    import transformers
+    from transformers.utils.import_utils import is_torchvision_available
+
+    library: Any = transformers
+    files = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+    names = [(read_json(model, file) or {}).get("processor_class") for file in files]
+    own = getattr(library, next(filter(None, names), ""), None)
+    if is_torchvision_available() or own is None or "video_processor" not in own.get_attributes():
+        return library.AutoProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
+    image_processor = library.AutoImageProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
+    tokenizer = library.AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+
+    def check(self: Any, name: str, argument: Any) -> Any:
+        """Lets the missing video processor pass."""
+        return None if name == "video_processor" else own.check_argument_for_proper_class(self, name, argument)
+
+    pictures_only = type(own.__name__, (own,), {"check_argument_for_proper_class": check, "__module__": own.__module__})
+    return pictures_only(image_processor=image_processor, tokenizer=tokenizer, video_processor=_NoVideo())

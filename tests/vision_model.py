@@ -1,0 +1,142 @@
+"""Tiny vision models with random weights: the demo's tokenizer and two schemes of placeholders.
+
+`qwen` (Qwen2.5-VL): a picture is `<|vision_start|>`, one `<|image_pad|>` for each token, `<|vision_end|>`, which the
+chat template writes. `idefics` (Idefics3): rows and tiles with tokens of their own, which the processor writes.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from turnwire_tools.script.demo_model import build_demo_model
+
+Scheme = Literal["qwen", "idefics"]
+
+_TOKENS: dict[Scheme, list[str]] = {
+    "qwen": ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"],
+    "idefics": [
+        "<fake_token_around_image>",
+        "<image>",
+        "<global-img>",
+        *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
+    ],
+}
+_PICTURE = {"qwen": "<|vision_start|><|image_pad|><|vision_end|>", "idefics": "<image>"}
+"""What the chat template writes for a picture."""
+
+
+def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = False) -> Path:
+    """Writes a directory with tokenizer, processor, chat template and configuration; `weights`: also random ones."""
+    import transformers
+
+    build_demo_model(path)
+    _write_template(path, _PICTURE[scheme])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    tokenizer.add_special_tokens({"additional_special_tokens": _TOKENS[scheme]})
+    tokenizer.save_pretrained(path)
+    generation = (path / "generation_config.json").read_bytes()
+    config = _qwen(path, tokenizer) if scheme == "qwen" else _idefics(path, tokenizer)
+    own = json.loads((path / "config.json").read_bytes())
+    kept = {"eos_token_id": own["eos_token_id"], "pad_token_id": own["pad_token_id"]}
+    if weights:
+        import torch
+
+        torch.manual_seed(0)
+        kind: Any = getattr(transformers, config.architectures[0])
+        kind(config).to(torch.float32).eval().save_pretrained(path)
+    else:
+        config.save_pretrained(path)
+    saved = json.loads((path / "config.json").read_bytes())
+    (path / "config.json").write_text(json.dumps(saved | kept, indent=2) + "\n")
+    (path / "generation_config.json").write_bytes(generation)
+    return path
+
+
+def _qwen(path: Path, tokenizer: Any) -> Any:
+    import transformers
+
+    document = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen2_5_VLProcessor",
+        "patch_size": 14,
+        "merge_size": 2,
+        "temporal_patch_size": 2,
+        "min_pixels": 56 * 56,
+        "max_pixels": 28 * 28 * 256,
+    }
+    (path / "preprocessor_config.json").write_text(json.dumps(document, indent=2) + "\n")
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6}
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in _TOKENS["qwen"]}
+    return transformers.Qwen2_5_VLConfig(
+        architectures=["Qwen2_5_VLForConditionalGeneration"],
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "rope_parameters": rope,
+            "max_position_embeddings": 8192,
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 2,
+            "out_hidden_size": 64,
+            "fullatt_block_indexes": [1],
+            "patch_size": 14,
+            "window_size": 112,
+        },
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+    )
+
+
+def _idefics(path: Path, tokenizer: Any) -> Any:
+    import transformers
+
+    document = {
+        "image_processor_type": "Idefics3ImageProcessor",
+        "processor_class": "Idefics3Processor",
+        "size": {"longest_edge": 224},
+        "max_image_size": {"longest_edge": 56},
+    }
+    (path / "preprocessor_config.json").write_text(json.dumps(document, indent=2) + "\n")
+    (path / "processor_config.json").write_text(
+        json.dumps({"image_seq_len": 4, "processor_class": "Idefics3Processor"}, indent=2) + "\n"
+    )
+    return transformers.Idefics3Config(
+        architectures=["Idefics3ForConditionalGeneration"],
+        text_config={
+            "model_type": "llama",
+            "vocab_size": len(tokenizer),
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 8192,
+        },
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 56,
+            "patch_size": 14,
+        },
+        scale_factor=2,
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+    )
+
+
+def _write_template(path: Path, picture: str) -> None:
+    """Adds pictures to the demo's chat template, in users' messages and in results."""
+    file = path / "chat_template.jinja"
+    text = "{{- part.text }}"
+    shown = f"{{%- if part.type == 'image' %}}{{{{- '{picture}' }}}}{{%- else %}}{text}{{%- endif %}}"
+    file.write_text(file.read_text().replace(text, shown, 1))
