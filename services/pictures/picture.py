@@ -25,7 +25,7 @@ _DIGEST_BYTES = 20
 
 
 class UnreadablePicture(ValueError):
-    """The data is no picture that can be used. The text says why, in the words of the Messages API, which clients
+    """Data that cannot be used as a picture. The text says why, in the words of the Messages API, which clients
     recognize."""
 
 
