@@ -51,7 +51,7 @@ class VisionPrompts:
                 continue
             ids += self._ids(self._before)
             with Image.open(BytesIO(part)) as image:
-                expansion = self._ids(self.processor.expansion(*image.size))
+                expansion = self._ids(self.processor.expansion(*image.size).text)
             name = blake2b(part, digest_size=20).hexdigest()
             pictures.append(EnginePicture(name, len(ids), len(expansion), part))
             ids += expansion + self._ids(self._after)
