@@ -30,7 +30,7 @@ _PICTURE = {"qwen": "<|vision_start|><|image_pad|><|vision_end|>", "idefics": "<
 """What the chat template writes for a picture."""
 
 
-def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = False) -> Path:
+def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = False, window: int = 8192) -> Path:
     """Writes a directory with tokenizer, processor, chat template and configuration; `weights`: also random ones."""
     import transformers
 
@@ -41,6 +41,7 @@ def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = F
     tokenizer.save_pretrained(path)
     generation = (path / "generation_config.json").read_bytes()
     config = _qwen(path, tokenizer) if scheme == "qwen" else _idefics(path, tokenizer)
+    config.text_config.max_position_embeddings = window
     own = json.loads((path / "config.json").read_bytes())
     kept = {"eos_token_id": own["eos_token_id"], "pad_token_id": own["pad_token_id"]}
     if weights:
@@ -114,7 +115,6 @@ def _qwen(path: Path, tokenizer: Any) -> Any:
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "rope_parameters": rope,
-            "max_position_embeddings": 8192,
         },
         vision_config={
             "depth": 2,
@@ -156,7 +156,6 @@ def _idefics(path: Path, tokenizer: Any) -> Any:
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
-            "max_position_embeddings": 8192,
         },
         vision_config={
             "hidden_size": 32,
