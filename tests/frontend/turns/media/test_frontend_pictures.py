@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
-from schemas.control import VISION
+from schemas.control import VISION, ModelCard
 from schemas.conversation import Call, Conversation, Media, Message, Result, Text
 from schemas.errors import Unavailable
 from services.frontend.turns.media.notice import notice
@@ -23,6 +23,8 @@ from services.pictures.picture import MAX_BYTES, picture_hash
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, Served, finish, serving
 from tests.frontend.http.test_frontend_edge import line
+from tests.frontend.turns.hosted.provider_stub import provider
+from tests.frontend.turns.hosted.rounds import FIRST, LAST, SEARCH, Rounds
 from tests.frontend.turns.media.test_frontend_media_apis import APIS, HELLO, IMAGE, Api, post
 from tests.pdf_files import PNG
 
@@ -252,6 +254,45 @@ async def test_compactions_keep_the_pictures_of_their_turns() -> None:
         await post(served, MESSAGES.path, MESSAGES.body([MESSAGES.image()]) | {"context_management": {"edits": [edit]}})
     assert [media(turn.conversation) for turn in gateway.turns] == [[SEEN]] * 5
     assert store.puts[SEEN.hash] == 1
+
+
+async def test_every_turn_of_an_answer_with_hosted_tools_has_the_pictures() -> None:
+    store, gateway = Store(), Rounds(FIRST, LAST)
+    gateway.cards = [SEEING]
+    async with provider() as stub:
+        config = FrontendConfig(web_provider=stub.url)
+        async with serving(gateway, config, put_picture=store.put) as served:
+            await post(
+                served, MESSAGES.path, MESSAGES.body([MESSAGES.image()]) | {"tools": [SEARCH], "max_tokens": 500}
+            )
+    assert [media(turn.conversation) for turn in gateway.turns] == [[SEEN]] * 2
+
+
+async def test_responses_of_a_connection_have_the_pictures_of_earlier_ones() -> None:
+    store, gateway = Store(), seeing()
+    previous: dict[str, Any] = {}
+    async with (
+        serving(gateway, put_picture=store.put) as served,
+        aiohttp.ClientSession(served.url) as http,
+        http.ws_connect(RESPONSES.path) as ws,
+    ):
+        for content in ([RESPONSES.image()], "And?"):
+            body = {name: value for name, value in RESPONSES.body(content).items() if name != "stream"}
+            await ws.send_json({"type": "response.create", **body, **previous})
+            frame = await ws.receive_json(timeout=60)
+            while frame["type"] != "response.completed":
+                frame = await ws.receive_json(timeout=60)
+            previous = {"previous_response_id": frame["response"]["id"]}
+    assert [media(turn.conversation) for turn in gateway.turns] == [[SEEN]] * 2
+
+
+@pytest.mark.parametrize(("card", "sees"), [(CARD, False), (SEEING, True)])
+async def test_models_are_listed_with_what_they_see(card: ModelCard, sees: bool) -> None:
+    async with serving(FakeGateway(cards=[card])) as served, aiohttp.ClientSession(served.url) as http:
+        async with http.get(f"/v1/models/{MODEL}") as answer:
+            assert (await answer.json())["capabilities"]["image_input"] == {"supported": sees}
+        async with http.get("/codex/models.json") as answer:
+            assert (await answer.json())["models"][0]["input_modalities"] == (["text", "image"] if sees else ["text"])
 
 
 async def test_data_is_not_held_by_a_running_turn() -> None:
