@@ -73,6 +73,21 @@ async def test_greedy_tokens_are_those_of_generate(tiny_model: Path, mode: str) 
         assert hit == tokens
 
 
+async def test_a_request_of_a_step_costs_only_its_own_keys(
+    engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, keys = torch.nn.functional.scaled_dot_product_attention, []
+
+    def observed(query: Any, key: Any, *rest: Any, **options: Any) -> Any:
+        keys.append(key.shape[2])
+        return compute(query, key, *rest, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", observed)
+    prompts = [[8 + n, *PROMPT] for n in range(6)]
+    await asyncio.gather(*(ids_of(engine, request(str(n), ids, max_tokens=40)) for n, ids in enumerate(prompts)))
+    assert len(PROMPT) < max(keys) <= len(PROMPT) + 41
+
+
 async def test_the_models_own_sampling_is_the_default(tiny_model: Path, tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).symlink_to(tiny_model / name)
