@@ -12,7 +12,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 
 def install() -> None:
-    """Replaces `sdpa` in this process. Releases that have another name for it in steps stay as slow as they are."""
+    """Replaces `sdpa` in this process. Older releases (5.17) have another name for it in steps, and stay slow."""
     AttentionInterface.register("sdpa", attend)
 
 
