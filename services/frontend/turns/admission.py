@@ -22,7 +22,6 @@ from services.frontend.turns.media.notice import NoticeSink, notice, wants_notic
 from services.frontend.turns.media.parts import media_of
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
-from services.frontend.turns.media.picture import InlinePicture
 from services.frontend.turns.media.picture_reader import PictureReader
 
 T = TypeVar("T")
@@ -99,7 +98,7 @@ class Admission:
         pictures = None
         if any(isinstance(item, PdfDocument) for item in media):
             conversation = await self._pdfs.read(conversation)
-        if any(isinstance(item, InlinePicture) for item in media):
+        if any(item.kind == "image" for item in media):
             tenant, vision = caller.tenant if caller is not None else None, VISION in card.features
             read = self._pictures.read
             conversation, pictures = await read(conversation, media, tenant, vision=vision, store=not charge)

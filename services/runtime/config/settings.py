@@ -191,6 +191,9 @@ class FrontendConfig(ResponseStoreConfig, PictureStoreConfig, ServiceConfig):
     """Most images and documents in a request."""
     max_pictures: Count = 100
     """Most images in a request to a model that gets images."""
+    image_url_hosts: list[str] = field(default_factory=list)
+    """Hosts from which images by `https:` URL are fetched for models that get images, for example `*.example.org`;
+    never from private addresses. Default: none."""
     pdf_max_pages: Count = 200
     """Most pages of a PDF with text in the prompt; a line states how many are left out."""
     media_notice: bool = True

@@ -34,7 +34,7 @@ class InlinePicture(Media, frozen=True, kw_only=True, tag="media"):
 
     def note(self) -> Media:
         """Returns the picture as a model without vision gets it."""
-        return Media(self.kind, self.media_type, self.size_bytes)
+        return Media(self.kind, self.media_type, self.size_bytes, self.url)
 
     def read(self) -> Media:
         """Returns the picture as the model gets it."""
