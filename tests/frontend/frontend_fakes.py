@@ -183,7 +183,7 @@ class FakeGateway:
 
 def messages_as_notes(conversation: Conversation) -> list[Message]:
     """The messages as a model without vision gets them."""
-    return replace_media(conversation, InlinePicture, InlinePicture.note).messages
+    return replace_media(conversation, InlinePicture, lambda item: [item.note()]).messages
 
 
 def admission(pipeline: Pipeline, put_picture: Put | None = None) -> Admission:

@@ -95,11 +95,11 @@ class Admission:
         media = await run_in_thread_if(False, lambda: self._limits.check(conversation))
         if charge:
             _charge(caller)
-        pictures = None
+        pictures, vision = None, VISION in card.features
         if any(isinstance(item, PdfDocument) for item in media):
-            conversation = await self._pdfs.read(conversation)
-        if any(item.kind == "image" for item in media):
-            tenant, vision = caller.tenant if caller is not None else None, VISION in card.features
+            conversation = await self._pdfs.read(conversation, vision=vision)
+        if media:
+            tenant = caller.tenant if caller is not None else None
             read = self._pictures.read
             conversation, pictures = await read(conversation, media, tenant, vision=vision, store=not charge)
         conversation, text = self._with_notice(conversation)

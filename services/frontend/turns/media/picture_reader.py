@@ -56,21 +56,22 @@ class PictureReader:
         """Returns the conversation with each picture as the model gets it, and the pictures of models with vision.
 
         Args:
-            media: the media of the conversation.
+            media: the media that the client sent, which are limited: without the pages of documents.
             vision: whether the model gets pictures. If not, they are only dropped.
             store: store the pictures for the workers.
 
         Raises Invalid for a picture that cannot be used and for too many, and as `Bucket.put`.
         """
         vision = vision and self._put is not None
-        items = [item for item in media if isinstance(item, InlinePicture)]
         if vision:
             linked = [item.url or "" for item in media if self._is_fetched(item)]
-            if (count := len(items) + len(linked)) > self._max:
+            if (count := len(linked) + sum(isinstance(item, InlinePicture) for item in media)) > self._max:
                 raise Invalid(f"Too much media: 0 document pages + {count} images > {self._max}", param="messages")
             if linked:
                 conversation = await self._fetch(conversation, linked)
-                items = [item for item in media_of(conversation) if isinstance(item, InlinePicture)]
+        items = [item for item in media_of(conversation) if isinstance(item, InlinePicture)]
+        if not items:
+            return conversation, None
         pictures = RequestPictures([item.source for item in items], self.store)
         if not vision:
             pictures.release()
@@ -81,7 +82,7 @@ class PictureReader:
                 except Invalid:
                     if item.url is None:  # another picture at the URL must not end a session
                         raise
-        return replace_media(conversation, InlinePicture, InlinePicture.read), pictures if vision else None
+        return replace_media(conversation, InlinePicture, lambda item: [item.read()]), pictures if vision else None
 
     async def store(self, source: PictureSource) -> None:
         """Stores a picture that was read. Raises as `Bucket.put`."""
@@ -100,7 +101,7 @@ class PictureReader:
                 return item
             return InlinePicture("image", url=item.url, source=PictureSource(data[item.url], Invalid))
 
-        return replace_media(conversation, Media, fetched)
+        return replace_media(conversation, Media, lambda item: [fetched(item)])
 
     async def _read(self, item: InlinePicture, tenant: str | None, store: bool) -> None:
         source, loop = item.source, asyncio.get_running_loop()
