@@ -8,6 +8,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -47,8 +48,9 @@ class PictureReader:
         self._fresh_s = config.picture_ttl_s / 2
         self._put = put
         self._known: LRUCache[tuple[str | None, bytes], _Known] = LRUCache(CACHED)
-        self._decoding = asyncio.Lock()
-        """One picture is decoded at a time: it takes up to 550 MB and a second, and token streams need the CPUs."""
+        self._decoder = ThreadPoolExecutor(1, "picture")
+        """Decodes one picture at a time, also if clients hang up: it takes up to 550 MB and a second, and token streams
+        need the CPUs."""
 
     async def read(
         self, conversation: Conversation, media: Sequence[Media], tenant: str | None, *, vision: bool, store: bool
@@ -120,9 +122,8 @@ class PictureReader:
     async def _examine(self, source: PictureSource, tenant: str | None) -> _Known:
         key = tenant, await data_key(source.data)
         if key not in self._known:
-            async with self._decoding:
-                if key not in self._known:
-                    self._known[key] = await asyncio.to_thread(_examine, source, tenant)
+            loop = asyncio.get_running_loop()
+            self._known[key] = await loop.run_in_executor(self._decoder, _examine, source, tenant)
         return self._known[key]
 
 

@@ -1,10 +1,12 @@
 """Pictures over each API, for models with vision: the conversation that the pipeline gets, and what is stored."""
 
+import asyncio
 import base64
 import json
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import aiohttp
@@ -16,11 +18,11 @@ from PIL import Image
 from schemas.control import VISION, ModelCard
 from schemas.conversation import Call, Conversation, Media, Message, Result, Text
 from schemas.errors import Unavailable
-from services.frontend.turns.media import pdf_reader
+from services.frontend.turns.media import pdf_reader, picture_reader
 from services.frontend.turns.media.notice import notice
 from services.frontend.turns.media.parts import media_of
 from services.frontend.turns.media.picture import InlinePicture, without_pictures
-from services.pictures.picture import MAX_BYTES, picture_hash
+from services.pictures.picture import MAX_BYTES, PictureFacts, picture_hash, read_facts
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, Served, finish, serving
 from tests.frontend.http.test_frontend_edge import line
@@ -361,6 +363,34 @@ async def test_data_is_not_held_by_a_running_turn() -> None:
             for api in APIS:
                 await post(served, api.path, api.body([api.image()], stream=True))
     assert [source.data for source in sources] == [""] * 3
+
+
+async def test_one_picture_is_decoded_at_a_time_though_clients_hang_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, go = Semaphore(0), Semaphore(0)
+    running: list[int] = []
+
+    def slow(data: bytes) -> PictureFacts:
+        running.append(1)
+        started.release()
+        assert go.acquire(timeout=60)
+        most.append(len(running))
+        running.pop()
+        return read_facts(data)
+
+    most: list[int] = []
+    monkeypatch.setattr(picture_reader, "read_facts", slow)
+    async with serving(seeing(), put_picture=Store().put) as served:
+        asks = [
+            asyncio.create_task(post(served, CHAT.path, CHAT.body([CHAT.image(encoded(image(side, 1)))])))
+            for side in range(1, 5)
+        ]
+        assert await asyncio.to_thread(started.acquire, timeout=60)
+        for ask in asks[:3]:
+            ask.cancel()
+        await asyncio.wait(asks[:3])
+        go.release(4)
+        await asks[3]
+    assert set(most) == {1}
 
 
 def test_model_without_vision_that_takes_over_gets_notes() -> None:
