@@ -1,0 +1,320 @@
+"""Pictures in the transformers engine, compared with `model.generate` and the model's own forward pass."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from PIL import Image  # noqa: E402
+
+from schemas.conversation import Sampling  # noqa: E402
+from schemas.errors import Invalid  # noqa: E402
+from schemas.events import FinishReason  # noqa: E402
+from services.pictures.picture import picture_hash, read_pixels  # noqa: E402
+from services.runtime.config import WorkerConfig  # noqa: E402
+from services.tokenization.picture_processor import PictureProcessor  # noqa: E402
+from services.worker.engine import Delta, EnginePicture, EngineRequest  # noqa: E402
+from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
+from tests.vision_model import build_vision_model  # noqa: E402
+from tests.worker.listening import listen  # noqa: E402
+
+WAIT_S = 60.0
+PAGE = 32
+WORDS = ["read", "the", "file", "and", "run", "a", "test", "of", "this", "code"]
+SCHEMES = ("qwen", "idefics")
+Part = str | bytes
+"""Text, or a picture's data."""
+
+
+def picture(seed: int, width: int = 150, height: int = 100) -> bytes:
+    out = BytesIO()
+    noise = random.Random(seed).randbytes(width * height * 3)
+    Image.frombytes("RGB", (width, height), noise).save(out, "PNG")
+    return out.getvalue()
+
+
+def words(seed: int, count: int) -> str:
+    rng = random.Random(seed)
+    return " ".join(rng.choice(WORDS) for _ in range(count))
+
+
+@dataclass
+class Model:
+    """A vision model in the library's own hands, and its prompts."""
+
+    path: Path
+    own: Any
+    processor: PictureProcessor
+    tokenizer: Any
+
+    def prompt(self, *parts: Part) -> tuple[list[int], list[EnginePicture]]:
+        """The user's message of these parts, as the preprocessor makes it."""
+        content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in parts]
+        text = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        )
+        return self.encode(text, [part for part in parts if isinstance(part, bytes)])
+
+    def encode(self, text: str, data: Sequence[bytes]) -> tuple[list[int], list[EnginePicture]]:
+        head, *rest = text.split(self.processor.placeholder)
+        ids, pictures = self._ids(head), list[EnginePicture]()
+        for each, after in zip(data, rest, strict=True):
+            expansion = self._ids(self.processor.expansion(*read_pixels(each).size))
+            pictures.append(EnginePicture(picture_hash(each, None), len(ids), len(expansion), each))
+            ids += expansion + self._ids(after)
+        return ids, pictures
+
+    def inputs(self, ids: list[int], pictures: Sequence[EnginePicture]) -> dict[str, Any]:
+        found = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
+        if pictures:
+            found |= self.processor.inputs([read_pixels(each.data) for each in pictures])
+            if "image_grid_thw" in found:
+                found["mm_token_type_ids"] = (found["input_ids"] == self.own.config.image_token_id).int()
+        return found
+
+    def generate(self, ids: list[int], pictures: Sequence[EnginePicture], tokens: int) -> list[int]:
+        inputs = self.inputs(ids, pictures)
+        out = self.own.generate(**inputs, max_new_tokens=tokens, do_sample=False, eos_token_id=None)
+        found: list[int] = out[0, len(ids) :].tolist()
+        return found
+
+    def logprobs(self, ids: list[int], pictures: Sequence[EnginePicture], output: list[int]) -> list[float]:
+        with torch.no_grad():
+            logits = self.own(**self.inputs([*ids, *output], pictures)).logits[0, len(ids) - 1 : -1]
+        chosen = logits.log_softmax(dim=-1).gather(1, torch.tensor(output)[:, None])
+        found: list[float] = chosen[:, 0].tolist()
+        return found
+
+    def _ids(self, text: str) -> list[int]:
+        found: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
+        return found
+
+
+@pytest.fixture(scope="module", params=SCHEMES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = build_vision_model(tmp_path_factory.mktemp("vision"), request.param, weights=True)
+    processor = PictureProcessor.load(str(path))
+    assert processor is not None
+    own = transformers.AutoModelForImageTextToText.from_pretrained(path).eval()
+    return Model(path, own, processor, transformers.AutoTokenizer.from_pretrained(path))
+
+
+def config(path: Path, **changes: Any) -> WorkerConfig:
+    args = {"threads": 1, **changes.pop("engine_args", {})}
+    return WorkerConfig(model=str(path), **{"slots": 8, "kv_tokens": 8192, **changes}, engine_args=args)
+
+
+@pytest.fixture
+async def engine(model: Model) -> AsyncIterator[TransformersEngine]:
+    made = TransformersEngine(config(model.path))
+    info = await made.start()
+    assert "vision" in info.features
+    assert "vision" not in info.lacking
+    yield made
+    await made.stop(5.0)
+
+
+def request(
+    turn: str, prompt: tuple[list[int], list[EnginePicture]], *, tokens: int = 12, **sampling: Any
+) -> EngineRequest:
+    options = {"max_tokens": tokens, "temperature": 0.0, "logprobs": 0, **sampling}
+    return EngineRequest(turn, prompt[0], Sampling(**options), [], pictures=prompt[1])
+
+
+async def run(engine: TransformersEngine, asked: EngineRequest) -> list[Delta]:
+    async with asyncio.timeout(WAIT_S):
+        return [delta async for delta in listen(engine, asked)]
+
+
+def ids_of(deltas: list[Delta]) -> list[int]:
+    return [token for delta in deltas for token in delta.ids]
+
+
+def logprobs_of(deltas: list[Delta]) -> list[float]:
+    return [row[0][1] for delta in deltas for row in delta.logprobs or []]
+
+
+def cached(deltas: list[Delta]) -> int:
+    return next(delta.cached for delta in deltas if delta.cached is not None)
+
+
+def check(model: Model, prompt: tuple[list[int], list[EnginePicture]], deltas: list[Delta]) -> None:
+    """The tokens are those of `generate`, the log probabilities those of the model's forward pass."""
+    ids = ids_of(deltas)
+    assert ids == model.generate(*prompt, len(ids))
+    assert logprobs_of(deltas) == pytest.approx(model.logprobs(*prompt, ids), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (picture(1),),
+        ("Look: ", picture(1), " What is it?"),
+        (picture(1), "and", picture(2, 320, 200), "differ"),
+        (words(3, 400), picture(3), words(4, 300), picture(3), words(5, 50)),
+    ],
+    ids=["alone", "between", "two", "long"],
+)
+async def test_tokens_and_log_probabilities_are_those_of_the_library(
+    model: Model, engine: TransformersEngine, parts: tuple[Part, ...]
+) -> None:
+    prompt = model.prompt(*parts)
+    check(model, prompt, await run(engine, request("a", prompt)))
+
+
+async def test_second_turn_computes_only_what_is_new(model: Model, engine: TransformersEngine) -> None:
+    ids, pictures = model.prompt(words(1, 40), picture(1), words(2, 40))
+    first = ids_of(await run(engine, request("a", (ids, pictures), tokens=40)))
+    after, more = model.prompt("And this?", picture(2))
+    moved = [EnginePicture(each.hash, each.at + len(ids) + len(first), each.tokens, each.data) for each in more]
+    second = [*ids, *first, *after], [*pictures, *moved]
+    deltas = await run(engine, request("b", second))
+    assert cached(deltas) == (len(ids) + len(first) - 1) // PAGE * PAGE
+    check(model, second, deltas)
+
+
+async def test_another_picture_shares_no_block_from_its_first_token_on(
+    model: Model, engine: TransformersEngine
+) -> None:
+    one, other = (model.prompt(words(1, 100), picture(seed), words(2, 100)) for seed in (1, 2))
+    assert one[0] == other[0]
+    first, second = await run(engine, request("a", one)), await run(engine, request("b", other))
+    assert logprobs_of(first) != pytest.approx(logprobs_of(second), abs=1e-3)
+    assert cached(second) == other[1][0].at // PAGE * PAGE
+    check(model, other, second)
+    again = await run(engine, request("c", one))
+    assert cached(again) == (len(one[0]) - 1) // PAGE * PAGE
+    assert ids_of(again) == ids_of(first)
+
+
+async def test_requests_with_and_without_pictures_share_a_batch(model: Model, engine: TransformersEngine) -> None:
+    prompts = [
+        model.prompt(words(seed, 30 * seed), *([picture(seed)] if seed % 3 else []), words(seed, 20))
+        for seed in range(1, 7)
+    ]
+    results = await asyncio.gather(
+        *(run(engine, request(str(n), prompt, tokens=20)) for n, prompt in enumerate(prompts))
+    )
+    for prompt, deltas in zip(prompts, results, strict=True):
+        check(model, prompt, deltas)
+
+
+@pytest.mark.slow
+async def test_preempted_requests_continue_with_their_pictures(model: Model, monkeypatch: Any) -> None:
+    """Four prompts fit the cache, and their outputs do not: the library computes some of them again."""
+    engine = TransformersEngine(config(model.path, kv_tokens=1024, slots=4))
+    await engine.start()
+    preempted = list[str]()
+    state = transformers.generation.continuous_batching.requests.RequestState
+    again = state.create_equivalent_initial_request
+
+    def noted(self: Any) -> Any:
+        preempted.append(self.request_id)
+        return again(self)
+
+    monkeypatch.setattr(state, "create_equivalent_initial_request", noted)
+    prompts = [model.prompt(picture(seed), words(seed, 100)) for seed in range(4)]
+    results = await asyncio.gather(
+        *(run(engine, request(str(n), prompt, tokens=150)) for n, prompt in enumerate(prompts))
+    )
+    await engine.stop(5.0)
+    assert preempted
+    for prompt, deltas in zip(prompts, results, strict=True):
+        check(model, prompt, deltas)
+
+
+@pytest.mark.slow
+async def test_cancelled_requests_disturb_nobody(model: Model, engine: TransformersEngine) -> None:
+    """They end before their pictures are read, in their prefill, and while they decode."""
+    kept = model.prompt(words(1, 60), picture(1), words(2, 60))
+    running = asyncio.create_task(run(engine, request("kept", kept, tokens=200)))
+    for n in range(12):
+        turn = listen(engine, request(f"gone-{n}", model.prompt(words(n, 600), picture(n % 3), "?"), tokens=100))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01 * n):
+                await _drain(turn)
+        await turn.aclose()
+    check(model, kept, await running)
+    check(model, kept, await run(engine, request("after", kept)))
+    assert engine.healthy()
+
+
+async def _drain(deltas: Any) -> None:
+    async for _ in deltas:
+        pass
+
+
+async def test_penalties_bias_and_alternatives_see_ordinary_ids(model: Model, engine: TransformersEngine) -> None:
+    prompt = model.prompt("Look: ", picture(1), " What is it?")
+    expected = model.own.generate(
+        **model.inputs(*prompt), max_new_tokens=12, do_sample=False, eos_token_id=None, repetition_penalty=1.3
+    )[0, len(prompt[0]) :].tolist()
+    deltas = await run(engine, request("a", prompt, repetition_penalty=1.3, logprobs=2))
+    assert ids_of(deltas) == expected
+    deltas = await run(engine, request("b", prompt, logit_bias={300: 100.0}, presence_penalty=0.5, tokens=3))
+    assert ids_of(deltas) == [300, 300, 300]
+
+
+@pytest.mark.parametrize("fault", ["tokens", "data", "size"])
+async def test_picture_that_does_not_fit_its_prompt_fails_alone(
+    model: Model, engine: TransformersEngine, fault: str
+) -> None:
+    ids, (own,) = model.prompt("Look: ", picture(1), " What is it?")
+    wrong = {
+        "tokens": EnginePicture(own.hash, own.at, own.tokens - 4, own.data),
+        "data": EnginePicture("ab" * 20, own.at, own.tokens, own.data[:2000]),
+        "size": EnginePicture("cd" * 20, own.at, own.tokens, picture(1, 100, 100)),
+    }[fault]
+    bad, good = await asyncio.gather(
+        run(engine, request("bad", (ids, [wrong]))), run(engine, request("good", (ids, [own]))), return_exceptions=True
+    )
+    assert isinstance(bad, Invalid)
+    assert isinstance(good, list)
+    check(model, (ids, [own]), good)
+
+
+async def test_prefill_without_output_is_found_by_the_next_request(model: Model, engine: TransformersEngine) -> None:
+    prompt = model.prompt(words(1, 40), picture(1), words(2, 40))
+    (end,) = await run(engine, request("a", prompt, tokens=0))
+    assert end.finish is FinishReason.LENGTH
+    deltas = await run(engine, request("b", prompt))
+    assert cached(deltas) == (len(prompt[0]) - 1) // PAGE * PAGE
+    check(model, prompt, deltas)
+
+
+@pytest.mark.slow
+async def test_random_mixes_equal_the_library(model: Model) -> None:
+    """Conversations of one to three turns with zero to three pictures of few, in a cache that is often full."""
+    engine = TransformersEngine(config(model.path, kv_tokens=3072, slots=4))
+    await engine.start()
+    rng = random.Random(7)
+
+    async def converse(seed: int) -> None:
+        own = random.Random(seed)
+        ids, pictures = list[int](), list[EnginePicture]()
+        for turn in range(own.randint(1, 3)):
+            parts: list[Part] = [words(own.randrange(4), own.choice((1, 30, 90)))]
+            parts += [picture(own.randrange(4), *own.choice(((60, 60), (150, 100)))) for _ in range(own.randint(0, 2))]
+            own.shuffle(parts)
+            after, more = model.prompt(*parts)
+            pictures += [EnginePicture(each.hash, each.at + len(ids), each.tokens, each.data) for each in more]
+            ids = [*ids, *after]
+            if own.random() < 0.2:
+                stream = listen(engine, request(f"{seed}-{turn}-gone", (ids, pictures), tokens=50))
+                await anext(stream)
+                await stream.aclose()
+            deltas = await run(engine, request(f"{seed}-{turn}", (ids, pictures), tokens=own.choice((1, 8, 40))))
+            check(model, (ids, pictures), deltas)
+            ids += ids_of(deltas)
+
+    for _ in range(10):
+        await asyncio.gather(*(converse(rng.randrange(1000)) for _ in range(3)))
+    await engine.stop(5.0)
