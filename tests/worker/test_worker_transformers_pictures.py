@@ -1,6 +1,7 @@
 """Pictures in the transformers engine, compared with `model.generate` and the model's own forward pass."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from services.pictures.picture import picture_hash, read_pixels  # noqa: E402
 from services.runtime.config import WorkerConfig  # noqa: E402
 from services.tokenization.picture_processor import PictureProcessor  # noqa: E402
 from services.worker.engine import Delta, EnginePicture, EngineRequest  # noqa: E402
+from services.worker.engines.transformers import pictures as engine_pictures  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
+from services.worker.engines.transformers.loader import explain  # noqa: E402
 from tests.vision_model import build_vision_model  # noqa: E402
 from tests.worker.listening import listen  # noqa: E402
 
@@ -293,7 +296,8 @@ async def test_prefill_without_output_is_found_by_the_next_request(model: Model,
 @pytest.mark.slow
 async def test_random_mixes_equal_the_library(model: Model) -> None:
     """Conversations of one to three turns with zero to three pictures of few, in a cache that is often full."""
-    engine = TransformersEngine(config(model.path, kv_tokens=3072, slots=4))
+    arguments = {"batching": {"max_batch_tokens": 96}}  # most pictures are computed in parts
+    engine = TransformersEngine(config(model.path, kv_tokens=3072, slots=4, engine_args=arguments))
     await engine.start()
     rng = random.Random(7)
 
@@ -318,3 +322,92 @@ async def test_random_mixes_equal_the_library(model: Model) -> None:
     for _ in range(10):
         await asyncio.gather(*(converse(rng.randrange(1000)) for _ in range(3)))
     await engine.stop(5.0)
+
+
+def rewrite(path: Path, file: str, **changes: Any) -> None:
+    document = json.loads((path / file).read_bytes())
+    (path / file).write_text(json.dumps(document | changes))
+
+
+def save(path: Path, kind: Any, own: Any) -> None:
+    """Writes a model of this class with random weights, with the end tokens that the directory has."""
+    ends = {key: json.loads((path / "config.json").read_bytes())[key] for key in ("eos_token_id", "pad_token_id")}
+    kind(own).to(torch.float32).save_pretrained(path)
+    rewrite(path, "config.json", **ends)
+
+
+def deep_model(path: Path) -> Path:
+    """A Qwen3-VL, which adds features of pictures in several layers."""
+    build_vision_model(path, "qwen")
+    before = json.loads((path / "config.json").read_bytes())
+    text = {**before["text_config"], "head_dim": 16}
+    text["rope_parameters"] = {"rope_type": "default", "mrope_section": [4, 2, 2], "rope_theta": 1e6}
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+    vision |= {"patch_size": 14, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
+    ids = {key: value for key, value in before.items() if key.endswith("_token_id") and key.startswith(("im", "vi"))}
+    own = transformers.Qwen3VLConfig(text_config=text | {"model_type": "qwen3_vl_text"}, vision_config=vision, **ids)
+    save(path, transformers.Qwen3VLForConditionalGeneration, own)
+    rewrite(path, "preprocessor_config.json", processor_class="Qwen3VLProcessor")
+    return path
+
+
+def mutual_model(path: Path) -> Path:
+    """A Gemma 3: the tokens of a picture see each other both ways."""
+    build_vision_model(path, "idefics")
+    tokens = {"image_token": "<image>", "boi_token": "<global-img>", "eoi_token": "<fake_token_around_image>"}
+    ids = transformers.AutoTokenizer.from_pretrained(path).convert_tokens_to_ids(list(tokens.values()))
+    before = json.loads((path / "config.json").read_bytes())
+    text = {**before["text_config"], "head_dim": 16, "layer_types": ["full_attention"] * 2, "model_type": "gemma3_text"}
+    names = ("image_token_id", "boi_token_index", "eoi_token_index")
+    vision = {**before["vision_config"], "model_type": "siglip_vision_model"}
+    own = transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=4, **dict(zip(names, ids, strict=True))
+    )
+    save(path, transformers.Gemma3ForConditionalGeneration, own)
+    rewrite(path, "tokenizer_config.json", extra_special_tokens=tokens, **tokens)
+    rewrite(path, "processor_config.json", processor_class="Gemma3Processor", image_seq_length=4)
+    size = {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 56, "width": 56}}
+    (path / "preprocessor_config.json").write_text(json.dumps(size | {"processor_class": "Gemma3Processor"}))
+    return path
+
+
+@pytest.mark.parametrize("build", [deep_model, mutual_model])
+async def test_model_that_reads_more_than_rows_decodes_text_alone(tmp_path: Path, build: Any) -> None:
+    path = build(tmp_path / "m")
+    engine = TransformersEngine(config(path))
+    info = await engine.start()
+    assert "vision" not in info.features
+    assert "in several layers" in info.lacking["vision"]
+    ids = [7 * n % 500 + 300 for n in range(100)]
+    own = transformers.AutoModelForImageTextToText.from_pretrained(path).eval()
+    expected = own.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None)[0, 100:]
+    assert ids_of(await run(engine, request("a", (ids, [])))) == expected.tolist()
+    await engine.stop(5.0)
+
+
+async def test_model_without_usable_processor_decodes_text_alone(tmp_path: Path) -> None:
+    path = build_vision_model(tmp_path / "m", "idefics", weights=True)
+    (path / "preprocessor_config.json").write_text("{")
+    engine = TransformersEngine(config(path))
+    info = await engine.start()
+    assert "processor cannot be loaded" in info.lacking["vision"]
+    assert len(ids_of(await run(engine, request("a", ([300, 301], []))))) == 12
+    await engine.stop(5.0)
+
+
+def test_features_are_explained_without_a_start(tmp_path: Path, tiny_model: Path) -> None:
+    assert "vision" in explain(config(build_vision_model(tmp_path / "m", "qwen"))).features
+    assert explain(config(tiny_model)).lacking["vision"] == "the model sees no pictures"
+
+
+def test_picture_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:
+    """Blocks with its old number may still be in the library's cache."""
+    monkeypatch.setattr(engine_pictures, "_NUMBERS", 2)
+    made = engine_pictures.Pictures(model.own, model.processor)
+    numbers = list[int]()
+    for seed in (1, 2, 1, 3, 2, 1):
+        asked = request("a", model.prompt(picture(seed)))
+        ids = made.prompt(asked, [made.look(each) for each in asked.pictures]).ids
+        numbers += {each for each in ids if each >= model.own.get_input_embeddings().num_embeddings}
+    first = numbers[0]
+    assert numbers == [first, first + 1, first, first + 2, first + 3, first + 4]
