@@ -5,7 +5,6 @@ import json
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from PIL import Image  # noqa: E402
-
 from schemas.conversation import Sampling  # noqa: E402
 from schemas.errors import Invalid  # noqa: E402
 from schemas.events import FinishReason  # noqa: E402
+from schemas.frames import unpack_ids  # noqa: E402
 from services.pictures.picture import picture_hash, read_pixels  # noqa: E402
 from services.runtime.config import WorkerConfig  # noqa: E402
 from services.tokenization.picture_processor import PictureProcessor  # noqa: E402
@@ -26,7 +24,7 @@ from services.worker.engine import Delta, EnginePicture, EngineRequest  # noqa: 
 from services.worker.engines.transformers import pictures as engine_pictures  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
 from services.worker.engines.transformers.loader import explain  # noqa: E402
-from tests.vision_model import build_vision_model  # noqa: E402
+from tests.vision_model import build_vision_model, png, reference_processor  # noqa: E402
 from tests.worker.listening import listen  # noqa: E402
 
 WAIT_S = 60.0
@@ -38,10 +36,7 @@ Part = str | bytes
 
 
 def picture(seed: int, width: int = 150, height: int = 100) -> bytes:
-    out = BytesIO()
-    noise = random.Random(seed).randbytes(width * height * 3)
-    Image.frombytes("RGB", (width, height), noise).save(out, "PNG")
-    return out.getvalue()
+    return png(width, height, seed)
 
 
 def words(seed: int, count: int) -> str:
@@ -55,33 +50,37 @@ class Model:
 
     path: Path
     own: Any
-    processor: PictureProcessor
-    tokenizer: Any
+    processor: Any
+    expansions: PictureProcessor
 
     def prompt(self, *parts: Part) -> tuple[list[int], list[EnginePicture]]:
-        """The user's message of these parts, as the preprocessor makes it."""
+        """The user's message of these parts, in ids of the library's processor."""
         content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in parts]
-        text = self.tokenizer.apply_chat_template(
+        text = self.processor.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )
-        return self.encode(text, [part for part in parts if isinstance(part, bytes)])
-
-    def encode(self, text: str, data: Sequence[bytes]) -> tuple[list[int], list[EnginePicture]]:
-        head, *rest = text.split(self.processor.placeholder)
-        ids, pictures = self._ids(head), list[EnginePicture]()
-        for each, after in zip(data, rest, strict=True):
-            expansion = self._ids(self.processor.expansion(*read_pixels(each).size))
-            pictures.append(EnginePicture(picture_hash(each, None), len(ids), len(expansion), each))
-            ids += expansion + self._ids(after)
+        data = [part for part in parts if isinstance(part, bytes)]
+        ids = self._process(text, data)["input_ids"][0].tolist() if data else self.processor.tokenizer(text).input_ids
+        pictures, end = list[EnginePicture](), 0
+        for each in data:
+            expansion = list(unpack_ids(self.expansions.expansion(*read_pixels(each).size).ids))
+            at = next(n for n in range(end, len(ids)) if ids[n : n + len(expansion)] == expansion)
+            end = at + len(expansion)
+            pictures.append(EnginePicture(picture_hash(each, None), at, len(expansion), each))
         return ids, pictures
 
     def inputs(self, ids: list[int], pictures: Sequence[EnginePicture]) -> dict[str, Any]:
-        found = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
+        """The arguments of the model's forward pass."""
+        found = {"input_ids": torch.tensor([ids])}
         if pictures:
-            found |= self.processor.inputs([read_pixels(each.data) for each in pictures])
-            if "image_grid_thw" in found:
+            text = self.processor.image_token * len(pictures)
+            found = self._process(text, [each.data for each in pictures]) | found
+            if "mm_token_type_ids" in found:
                 found["mm_token_type_ids"] = (found["input_ids"] == self.own.config.image_token_id).int()
-        return found
+        return found | {"attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
+
+    def _process(self, text: str, data: Sequence[bytes]) -> dict[str, Any]:
+        return dict(self.processor(text=[text], images=[[read_pixels(each) for each in data]], return_tensors="pt"))
 
     def generate(self, ids: list[int], pictures: Sequence[EnginePicture], tokens: int) -> list[int]:
         inputs = self.inputs(ids, pictures)
@@ -96,10 +95,6 @@ class Model:
         found: list[float] = chosen[:, 0].tolist()
         return found
 
-    def _ids(self, text: str) -> list[int]:
-        found: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
-        return found
-
 
 @pytest.fixture(scope="module", params=SCHEMES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
@@ -107,7 +102,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     processor = PictureProcessor.load(str(path))
     assert processor is not None
     own = transformers.AutoModelForImageTextToText.from_pretrained(path).eval()
-    return Model(path, own, processor, transformers.AutoTokenizer.from_pretrained(path))
+    return Model(path, own, reference_processor(path, request.param), processor)
 
 
 def config(path: Path, **changes: Any) -> WorkerConfig:
@@ -366,7 +361,7 @@ def mutual_model(path: Path) -> Path:
     save(path, transformers.Gemma3ForConditionalGeneration, own)
     rewrite(path, "tokenizer_config.json", extra_special_tokens=tokens, **tokens)
     rewrite(path, "processor_config.json", processor_class="Gemma3Processor", image_seq_length=4)
-    size = {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 56, "width": 56}}
+    size: dict[str, Any] = {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 56, "width": 56}}
     (path / "preprocessor_config.json").write_text(json.dumps(size | {"processor_class": "Gemma3Processor"}))
     return path
 
@@ -403,7 +398,7 @@ def test_features_are_explained_without_a_start(tmp_path: Path, tiny_model: Path
 def test_picture_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:
     """Blocks with its old number may still be in the library's cache."""
     monkeypatch.setattr(engine_pictures, "_NUMBERS", 2)
-    made = engine_pictures.Pictures(model.own, model.processor)
+    made = engine_pictures.Pictures(model.own, model.expansions)
     numbers = list[int]()
     for seed in (1, 2, 1, 3, 2, 1):
         asked = request("a", model.prompt(picture(seed)))

@@ -28,7 +28,7 @@ from services.worker.engine import EnginePicture, EngineRequest
 _FEATURE_BYTES = 512 * 1024 * 1024
 """Features that are kept: those of some hundred screenshots of a small model."""
 _NUMBERS = 65_536
-"""Pictures whose number is kept. A picture that comes again later gets a new one, and finds no blocks in the cache."""
+"""Pictures with a number that is kept. A picture without one gets a new one, and finds no blocks in the cache."""
 
 
 class PictureFeatures(Struct, frozen=True):
@@ -101,7 +101,7 @@ class Pictures:
             inside = [index for index in span if own[index] == self._placeholder]
             if len(inside) != len(found.rows):
                 fault = f"a picture has {len(inside)} tokens in the prompt, and {len(found.rows)} in the model"
-                raise Invalid(fault, param="prompt")
+                raise Invalid(fault, param="image")
             number = self._numbers.get(picture.hash)
             if number is None:
                 number = self._numbers[picture.hash] = next(self._next)
