@@ -337,7 +337,13 @@ def deep_model(path: Path) -> Path:
     before = json.loads((path / "config.json").read_bytes())
     text = {**before["text_config"], "head_dim": 16}
     text["rope_parameters"] = {"rope_type": "default", "mrope_section": [4, 2, 2], "rope_theta": 1e6}
-    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+    vision: dict[str, Any] = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+    }
     vision |= {"patch_size": 14, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
     ids = {key: value for key, value in before.items() if key.endswith("_token_id") and key.startswith(("im", "vi"))}
     own = transformers.Qwen3VLConfig(text_config=text | {"model_type": "qwen3_vl_text"}, vision_config=vision, **ids)

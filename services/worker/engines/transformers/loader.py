@@ -131,8 +131,8 @@ def _pictures(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any,
     processor, blind = _picture_processor(config, graphs=graphs)
     if processor is None:
         return None, blind
-    if not hasattr(manager.model, "get_image_features"):
-        return None, "transformers has no features of pictures for the class of this model"
+    if not hasattr(manager.model, "get_image_features") or not hasattr(manager.model.config, "image_token_id"):
+        return None, f"transformers has no features of pictures for {type(manager.model).__name__}"
     from services.worker.engines.transformers.pictures import Pictures
 
     pictures = Pictures(manager.model, processor)

@@ -44,10 +44,8 @@ class PicturePrompt(Struct, frozen=True):
     """A prompt with pictures, as the library's thread needs it."""
 
     ids: list[int]
-    places: list[int]
-    """The indexes of the placeholders."""
-    rows: torch.Tensor
-    """One row for each of `places`."""
+    pictures: list[tuple[list[int], torch.Tensor]]
+    """Each picture's indexes of placeholders, and the row for each of them."""
     positions: torch.Tensor | None
     """(axes, tokens); None: the model counts 0, 1, 2."""
     shift: int = 0
@@ -95,24 +93,24 @@ class Pictures:
 
     def prompt(self, request: EngineRequest, features: Sequence[PictureFeatures]) -> PicturePrompt:
         """Returns the prompt of a request, with the features of its pictures. Raises Invalid if they do not fit."""
-        own, ids, places = list(request.token_ids), list(request.token_ids), list[int]()
+        own, ids, pictures = list(request.token_ids), list(request.token_ids), list[tuple[list[int], torch.Tensor]]()
         for picture, found in zip(request.pictures, features, strict=True):
             span = range(picture.at, min(picture.at + picture.tokens, len(own)))
-            inside = [index for index in span if own[index] == self._placeholder]
-            if len(inside) != len(found.rows):
-                fault = f"a picture has {len(inside)} tokens in the prompt, and {len(found.rows)} in the model"
+            places = [index for index in span if own[index] == self._placeholder]
+            if len(places) != len(found.rows):
+                fault = f"a picture has {len(places)} tokens in the prompt, and {len(found.rows)} in the model"
                 raise Invalid(fault, param="image")
             number = self._numbers.get(picture.hash)
             if number is None:
                 number = self._numbers[picture.hash] = next(self._next)
-            for index in inside:
+            for index in places:
                 ids[index] = number
-            places += inside
-        positions, shift = self._positions(own, places, features)
-        rows = torch.cat([found.rows for found in features])
-        if rows.device.type != "cpu":
+            pictures.append((places, found.rows))
+        kinds = [int(number != token) for number, token in zip(ids, own, strict=True)]
+        positions, shift = self._positions(own, kinds, features)
+        if self._model.device.type != "cpu":
             torch.accelerator.synchronize()  # the library's steps run in a stream of their own
-        return PicturePrompt(ids, places, rows, positions, shift)
+        return PicturePrompt(ids, pictures, positions, shift)
 
     def follow(self, inputs: Any) -> None:
         """Notes the requests of each step. `inputs`: the library's object that prepares a batch's tensors."""
@@ -175,14 +173,12 @@ class Pictures:
         return PictureFeatures(rows.reshape(-1, rows.shape[-1]).to(self._embedding.weight.dtype), shapes)
 
     def _positions(
-        self, ids: list[int], places: list[int], features: Sequence[PictureFeatures]
+        self, ids: list[int], kinds: list[int], features: Sequence[PictureFeatures]
     ) -> tuple[torch.Tensor | None, int]:
         if self._get_positions is None:
             return None, 0
-        kinds = torch.zeros(1, len(ids), dtype=torch.int32)
-        kinds[0, places] = 1
         named = {name: torch.cat([found.shapes[name] for found in features]) for name in features[0].shapes}
-        named |= {"input_ids": self._tensor([ids]), "mm_token_type_ids": kinds.to(self._model.device)}
+        named |= {"input_ids": self._tensor([ids]), "mm_token_type_ids": self._tensor([kinds])}
         positions, shift = self._get_positions(**_accepted(self._get_positions, named))
         return positions[:, 0], int(shift)
 
@@ -195,8 +191,10 @@ class Pictures:
         if (some := self._step[0][3].positions) is not None:
             positions = positions.expand(len(some), *positions.shape).clone()
         for start, first, tokens, prompt in self._step:
-            low, high = bisect_left(prompt.places, first), bisect_left(prompt.places, first + tokens)
-            rows[0, [start - first + place for place in prompt.places[low:high]]] = prompt.rows[low:high]
+            for places, own in prompt.pictures:
+                low, high = bisect_left(places, first), bisect_left(places, first + tokens)
+                if low < high:
+                    rows[0, [start - first + place for place in places[low:high]]] = own[low:high]
             if prompt.positions is not None:
                 read = prompt.positions[:, first : first + tokens]
                 after = start + read.shape[1]
