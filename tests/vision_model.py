@@ -30,7 +30,7 @@ _PICTURE = {"qwen": "<|vision_start|><|image_pad|><|vision_end|>", "idefics": "<
 """What the chat template writes for a picture."""
 
 
-def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = False) -> Path:
+def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = False, window: int = 8192) -> Path:
     """Writes a directory with tokenizer, processor, chat template and configuration; `weights`: also random ones."""
     import transformers
 
@@ -41,6 +41,7 @@ def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = F
     tokenizer.save_pretrained(path)
     generation = (path / "generation_config.json").read_bytes()
     config = _qwen(path, tokenizer) if scheme == "qwen" else _idefics(path, tokenizer)
+    config.text_config.max_position_embeddings = window
     own = json.loads((path / "config.json").read_bytes())
     kept = {"eos_token_id": own["eos_token_id"], "pad_token_id": own["pad_token_id"]}
     if weights:
@@ -77,12 +78,12 @@ def reference_processor(path: Path, scheme: Scheme) -> Any:
     )
 
 
-def noise(width: int, height: int, seed: int) -> Image.Image:
+def noise(width: int, height: int, seed: int | str) -> Image.Image:
     """A picture of random pixels, the same for the same seed."""
     return Image.frombytes("RGB", (width, height), random.Random(seed).randbytes(3 * width * height))
 
 
-def png(width: int, height: int, seed: int) -> bytes:
+def png(width: int, height: int, seed: int | str) -> bytes:
     """The same as PNG data."""
     out = BytesIO()
     noise(width, height, seed).save(out, "PNG")
@@ -114,7 +115,6 @@ def _qwen(path: Path, tokenizer: Any) -> Any:
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "rope_parameters": rope,
-            "max_position_embeddings": 8192,
         },
         vision_config={
             "depth": 2,
@@ -156,7 +156,6 @@ def _idefics(path: Path, tokenizer: Any) -> Any:
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
-            "max_position_embeddings": 8192,
         },
         vision_config={
             "hidden_size": 32,
