@@ -120,7 +120,7 @@ def _picture_processor(config: WorkerConfig, *, graphs: bool) -> tuple[PicturePr
     try:
         processor = PictureProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
-        return None, f"the model's processor cannot be loaded: {error}"
+        return None, f"the model's processor cannot be loaded: {' '.join(str(error).split())}"
     if processor is None:
         return None, "the model sees no pictures"
     return (None, adapter.GRAPHS) if graphs else (processor, None)
