@@ -3,15 +3,16 @@
 Written for the API of 0.32 and 0.33 (`AsyncEngineArgs`, `SamplingParams`, `RequestOutput`); run with 0.32 on a CPU.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
+from services.worker.engine import SAMPLING_FIELDS, Delta, EnginePicture, EngineRequest
 from services.worker.engines.support import chosen_first, guided_arguments
 
 _BLOCK_TOKENS = 16
@@ -71,7 +72,7 @@ def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, c
     if (mode := arguments.get("logprobs_mode", "raw_logprobs")) != "raw_logprobs":
         lacks |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
     if arguments.get("skip_tokenizer_init"):
-        lacks |= dict.fromkeys(("guided", "grammar"), "engine_args.skip_tokenizer_init is set")
+        lacks |= dict.fromkeys(("guided", "grammar", VISION), "engine_args.skip_tokenizer_init is set")
     elif guided_backend(arguments) != _LARK_BACKEND:
         lacks["grammar"] = f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
     if (policy := arguments["scheduling_policy"]) != "priority":
@@ -106,6 +107,16 @@ def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
         "detokenize": False,
     }
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def with_placeholders(ids: list[int], pictures: Iterable[EnginePicture], placeholder: int) -> list[int]:
+    """Returns the prompt with one `placeholder` in the place of each picture's tokens, which vLLM expands again."""
+    made: list[int] = []
+    end = 0
+    for picture in pictures:
+        made += [*ids[end : picture.at], placeholder]
+        end = picture.at + picture.tokens
+    return made + ids[end:]
 
 
 class Progress:

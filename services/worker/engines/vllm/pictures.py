@@ -1,0 +1,80 @@
+"""Makes vLLM's input of prompts with pictures: its processor's tensors, and the places of the pictures in the prompt.
+
+vLLM takes one placeholder for each picture and expands it itself, in ids as in text. It does not check whether a prompt
+is already expanded, or has more placeholders than pictures, so the result is compared with the prompt.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from typing import Any
+
+from PIL import Image
+
+from schemas.conversation import Sampling
+from schemas.errors import EngineFailed, Invalid
+from services.pictures.picture import UnreadablePicture, picture_hash, read_pixels
+from services.runtime.config import WorkerConfig
+from services.tokenization.picture_processor import PictureProcessor
+from services.worker.engine import EnginePicture, EngineRequest
+from services.worker.engines.vllm.requests import with_placeholders
+
+_TRIAL = (320, 240)
+"""Pixels of the picture that shows whether vLLM expands as the model's processor does."""
+
+
+def load_processor(config: WorkerConfig) -> PictureProcessor:
+    """Returns the model's processor. Raises ValueError, OSError or ImportError, with the reason, if there is none."""
+    processor = PictureProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
+    if processor is None:
+        raise ValueError("the model has no vision")
+    return processor
+
+
+class PictureRenderer:
+    """Renders one prompt at a time, on a thread: vLLM's cache of processed pictures must be used in the order of the
+    requests, and decoded pictures are large."""
+
+    def __init__(self, llm: Any, processor: PictureProcessor) -> None:
+        """`llm`: an `AsyncLLM`. Raises what vLLM raises for a model that takes no pictures, and EngineFailed if vLLM
+        and the processor expand a picture differently."""
+        self._renderer = llm.renderer
+        tokenizer = llm.get_tokenizer()
+        self._placeholder: int = tokenizer.convert_tokens_to_ids(processor.placeholder)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-pictures")
+        ids = tokenizer.encode(processor.expansion(*_TRIAL), add_special_tokens=False)
+        Image.new("RGB", _TRIAL).save(blank := BytesIO(), "PNG")
+        data = blank.getvalue()
+        trial = EnginePicture(picture_hash(data, None), 0, len(ids), data)
+        self._render(ids, EngineRequest("trial", ids, Sampling(), [], pictures=[trial]))
+
+    async def render(self, ids: list[int], request: EngineRequest) -> Any:
+        """Returns the input for `AsyncLLM.generate`. `ids`: the request's prompt. Raises Invalid for a damaged picture,
+        EngineFailed if vLLM expands the pictures differently."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._render, ids, request)
+
+    def close(self) -> None:
+        """Discards the prompts that wait."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _render(self, ids: list[int], request: EngineRequest) -> Any:
+        pictures = request.pictures
+        hashes = [picture.hash for picture in pictures]
+        cache = self._renderer.mm_processor_cache
+        cached = [False] * len(hashes) if cache is None else cache.is_cached(hashes)
+        try:
+            pixels = [None if known else read_pixels(one.data) for one, known in zip(pictures, cached, strict=True)]
+        except UnreadablePicture as error:
+            raise Invalid(str(error)) from error
+        prompt = {
+            "prompt_token_ids": with_placeholders(ids, pictures, self._placeholder),
+            "multi_modal_data": {"image": pixels},
+            "multi_modal_uuids": {"image": hashes},
+            "cache_salt": request.cache_salt,
+        }
+        (made,) = self._renderer.render_cmpl([prompt])
+        places = [(place.offset, place.length) for place in made["mm_placeholders"]["image"]]
+        expected = [(picture.at, picture.tokens) for picture in pictures]
+        if (made["prompt_token_ids"], made["mm_hashes"]["image"], places) != (ids, hashes, expected):
+            raise EngineFailed("vLLM and the model's processor expand the pictures differently")
+        return made
