@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 
 STAGES = ("frontend", "preprocessor", "worker", "parser")
 USERS = (*STAGES, "setup", "tap")
-BUCKETS = ("KV_tw_ledger", "KV_tw_responses")
+BUCKETS = ("KV_tw_ledger", "KV_tw_responses", "KV_tw_media")
 PROBE = "tw_audit"
 """Part of every invented name."""
 ANSWER_S = 30
@@ -51,8 +51,10 @@ PUBLISHERS: Mapping[str, tuple[str, ...]] = {
     f"_INBOX_preprocessor.{PROBE}.1": ("frontend", "worker"),
     f"$KV.tw_ledger.{PROBE}.{PROBE}": ("parser",),
     f"$KV.tw_responses.{PROBE}": ("frontend",),
+    f"$KV.tw_media.{PROBE}": ("frontend",),
     "$JS.API.DIRECT.GET.KV_tw_ledger": ("preprocessor",),
     f"$JS.API.DIRECT.GET.KV_tw_responses.$KV.tw_responses.{PROBE}": ("frontend",),
+    f"$JS.API.DIRECT.GET.KV_tw_media.$KV.tw_media.{PROBE}": ("worker",),
     **{f"$JS.API.STREAM.{call}.{bucket}": ("setup",) for call in ("CREATE", "UPDATE") for bucket in BUCKETS},
 }
 """Subjects of services, and the users that may publish on them."""
@@ -99,7 +101,8 @@ def forbidden_to_publish() -> list[str]:
         found += [f"$JS.API.DIRECT.GET.{stream}{end}" for end in ("", ".>", ".*", ".$KV.>", ".tw.v2.turn.a.b")]
         found += [f"$JS.FC.{stream}.{PROBE}"]
     found += ["$SYS.REQ.USER.INFO", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.TURNWIRE.CONNZ", "$SRV.PING"]
-    found += [f"$KV.tw_ledger.{PROBE}", f"$KV.tw_responses.{PROBE}.{PROBE}", f"$KV.{PROBE}.{PROBE}", f"_R_.{PROBE}"]
+    found += [f"$KV.tw_ledger.{PROBE}", f"$KV.{PROBE}.{PROBE}", f"_R_.{PROBE}"]
+    found += [f"$KV.tw_responses.{PROBE}.{PROBE}", f"$KV.tw_media.{PROBE}.{PROBE}"]
     found += [f"_INBOX.{PROBE}", f"_INBOX.{PROBE}.1", *(f"_INBOX_{user}.{PROBE}.1.2" for user in USERS)]
     found += [f"_INBOX_{user}.{PROBE}.1" for user in ("worker", "parser", "setup", "tap")]
     found += [f"tw.v2.credit.frontend.{PROBE}", f"tw.v2.replay.frontend.{PROBE}", "tw.v2", f"tw.v2.{PROBE}", PROBE]
@@ -110,6 +113,7 @@ def forbidden_to_subscribe() -> list[str]:
     """Subjects to which no user may subscribe."""
     found = [">", "*", "*.>", "tw.>", "tw.*.>", "$SYS.>", "$JS.>", "$JS.API.>", "$JS.EVENT.>", "$SRV.>", "_R_.>"]
     found += ["$KV.>", "$KV.tw_ledger.>", "$KV.tw_ledger.*.*", "$KV.tw_responses.>", "$KV.tw_responses.*"]
+    found += ["$KV.tw_media.>", "$KV.tw_media.*"]
     found += ["_INBOX.>", "_INBOX.*", "*.*", "*.*.*", *(f"_INBOX_{user}.>" for user in USERS)]
     return found
 

@@ -14,6 +14,7 @@ from bench.ledger.published import of_trl
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig
 from services.templates.chat_template import ChatTemplate
+from tests.vision_model import Scheme, build_vision_model
 from turnwire_tools.script.demo_model import build_demo_model
 
 if TYPE_CHECKING:
@@ -64,6 +65,18 @@ def build_random_model(path: Path, *, hidden_size: int = 64, layers: int = 2, wi
     model.to(torch.float32).save_pretrained(path)
     (path / "generation_config.json").write_bytes(generation)
     return path
+
+
+@pytest.fixture(scope="session", params=["qwen", "idefics"])
+def vision_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vision model without weights, named by its scheme."""
+    scheme: Scheme = request.param
+    return built_once(tmp_path_factory, scheme, lambda path: build_vision_model(path, scheme))
+
+
+@pytest.fixture(scope="session")
+def vision_setup(vision_dir: Path) -> ModelSetup:
+    return ModelSetup.load(PreprocessorConfig(model=str(vision_dir)))
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,13 @@ chat template writes. `idefics` (Idefics3): rows and tiles with tokens of their 
 """
 
 import json
+import random
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
+
+from PIL import Image
 
 from turnwire_tools.script.demo_model import build_demo_model
 
@@ -25,7 +30,7 @@ _PICTURE = {"qwen": "<|vision_start|><|image_pad|><|vision_end|>", "idefics": "<
 """What the chat template writes for a picture."""
 
 
-def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = False) -> Path:
+def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = False, window: int = 8192) -> Path:
     """Writes a directory with tokenizer, processor, chat template and configuration; `weights`: also random ones."""
     import transformers
 
@@ -36,6 +41,7 @@ def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = F
     tokenizer.save_pretrained(path)
     generation = (path / "generation_config.json").read_bytes()
     config = _qwen(path, tokenizer) if scheme == "qwen" else _idefics(path, tokenizer)
+    config.text_config.max_position_embeddings = window
     own = json.loads((path / "config.json").read_bytes())
     kept = {"eos_token_id": own["eos_token_id"], "pad_token_id": own["pad_token_id"]}
     if weights:
@@ -50,6 +56,38 @@ def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = F
     (path / "config.json").write_text(json.dumps(saved | kept, indent=2) + "\n")
     (path / "generation_config.json").write_bytes(generation)
     return path
+
+
+def reference_processor(path: Path, scheme: Scheme) -> Any:
+    """The library's own processor. That of Qwen-VL needs torchvision for videos, so they are left out."""
+    import transformers
+
+    library: Any = transformers
+    if scheme == "idefics":
+        return library.Idefics3Processor.from_pretrained(path)
+
+    class PicturesOnly(transformers.Qwen2_5_VLProcessor):
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            return None
+
+    made: Any = PicturesOnly
+    return made(
+        image_processor=library.AutoImageProcessor.from_pretrained(path),
+        tokenizer=library.AutoTokenizer.from_pretrained(path),
+        video_processor=SimpleNamespace(merge_size=2, model_input_names=[]),
+    )
+
+
+def noise(width: int, height: int, seed: int) -> Image.Image:
+    """A picture of random pixels, the same for the same seed."""
+    return Image.frombytes("RGB", (width, height), random.Random(seed).randbytes(3 * width * height))
+
+
+def png(width: int, height: int, seed: int) -> bytes:
+    """The same as PNG data."""
+    out = BytesIO()
+    noise(width, height, seed).save(out, "PNG")
+    return out.getvalue()
 
 
 def _qwen(path: Path, tokenizer: Any) -> Any:
@@ -77,7 +115,6 @@ def _qwen(path: Path, tokenizer: Any) -> Any:
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "rope_parameters": rope,
-            "max_position_embeddings": 8192,
         },
         vision_config={
             "depth": 2,
@@ -119,7 +156,6 @@ def _idefics(path: Path, tokenizer: Any) -> Any:
             "num_hidden_layers": 2,
             "num_attention_heads": 2,  # vLLM on a CPU computes heads of 32 or more
             "num_key_value_heads": 1,
-            "max_position_embeddings": 8192,
         },
         vision_config={
             "hidden_size": 32,

@@ -28,6 +28,7 @@ from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.hosted.provider import provider_of
 from services.frontend.turns.interfaces import Pipeline
 from services.frontend.turns.media.pdf_reader import PdfReader
+from services.frontend.turns.media.picture_reader import PictureReader, Put
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_runner import TurnRunner
 from services.runtime.config import FrontendConfig
@@ -51,12 +52,14 @@ def make_app(
     log: FilteringBoundLogger,
     *,
     sharing: Sharing | None = None,
+    put_picture: Put | None = None,
     apis: tuple[Api, ...] = APIS,
     tracer: "Tracer | None" = None,
 ) -> web.Application:
     """Makes the application for a pipeline. `make_runner` runs it.
 
-    `sharing`: access to the shared store of Responses; `tracer`: records the requests.
+    `sharing`: access to the shared store of Responses; `put_picture`: stores a picture for the workers, and None if no
+    model gets pictures; `tracer`: records the requests.
 
     Raises ValueError for a key file without keys or a missing Codex profile, OSError if a file cannot be read.
     """
@@ -79,8 +82,8 @@ def make_app(
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
-    pdfs = PdfReader(log, config.pdf_max_pages)
-    admission = Admission(pipeline, conversation_limits, pdfs, notices=config.media_notice, hosted=hosted)
+    pdfs, pictures = PdfReader(log, config.pdf_max_pages), PictureReader(config, put_picture)
+    admission = Admission(pipeline, conversation_limits, pdfs, pictures, notices=config.media_notice, hosted=hosted)
     enabled = tuple(api for api in apis if api.enabled(config))
     runner = TurnRunner(admission, config, FrontendMetrics(registry), log)
     mount = Mount(app, config, pipeline, runner, registry, log, enabled)

@@ -176,4 +176,5 @@ def _text(part: Text | Media | ToolReference) -> str:
         return part.text
     if isinstance(part, ToolReference):
         return f"\x00tool {part.name}"
-    return "\x00".join(("", part.kind, part.media_type, str(part.size_bytes), part.url or "", part.title or ""))
+    facts = ("", part.kind, part.media_type, str(part.size_bytes), part.url or "", part.title or "")
+    return "\x00".join((*facts, part.hash) if part.hash else facts)

@@ -4,7 +4,6 @@ Pictures come from anyone. Their size is read from the header, and is bounded be
 """
 
 import hashlib
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -20,12 +19,13 @@ MAX_PIXELS = 36_000_000
 """Most pixels: 108 MB when decoded."""
 MAX_BYTES = 5 * 1024 * 1024
 """Most bytes of a picture's data, as in the Messages API. A message on the bus has 8 MB."""
+_TOO_WIDE = f"At least one of the image dimensions exceed max allowed size: {MAX_SIDE} pixels"
 _ORIENTATION = 0x0112
 _DIGEST_BYTES = 20
 
 
 class UnreadablePicture(ValueError):
-    """The data is no picture that can be used. The text says why, in the words of the Messages API, which clients
+    """Data that cannot be used as a picture. The text says why, in the words of the Messages API, which clients
     recognize."""
 
 
@@ -71,17 +71,16 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
         megabytes = MAX_BYTES // (1024 * 1024)
         raise UnreadablePicture(f"image exceeds {megabytes} MB maximum: {len(data)} bytes > {MAX_BYTES} bytes")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(BytesIO(data), formats=list(MEDIA_TYPES)) as image:
-                width, height = image.size
-                if max(width, height) > MAX_SIDE:
-                    size = f"max allowed size: {MAX_SIDE} pixels"
-                    raise UnreadablePicture(f"At least one of the image dimensions exceed {size}")
-                if width * height > MAX_PIXELS:
-                    raise UnreadablePicture(f"image exceeds {MAX_PIXELS} pixels maximum: {width} x {height}")
-                yield image
+        with Image.open(BytesIO(data), formats=list(MEDIA_TYPES)) as image:
+            width, height = image.size
+            if max(width, height) > MAX_SIDE:
+                raise UnreadablePicture(_TOO_WIDE)
+            if width * height > MAX_PIXELS:
+                raise UnreadablePicture(f"image exceeds {MAX_PIXELS} pixels maximum: {width} x {height}")
+            yield image
     except UnreadablePicture:
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own, higher limits
+        raise UnreadablePicture(_TOO_WIDE) from None
     except Exception as error:  # Pillow's decoders raise what damaged data leads to
         raise UnreadablePicture("Could not process image") from error

@@ -18,7 +18,7 @@ from prometheus_client import Counter
 from schemas import subjects
 from schemas.conversation import Call, Conversation, Message, Part, Result, Sampling, Text, ToolSpec
 from schemas.errors import TurnwireError
-from schemas.frames import GenerateReply, GenerateRequest, pack_ids
+from schemas.frames import GenerateReply, GenerateRequest, PromptPicture, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import tenant_key
 from services.ledger.recall import Ledger
@@ -26,6 +26,7 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import MAX_PRIORITY
 from services.runtime.process import Process
+from services.tokenization.block_keys import with_pictures
 from services.tokenization.segments import TokenIds, common_prefix
 
 MAX_PENDING = 4096
@@ -37,7 +38,6 @@ TAKE_TIMEOUT_S = 2.0
 _ANSWERS = ("Next", "7 steps")
 """Two answers without a common beginning: the common beginning of both prompts does not depend on the answer."""
 
-Encode = Callable[[Conversation], Sequence[int]]
 _decode_reply = msgspec.json.Decoder(GenerateReply).decode
 
 
@@ -88,11 +88,12 @@ class Prefills:
         self._done.labels(outcome).inc()
 
     async def _try(self, turn: PendingTurn, entry: LedgerEntry) -> str:
-        prefix = await self._preparation.run(partial(self._prefix, turn, entry))
-        if prefix is None:
+        found = await self._preparation.run(partial(self._prefix, turn, entry))
+        if found is None:
             return "unreadable"
+        prefix, pictures = found
         packed = pack_ids(prefix)
-        held = self._placement.held_by(turn.worker, packed, turn.conversation)
+        held = self._placement.held_by(turn.worker, with_pictures(packed, pictures), turn.conversation)
         if held is None:
             return "gone"
         if len(prefix) - held < LEAST_TOKENS:
@@ -110,13 +111,14 @@ class Prefills:
             priority=-MAX_PRIORITY,
             cache_salt=self._placement.salt(turn.conversation),
             session=tenant_key(turn.conversation, turn.conversation.client.session),
+            pictures=pictures,
         )
         subject = subjects.generate(self._model, turn.worker)
         data = self._placement.encode(request, turn.worker)
         reply = _decode_reply(await self._process.bus.request(subject, data, TAKE_TIMEOUT_S))
         return "done" if reply.error is None else "busy"
 
-    def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "TokenIds | None":
+    def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "tuple[TokenIds, list[PromptPicture]] | None":
         ended = self._ledger.read(entry, turn.tools)
         if ended is None or not ended.parts:
             return None
@@ -127,13 +129,19 @@ def _key(context: LedgerContext) -> bytes:
     return context.state + context.head_hash
 
 
-def certain_prefix(conversation: Conversation, answer: Sequence[Part], encode: Encode) -> TokenIds:
-    """The ids with which every prompt begins that continues `conversation` after the model's turn `answer`.
+def certain_prefix(
+    conversation: Conversation,
+    answer: Sequence[Part],
+    make: Callable[[Conversation], tuple[Sequence[int], list[PromptPicture]]],
+) -> tuple[TokenIds, list[PromptPicture]]:
+    """The ids, and their pictures, with which every prompt begins that continues `conversation` after the model's turn
+    `answer`.
 
-    `encode` makes a conversation's prompt; its exceptions propagate.
+    `make` makes the ids and pictures of a conversation's prompt; its exceptions propagate.
     """
-    one, other = (array("I", encode(_with_reply(conversation, answer, reply))) for reply in _ANSWERS)
-    return common_prefix(one, other)
+    (one, pictures), (other, _) = (make(_with_reply(conversation, answer, reply)) for reply in _ANSWERS)
+    ids = common_prefix(array("I", one), array("I", other))
+    return ids, [picture for picture in pictures if picture.at + picture.tokens <= len(ids)]
 
 
 def _with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) -> Conversation:

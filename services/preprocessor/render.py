@@ -9,6 +9,7 @@ such a model, the same in every turn of the session.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -19,9 +20,11 @@ from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
 from services.preprocessor.model import ModelSetup
+from services.preprocessor.pictures import show_pictures
 from services.templates.messages import TemplateInput, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
 from services.templates.tools import PromptTools, rendered_tool, tool_name
+from services.tokenization.picture_processor import Expansion
 
 _TAIL_CHARS = 512
 _CONTINUATION = "\ue000continues here\ue000"
@@ -38,6 +41,8 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
     """The text ends inside an open reasoning block."""
     continues: bool = False
     """The text ends in the assistant's own text, which the model continues."""
+    pictures: Sequence[tuple[str, Expansion]] = ()
+    """Hash and expansion of each picture in the text, in order."""
 
 
 def render(
@@ -63,6 +68,7 @@ def render(
         text = _continued(adapted, setup, tools, variables)
     else:
         text = setup.template.render(adapted.messages, tools=tools.definitions, variables=variables)
+    text, pictures = show_pictures(text, conversation, setup.pictures, setup.traits.picture)
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
     if in_reasoning and (call is not None or enforced_format(conversation) is not None):
         # Constrained decoding begins with the first token: the model could never close the reasoning itself.
@@ -74,6 +80,7 @@ def render(
         prefix=call or "",
         in_reasoning=in_reasoning,
         continues=adapted.continues,
+        pictures=pictures,
     )
 
 

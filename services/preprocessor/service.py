@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from schemas import subjects
 from schemas.control import Cancel, Heartbeat, Load
 from schemas.errors import (
+    MEDIA_MISSING,
     RETRY_AFTER_S,
     ContextOverflow,
     EngineFailed,
@@ -56,6 +57,7 @@ from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
+from services.tokenization.block_keys import with_pictures
 
 TAKE_TIMEOUT_S = 2.0
 """After this time without an answer the worker may have the turn or not, and the attempt fails."""
@@ -227,9 +229,10 @@ class Preprocessor(Service):
         generate = generate_request(
             request, prompt, packed, self._setup, grammar, thoughts=thoughts, comparison=comparison
         )
-        long = self._holding.prompt(request, packed)
+        keyed = with_pictures(packed, prompt.pictures)
+        long = self._holding.prompt(request, keyed)
         try:
-            workers = await self._holding.workers(request, packed, long, deadline)
+            workers = await self._holding.workers(request, keyed, long, deadline)
             if spans is not None and long is not None and long.held_for:
                 spans.held(long.held_for, long.held_s)
             for worker in workers:
@@ -241,7 +244,7 @@ class Preprocessor(Service):
                 generate = self._holding.begin(long, worker, generate)
                 refusal = await self._send(generate, worker, long, deadline)
                 if refusal is None:
-                    self._placement.taken(worker, packed, conversation)
+                    self._placement.taken(worker, keyed, conversation)
                     if spans is not None:
                         spans.placed(worker, shard)
                     return
@@ -249,7 +252,8 @@ class Preprocessor(Service):
                 # rare: a worker did not take a turn
                 if spans is not None:
                     spans.refused(worker, refusal.kind)
-                if not isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow):
+                retried = isinstance(raised(refusal), Overloaded | Unavailable | ContextOverflow)
+                if not retried or refusal.code == MEDIA_MISSING:
                     break  # an error of the request itself: no other worker would take it either
         finally:
             self._holding.left(long)
@@ -344,6 +348,7 @@ async def run(config: PreprocessorConfig) -> None:
         tokenizer=setup.encoder.name,
         tokenizer_reason=setup.encoder.reason,
         max_model_len=setup.card.max_model_len,
+        vision=setup.pictures is not None or setup.blindness,
     )
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)

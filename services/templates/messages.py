@@ -16,7 +16,15 @@ from services.templates.assistant import AssistantPart, AssistantWriter, WriteCa
 from services.templates.chat_template import ChatTemplate, TemplateMessage, Tool
 from services.templates.tools import tool_name
 from services.templates.traits import TemplateTraits
-from services.templates.wording import JOIN, call_text, instruction_text, media_note, response_text, result_text
+from services.templates.wording import (
+    JOIN,
+    call_text,
+    instruction_text,
+    join_blocks,
+    media_text,
+    response_text,
+    result_text,
+)
 from services.tokenization.data_marks import DataMarks
 
 
@@ -41,7 +49,8 @@ def adapt(
     that no control token is made of it; tags of reasoning keep their meaning in the assistant's text where the template
     reads them there.
 
-    Reasoning without text or a readable seal is absent. Media become a note, a failed result gets a short prefix, a
+    Reasoning without text or a readable seal is absent. Pictures become a mark, other media a note, a
+    failed result gets a short prefix, a
     loaded tool is defined where it was loaded. Raises nothing: a template may still refuse the messages.
     """
     writer = _Writer(conversation, traits, template, unseal=unseal, write_call=write_call, marks=marks)
@@ -243,8 +252,8 @@ class _Writer:
 
 
 def _text_of(parts: Sequence[Part]) -> str:
-    return JOIN.join(
-        media_note(part) if isinstance(part, Media) else part.text or ""
+    return join_blocks(
+        media_text(part) if isinstance(part, Media) else part.text or ""
         for part in parts
         if isinstance(part, Text | Media | Reasoning)
     )
@@ -263,12 +272,12 @@ def _normalize(parts: Sequence[Part], unseal: Unseal | None) -> list[AssistantPa
                 continue
             now = Reasoning(text)
         elif isinstance(part, Text | Media):
-            now = Text(media_note(part)) if isinstance(part, Media) else part
+            now = Text(media_text(part)) if isinstance(part, Media) else part
             if not now.text.strip() and len(parts) > 1:
                 continue
             if normal and isinstance(last := normal[-1], Text):
                 normal.pop()
-                now = Text(last.text + JOIN + now.text)
+                now = Text(join_blocks((last.text, now.text)))
         else:
             continue
         normal.append(now)

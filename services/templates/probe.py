@@ -46,6 +46,23 @@ def probe(template: ChatTemplate) -> TemplateTraits:
     return _Probe(template).traits()
 
 
+def picture_frame(template: ChatTemplate, placeholder: str) -> tuple[str, str] | None:
+    """`TemplateTraits.picture`, for a model with this placeholder; None where the template renders no picture.
+
+    A template may move pictures before the texts of their message (LLaVA): they stay in their place here.
+    """
+    content = [{"type": "text", "text": _USER}, {"type": "image"}, {"type": "text", "text": _USER2}]
+    try:
+        text = template.render([{"role": "user", "content": content}], tools=[])
+    except Invalid:
+        return None
+    before, found, after = text.partition(placeholder)
+    if not found or _USER2 not in text:
+        return None
+    opening = before.rpartition(_USER)[2] if _USER in before else ""
+    return opening, after.partition(_USER2 if _USER in before else _USER)[0]
+
+
 def own_tags(template: ChatTemplate, traits: TemplateTraits, family: Family) -> tuple[str, str] | None:
     """The tags in which the family's models write reasoning, for a template that reads no reasoning field.
 

@@ -4,6 +4,8 @@ Models see these texts: a change of one invalidates every cached prefix.
 """
 
 import json
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from schemas.conversation import Media, Result, Text, ToolReference, ToolSpec
@@ -12,6 +14,9 @@ from services.templates.tools import tool_definition
 JOIN = "\n"
 """Joins the text blocks of one message, as other servers do."""
 ERROR_PREFIX = "[error] "
+PICTURE_MARK = "turnwire picture "
+"""Begins the mark of a picture."""
+_MARK = re.compile(PICTURE_MARK + "([0-9a-f]{40}) here")
 
 
 def call_text(name: str, arguments: dict[str, Any]) -> str:
@@ -32,12 +37,37 @@ def response_text(text: str) -> str:
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
+def media_text(media: Media) -> str:
+    """The text in the place of media: a mark, which `pictures.show_pictures` replaces, or a note."""
+    return picture_mark(media.hash) if media.hash else media_note(media)
+
+
 def media_note(media: Media) -> str:
     """A note in the place of media, which this model cannot see."""
     title = f' "{media.title}"' if media.title else ""
     facts = ", ".join(fact for fact in (media.media_type, _size(media.size_bytes)) if fact)
     reason = f": {media.problem}" if media.problem else ""
     return f"[{media.kind}{title}{': ' + facts if facts else ''}; not shown to this model{reason}]"
+
+
+def picture_mark(picture: str) -> str:
+    """The mark of a picture with this hash. Templates and JSON do not change it, and it joins with no control token."""
+    return f"{PICTURE_MARK}{picture} here"
+
+
+def picture_marks(text: str) -> Iterator[re.Match[str]]:
+    """The marks in a text, in order; group 1 is the hash."""
+    return _MARK.finditer(text)
+
+
+def join_blocks(texts: Iterable[str]) -> str:
+    """The texts of one message's blocks as one text. Pictures are separated from texts as the template does it."""
+    joined: list[str] = []
+    for text in texts:
+        if joined and not (_MARK.fullmatch(text) or _MARK.fullmatch(joined[-1])):
+            joined.append(JOIN)
+        joined.append(text)
+    return "".join(joined)
 
 
 def result_text(result: Result, tools: dict[str, ToolSpec]) -> str:
@@ -47,10 +77,10 @@ def result_text(result: Result, tools: dict[str, ToolSpec]) -> str:
         if isinstance(part, Text):
             pieces.append(part.text)
         elif isinstance(part, Media):
-            pieces.append(media_note(part))
+            pieces.append(media_text(part))
         else:
             pieces.append(_reference_text(part, tools))
-    return (ERROR_PREFIX if result.is_error else "") + JOIN.join(pieces)
+    return (ERROR_PREFIX if result.is_error else "") + join_blocks(pieces)
 
 
 def _reference_text(reference: ToolReference, tools: dict[str, ToolSpec]) -> str:

@@ -8,12 +8,24 @@ from threading import Lock
 from typing import Any
 
 from cachetools import LRUCache
+from msgspec import Struct
 from PIL import Image
 
+from schemas.frames import pack_ids
 from services.tokenization.model_files import read_json
 
 _SIZES = 1024
-"""Sizes whose expansion is remembered: it takes some milliseconds, and agents send many screenshots of one size."""
+"""The number of cached expansions, each for a size: one takes some milliseconds, and agents send many screenshots of
+the same size."""
+
+
+class Expansion(Struct, frozen=True):
+    """What takes the place of one placeholder."""
+
+    text: str
+    """Placeholders, and between them what the model has for rows and tiles."""
+    ids: bytes
+    """Its tokens (`frames.pack_ids`)."""
 
 
 class PictureProcessor:
@@ -22,7 +34,7 @@ class PictureProcessor:
     def __init__(self, processor: Any) -> None:
         """`processor`: one of transformers' own, with `image_token` and `image_processor`."""
         self._processor = processor
-        self._expansions: LRUCache[tuple[int, int], str] = LRUCache(_SIZES)
+        self._expansions: LRUCache[tuple[int, int], Expansion] = LRUCache(_SIZES)
         self._lock = Lock()
         self.placeholder: str = processor.image_token
         """The token of which an expansion mostly consists."""
@@ -41,9 +53,13 @@ class PictureProcessor:
             raise ValueError(f"the processor of {model} has no token that stands for a picture")
         return cls(processor)
 
-    def expansion(self, width: int, height: int) -> str:
-        """The text that takes the place of one placeholder for a picture of this size in pixels: placeholders, and
-        between them what the model has for rows and tiles. Raises ValueError for a size that the processor refuses."""
+    def knows(self, width: int, height: int) -> bool:
+        """Whether `expansion` takes no time for this size."""
+        return (width, height) in self._expansions
+
+    def expansion(self, width: int, height: int) -> Expansion:
+        """What takes the place of one placeholder for a picture of this size in pixels. Takes up to a second for a new
+        size. Raises ValueError for a size that the processor refuses."""
         with self._lock:
             if (known := self._expansions.get((width, height))) is None:
                 known = self._expansions[width, height] = self._expand(width, height)
@@ -56,11 +72,12 @@ class PictureProcessor:
             found = self._processor.image_processor(images=[[one] for one in pictures], return_tensors="pt")
         return dict(found)
 
-    def _expand(self, width: int, height: int) -> str:
+    def _expand(self, width: int, height: int) -> Expansion:
         blank = Image.new("RGB", (width, height))
         found = self._processor(text=[self.placeholder], images=[[blank]], return_text_replacement_offsets=True)
         ((place,),) = found["text_replacement_offsets"]
-        return str(place["replacement"])
+        text = str(place["replacement"])
+        return Expansion(text, pack_ids(self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]))
 
 
 class _NoVideo:

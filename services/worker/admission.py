@@ -10,8 +10,10 @@ from array import array
 from collections.abc import Sequence
 from math import isfinite
 
+from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
+from schemas.frames import PromptPicture
 from services.worker.engine import SAMPLING_FIELDS, EngineInfo, EngineRequest, required_features
 
 _BYTES = bytes(range(256))
@@ -35,6 +37,7 @@ def check(request: EngineRequest, info: EngineInfo) -> None:
         raise Invalid(f"max_tokens must be 0 or more, not {max_tokens}", param="max_tokens")
     room = info.max_model_len if info.kv_tokens is None else min(info.max_model_len, info.kv_tokens)
     check_room(len(request.token_ids), max_tokens, room)
+    check_pictures(request.pictures, len(request.token_ids) - request.resumed, info)
     _check_values(request.sampling)
     _check_ids("logit_bias", list(request.sampling.logit_bias), info.vocab_size)
     _check_features(request, info)
@@ -78,6 +81,19 @@ def check_room(prompt: int, max_tokens: int, room: int) -> None:
         )
 
 
+def check_pictures(pictures: Sequence[PromptPicture], prompt: int, info: EngineInfo) -> None:
+    """Raises Invalid if the engine sees no pictures, or if they are not in order and apart within a prompt of `prompt`
+    tokens."""
+    if pictures:
+        _require("image", VISION, info)
+    end = 0
+    for picture in pictures:
+        if not end <= picture.at < picture.at + picture.tokens <= prompt:
+            place = f"{picture.tokens} tokens at {picture.at}"
+            raise Invalid(f"a picture is not at its place in the prompt of {prompt} tokens: {place}", param="image")
+        end = picture.at + picture.tokens
+
+
 def _check_values(sampling: Sampling) -> None:
     for name, field in SAMPLING_FIELDS.items():
         value = getattr(sampling, name)
@@ -94,6 +110,10 @@ def _check_features(request: EngineRequest, info: EngineInfo) -> None:
     if request.cache_salt is not None and info.block_tokens is not None:  # without a shared cache nothing is shared
         required.append(("cache_salt", "salt"))
     for name, feature in required:
-        if feature not in info.features:
-            why = f": {info.lacking[feature]}" if feature in info.lacking else ""
-            raise Invalid(f"{name} is not supported by the {info.name} engine of this model{why}", param=name)
+        _require(name, feature, info)
+
+
+def _require(name: str, feature: str, info: EngineInfo) -> None:
+    if feature not in info.features:
+        why = f": {info.lacking[feature]}" if feature in info.lacking else ""
+        raise Invalid(f"{name} is not supported by the {info.name} engine of this model{why}", param=name)

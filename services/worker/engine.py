@@ -21,6 +21,7 @@ from schemas.control import VISION, Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, TurnwireError
 from schemas.events import FinishReason
+from schemas.frames import PromptPicture
 
 KV_LIMIT = "the KV cache holds no more tokens"
 LOWEST_LOGPROB = -9999.0
@@ -115,15 +116,9 @@ class EngineInfo(Struct, frozen=True):
     release, the model's attention windows and the reuse policy."""
 
 
-class EnginePicture(Struct, frozen=True):
-    """A picture in a prompt, with its data."""
+class EnginePicture(PromptPicture, frozen=True):
+    """A picture in a prompt, with its data. The hash differs for different pictures and tenants."""
 
-    hash: str
-    """Differs for different pictures and tenants (`pictures.picture_hash`)."""
-    at: int
-    """Index of its first token in the prompt."""
-    tokens: int
-    """Its tokens in the prompt, which the preprocessor has expanded as the model's processor does."""
     data: bytes
     """PNG, JPEG, WebP or GIF data, which `pictures.read_pixels` decodes."""
 

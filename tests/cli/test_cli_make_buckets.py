@@ -37,18 +37,20 @@ def test_buckets_are_created_updated_or_unchanged(own_nats: NatsServer, capsys: 
     for _ in range(2):
         assert run(own_nats.url, "--ledger-store-mb", "64") == 0
         made = streams(own_nats.url)
-        assert set(made) == {"KV_tw_ledger", "KV_tw_responses"}
+        assert set(made) == {"KV_tw_ledger", "KV_tw_responses", "KV_tw_media"}
         assert (made["KV_tw_ledger"].max_bytes, made["KV_tw_ledger"].max_age) == (64 << 20, 86_400)
-    assert run(own_nats.url, "--ledger-store-mb", "32", "--ledger-ttl-s", "60", "--response-store-bytes", "100MiB") == 0
+    ledger, pictures = ("--ledger-store-mb", "32", "--ledger-ttl-s", "60"), ("--picture-store-mb", "64")
+    assert run(own_nats.url, *ledger, *pictures, "--picture-ttl-s", "30", "--response-store-bytes", "100MiB") == 0
     made = streams(own_nats.url)
     assert (made["KV_tw_ledger"].max_bytes, made["KV_tw_ledger"].max_age) == (32 << 20, 60)
     assert made["KV_tw_responses"].max_bytes == 100 << 20
+    assert (made["KV_tw_media"].max_bytes, made["KV_tw_media"].max_age) == (64 << 20, 30)
     assert "tw_ledger: 33,554,432 bytes, entries expire after 60 s" in capsys.readouterr().out
 
 
 def test_without_a_ledger_store_there_is_no_bucket_for_it(own_nats: NatsServer) -> None:
     assert run(own_nats.url, "--ledger-store-mb", "0") == 0
-    assert set(streams(own_nats.url)) == {"KV_tw_responses"}
+    assert set(streams(own_nats.url)) == {"KV_tw_responses", "KV_tw_media"}
 
 
 def test_added_settings_of_a_bucket_are_reset(own_nats: NatsServer) -> None:
@@ -133,7 +135,7 @@ async def test_lost_buckets_are_made_again(own_nats: NatsServer) -> None:
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
-    assert len(all_names) == 2
+    assert len(all_names) == 3
 
 
 def test_command_makes_lost_buckets_again_until_a_signal(own_nats: NatsServer) -> None:

@@ -156,7 +156,7 @@ async def test_up_serves_restarts_dead_processes_and_drains(state: Path, tmp_pat
         assert sum(" serve parser " in command for command in commands) == 2
         bus = await connect(ready["nats_url"])
         streams = await bus.jetstream().streams_info()
-        assert {stream.config.name for stream in streams} == {"KV_tw_ledger", "KV_tw_responses"}
+        assert {stream.config.name for stream in streams} == {"KV_tw_ledger", "KV_tw_responses", "KV_tw_media"}
         await bus.close()
 
         await running.printed("Metrics of all processes:")

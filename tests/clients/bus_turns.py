@@ -7,7 +7,7 @@ from typing import Any
 import nats
 
 from schemas import subjects
-from schemas.frames import GenerateRequest, TokenFrame, unpack_ids
+from schemas.frames import GenerateRequest, PromptPicture, TokenFrame, unpack_ids
 from turnwire_tools.tap import messages
 
 
@@ -17,6 +17,8 @@ class DecodedTurn:
 
     id: str
     prompt: list[int] = field(default_factory=list)
+    pictures: list[PromptPicture] = field(default_factory=list)
+    """The pictures in the prompt."""
     output: list[int] = field(default_factory=list)
     """Without the end token."""
     cached: int | None = None
@@ -61,7 +63,7 @@ class BusTurns:
         payload = messages.decode(message.subject, message.data)
         if isinstance(payload, GenerateRequest):
             decoded = self.turns.setdefault(payload.turn, DecodedTurn(payload.turn))
-            decoded.prompt = unpack_ids(payload.prompt)
+            decoded.prompt, decoded.pictures = unpack_ids(payload.prompt), payload.pictures
             decoded.retries = payload.attempt - 1
         elif isinstance(payload, TokenFrame):
             for entry in payload.entries:

@@ -1,13 +1,26 @@
 """Images and PDFs from real clients: the user learns that an image was not seen, and each prompt extends the one before."""
 
+import base64
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
 import pytest
 
+from services.pictures.picture import picture_hash
+from tests.clients.bus_turns import BusTurns
 from tests.clients.claude import ClaudeCode, blocks, normalized
 from tests.clients.codex import CodexCli, items
+from tests.clients.conftest import WINDOW, start
 from tests.clients.machine import Machine
 from tests.clients.noncanonical import call, request
+from tests.clients.pieces import turn_id
 from tests.clients.session import Session
+from tests.clients.wire import Recorder
+from tests.model_fixtures import built_once
 from tests.pdf_files import PNG, pdf
+from tests.pipeline.stack import Stack
+from tests.vision_model import build_vision_model, png
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -46,3 +59,61 @@ async def test_codex_shows_that_an_attached_image_was_not_seen(machine: Machine,
     session.check_history(session.main)
     await session.check_counts(session.main)
     assert await session.prefix_breaks(session.main) == []
+
+
+@pytest.fixture(scope="module")
+def vision_stack(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    model = built_once(tmp_path_factory, "vision", lambda path: build_vision_model(path, window=WINDOW))
+    server, running = start(nats_binary, model, tmp_path_factory, {"worker": 2, "preprocessor": 2})
+    yield running
+    running.stop()
+    server.kill()
+
+
+@pytest.fixture
+async def vision_session(vision_stack: Stack) -> AsyncIterator[Session]:
+    async with Recorder(vision_stack.url) as wire, BusTurns(vision_stack.nats.url) as bus:
+        yield Session(wire, bus, vision_stack)
+
+
+def sent_hashes(body: dict[str, Any]) -> list[str]:
+    """The hashes of the pictures in a request, in order."""
+    found = re.findall(r"'(?:data:image/[a-z]+;base64,)?([A-Za-z0-9+/]{200,}=*)'", str(body))
+    return [picture_hash(base64.b64decode(data), None) for data in found]
+
+
+async def check_pictures(session: Session, expected: int) -> None:
+    """The worker got the pictures that the client sent, in order, and each prompt extends the one before."""
+    session.check_served()
+    last = session.main[-1]
+    assert len(sent_hashes(last.body)) == expected
+    for one in session.main:
+        turn = await session.bus.ended(turn_id(one))
+        assert [picture.hash for picture in turn.pictures] == sent_hashes(one.body)
+    await session.check_counts(session.main)
+    assert await session.prefix_breaks(session.main) == []
+    assert "Note from the server" not in str([one.body for one in session.main])
+
+
+async def test_claude_code_shows_screenshots_to_a_vision_model(machine: Machine, vision_session: Session) -> None:
+    claude = await ClaudeCode(machine).connect(vision_session.wire.url)
+    for number, name in enumerate(("one.png", "two.png")):
+        (machine.project / name).write_bytes(png(320, 200, number))
+    async with claude.dialog() as dialog:
+        for name in ("one.png", "two.png", "one.png"):
+            read = "I read.\n</think>\n\nReading.\n\n" + call("Read", file_path=str(machine.project / name))
+            answer = await dialog.ask(request([read, "Hm.\n</think>\n\nI have read it."]))
+            assert answer["result"].strip() == "I have read it."
+    vision_session.check_history(vision_session.main, normalized)
+    await check_pictures(vision_session, 3)
+
+
+async def test_codex_shows_a_screenshot_to_a_vision_model(machine: Machine, vision_session: Session) -> None:
+    codex = await CodexCli(machine).connect(vision_session.wire.url)
+    (machine.project / "shot.png").write_bytes(png(320, 200, 5))
+    look = request(["Hm.\n</think>\n\nI have looked."])
+    first = await codex.ask(look, "-i", "shot.png", "--")
+    second = await codex.ask(look, resume=True)
+    assert [items(ran)[-1]["text"] for ran in (first, second)] == ["I have looked."] * 2
+    vision_session.check_history(vision_session.main)
+    await check_pictures(vision_session, 1)

@@ -5,24 +5,25 @@ import json
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import pytest
 from nats.aio.msg import Msg
 from structlog.typing import FilteringBoundLogger
 
-from deploy.audit import BUCKETS, PROBE, SUBSCRIBERS, USERS, Audit, User
+from deploy.audit import BUCKETS, PROBE, STAGES, SUBSCRIBERS, USERS, Audit, User
 from services.frontend.apis.responses.state.store import bucket_config
+from services.pictures.store import PictureStore
 from services.runtime.bus import Bus
-from services.runtime.config import BusConfig, FrontendConfig, ParserConfig
+from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, PictureStoreConfig
 from services.runtime.storage.kv import Bucket, digest_key, ledger_bucket
 from tests.conftest import examples, until
 from tests.deploy.deployed import DeployedNats
 
 SECRET = b"what a tenant said"
 KEYS = [digest_key(tenant, f"resp_{number}") for tenant in (None, "a", "b") for number in range(3)]
-READERS = {"frontend": "KV_tw_responses", "preprocessor": "KV_tw_ledger"}
+READERS = {"frontend": "KV_tw_responses", "preprocessor": "KV_tw_ledger", "worker": "KV_tw_media"}
 """The users that may read a bucket, if they know a key."""
 
 
@@ -35,10 +36,12 @@ def server(nats_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 class Stored:
-    """The values of both buckets, through the connections of the services."""
+    """The values of all buckets, through the connections of the services."""
 
     def __init__(self, buses: dict[str, Bus], log: FilteringBoundLogger) -> None:
         self.responses = Bucket(buses["frontend"], bucket_config(FrontendConfig()), log)
+        self._sent = PictureStore(buses["frontend"], PictureStoreConfig(), log)
+        self.pictures = PictureStore(buses["worker"], PictureStoreConfig(), log)
         self._ledger = ledger_bucket(ParserConfig(model="m"))
         self._written = Bucket(buses["parser"], self._ledger, log)
         self.turns = Bucket(buses["preprocessor"], self._ledger, log)
@@ -46,6 +49,7 @@ class Stored:
     async def write(self) -> None:
         for key in KEYS:
             await self.responses.put(key, SECRET + key.encode())
+            await self._sent.put(key, SECRET + key.encode())
             self._written.offer(key, SECRET + key.encode(), "member")
 
         async def there() -> bool:
@@ -56,13 +60,14 @@ class Stored:
     async def are_unchanged(self) -> None:
         for key in KEYS:
             assert await self.responses.get(key) == SECRET + key.encode()
+            assert await self.pictures.get(key) == SECRET + key.encode()
             assert await self.turns.members(key) == [SECRET + key.encode()]
 
 
 @asynccontextmanager
 async def stored(server: DeployedNats, log: FilteringBoundLogger) -> AsyncIterator[Stored]:
     buses = {}
-    for user in ("frontend", "parser", "preprocessor"):
+    for user in STAGES:
         config = BusConfig(nats_url=server.url, **server.login(user))  # type: ignore[arg-type]
         buses[user] = Bus(
             config,
@@ -169,7 +174,7 @@ async def test_no_user_reads_a_value_without_its_key(
     async with stored(server, quiet_log), Audit(server.url, server.secrets).user(name) as user:
         inbox = f"_INBOX_{name}.{PROBE}.1"
         subscriptions = [subject for subject, users in SUBSCRIBERS.items() if name in users]
-        for subject in [*subscriptions, *filters(BUCKETS[0]), *filters(BUCKETS[1]), "$JS.>", "_INBOX.>"]:
+        for subject in [*subscriptions, *chain.from_iterable(map(filters, BUCKETS)), "$JS.>", "_INBOX.>"]:
             await user.client.subscribe(subject, cb=receive)
         await user.refused()
         reply_to = [inbox, *(subject.replace("*", PROBE).replace(">", PROBE) for subject in subscriptions)]
@@ -251,11 +256,12 @@ async def test_user_that_creates_the_buckets_reads_no_value(
         async with stored(server, quiet_log):
             await settled(user, received)
         sent_on = [message for message in received if (message.headers or {}).get("Nats-Stream")]
-        assert len(sent_on) == 2 * len(KEYS)
+        assert len(sent_on) == len(REPUBLISHED) * len(KEYS)
         assert not any(SECRET in message.data for message in sent_on)
 
 
 REPUBLISHED = [
     ("KV_tw_responses", "$KV.tw_responses.*", "_INBOX_setup.x.{{wildcard(1)}}"),
+    ("KV_tw_media", "$KV.tw_media.*", "_INBOX_setup.y.{{wildcard(1)}}"),
     ("KV_tw_ledger", "$KV.tw_ledger.*.*", "_INBOX_setup.{{wildcard(1)}}.{{wildcard(2)}}"),
 ]

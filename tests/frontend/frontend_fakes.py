@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
 from schemas.control import ModelCard
-from schemas.conversation import Conversation
+from schemas.conversation import Conversation, Message
 from schemas.errors import NotFound, TurnwireError
 from schemas.events import (
     BlockStart,
@@ -34,7 +34,10 @@ from services.frontend.http.tls import Tls
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
+from services.frontend.turns.media.parts import replace_media
 from services.frontend.turns.media.pdf_reader import PdfReader
+from services.frontend.turns.media.picture import InlinePicture
+from services.frontend.turns.media.picture_reader import PictureReader, Put
 from services.runtime.config import FrontendConfig
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 
@@ -177,10 +180,16 @@ class FakeGateway:
         return self.ready
 
 
+def messages_as_notes(conversation: Conversation) -> list[Message]:
+    """The messages as a model without vision gets them."""
+    return replace_media(conversation, InlinePicture, InlinePicture.note).messages
+
+
 def admission(pipeline: Pipeline) -> Admission:
     """Admits whatever a caller without limits sends."""
     limits = ConversationLimits(messages=10**6, tools=10**6, media=10**6, nesting=10**6)
-    return Admission(pipeline, limits, PdfReader(structlog.get_logger(), 1), notices=False)
+    pdfs, pictures = PdfReader(structlog.get_logger(), 1), PictureReader(FrontendConfig(), None)
+    return Admission(pipeline, limits, pdfs, pictures, notices=False)
 
 
 def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:
@@ -221,6 +230,7 @@ async def serving(
     *,
     tls: Tls | None = None,
     sharing: Sharing | None = None,
+    put_picture: Put | None = None,
 ) -> AsyncIterator[Served]:
     """The application on a real port, as `make_runner` runs it."""
     gateway = gateway or FakeGateway()
@@ -228,7 +238,7 @@ async def serving(
     lines: list[MutableMapping[str, Any]] = []
     log = log_into(lines)
     config = config or FrontendConfig()
-    app = make_app(config, gateway, registry, log, sharing=sharing)
+    app = make_app(config, gateway, registry, log, sharing=sharing, put_picture=put_picture)
     runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context if tls else None)

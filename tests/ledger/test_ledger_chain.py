@@ -101,3 +101,13 @@ def test_long_instructions_are_hashed_once() -> None:
                     conversation = Conversation("m", messages, system=[Text(text) for text in texts])
                     assert cache.chain_of(conversation, scope) == chain_of(conversation, scope)
     assert 0 < cache.size <= 1 << 20
+
+
+def test_pictures_differ_by_their_data() -> None:
+    """Two screenshots of one size are different questions."""
+    chains = set()
+    for picture in ("", "a" * 40, "b" * 40):
+        media = Media("image", "image/png", 99, hash=picture, width=9, height=9)
+        messages = [Message("user", [media]), assistant(Text("ok")), user("next")]
+        chains.add(repr(chain_of(Conversation("m", messages), b"")))
+    assert len(chains) == 3

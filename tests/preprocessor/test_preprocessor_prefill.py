@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
+from schemas.frames import PromptPicture
 from services.preprocessor.prefill import certain_prefix
 from services.tokenization.segments import common_prefix
 
@@ -31,7 +32,7 @@ def spell(conversation: Conversation) -> list[int]:
 
 
 def prefix(*answer: Part) -> str:
-    return "".join(map(chr, certain_prefix(QUESTION, answer, spell)))
+    return "".join(map(chr, certain_prefix(QUESTION, answer, lambda asked: (spell(asked), []))[0]))
 
 
 def test_answer_is_followed_by_a_user_message() -> None:
@@ -47,12 +48,15 @@ def test_calls_are_followed_by_their_results() -> None:
 def test_prefix_is_what_both_prompts_share(common: list[int], cut: int, other: list[int]) -> None:
     prompts = iter([[*common, *other], [*common[:cut], 9, *common[cut:]]])
 
-    def encode(_: Conversation) -> Sequence[int]:
-        return next(prompts)
+    pictures = [PromptPicture("a" * 40, at, 2) for at in range(0, len(common) + len(other) - 1, 2)]
 
-    found = certain_prefix(QUESTION, [Text("x")], encode)
+    def make(_: Conversation) -> tuple[Sequence[int], list[PromptPicture]]:
+        return next(prompts), pictures
+
+    found, inside = certain_prefix(QUESTION, [Text("x")], make)
     expected = common[:cut] if cut <= len(common) else common
     assert list(found) == expected
+    assert inside == [picture for picture in pictures if picture.at + 2 <= len(found)]
 
 
 @given(st.text("ab", max_size=30), st.text("ab", max_size=30), st.text("ab\u6f22", max_size=30))

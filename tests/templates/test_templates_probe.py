@@ -1,13 +1,15 @@
 """The traits of small templates with one deviation each, of our own template, and of published ones."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from bench.ledger.published import of_trl
 from services.preprocessor.model import ModelSetup
 from services.templates.chat_template import ChatTemplate
-from services.templates.probe import probe
+from services.templates.probe import picture_frame, probe
 from services.templates.traits import TemplateTraits
 from tests.templates.real_templates import REAL_TEMPLATES
 
@@ -195,3 +197,23 @@ def test_published_templates_have_the_expected_traits(
         pytest.skip("trl is not installed, or has no such template any more")
     traits = traits_of(demo_tokenizer, REAL_TEMPLATES[name].read_text())
     assert {trait: getattr(traits, trait) for trait in expected} == expected
+
+
+PICTURES = {
+    "gemma3": ("<start_of_image>", "", ""),
+    "gemma4_v2": ("<|image|>", "\n\n", "\n\n"),
+    "idefics3": ("<image>", "", ""),
+    "llava_next": ("<image>", "", "\n"),
+    "qwen2_5_vl": ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>"),
+    "qwen3_8": ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>"),
+    "smolvlm": ("<image>", "", ""),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_frame_of_a_picture(name: str, compiled_template: Callable[[str], ChatTemplate]) -> None:
+    if name not in of_trl():
+        pytest.skip("trl is not installed, or lacks this template")
+    placeholder, before, after = PICTURES[name]
+    assert picture_frame(compiled_template(name), placeholder) == (before, after)
+    assert picture_frame(compiled_template(name), "<no such token>") is None

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from schemas.control import VISION
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ContextOverflow, EngineFailed, Invalid
 from schemas.events import FinishReason
 from schemas.frames import ThoughtBudget, pack_ids
 from services.worker.admission import check
 from services.worker.decoding import Decoding
-from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EngineRequest
+from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EnginePicture, EngineRequest
 from services.worker.outbox import Outbox, TokenStream
 from services.worker.thoughts import BudgetedTurn, ThoughtCounter
 from tests.conftest import eventually
@@ -361,6 +362,12 @@ class Conformance:
         with pytest.raises(Invalid, match="outside the vocabulary"):
             bench.request([1, bench.info.vocab_size])
         assert len(await bench.ids(bench.request(max_tokens=4))) == 4
+
+    async def test_picture_is_refused_by_an_engine_without_vision(self, bench: Bench) -> None:
+        made = msgspec.structs.replace(bench.request(), pictures=[EnginePicture("0" * 40, 1, 4, b"")])
+        if VISION not in bench.info.features:
+            with pytest.raises(Invalid, match="image is not supported"):
+                check(made, bench.info)
 
     async def test_every_declared_feature_is_taken(self, bench: Bench) -> None:
         asked: dict[str, dict[str, Any]] = {

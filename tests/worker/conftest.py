@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("tests.worker.conformance")
+from tests.vision_model import Scheme, build_vision_model
+
+pytest.register_assert_rewrite("tests.worker.conformance", "tests.worker.vision")
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +40,27 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers.Qwen3ForCausalLM(config).to(torch.float32).save_pretrained(path)
     gc.freeze()  # transformers collects garbage at the end of each engine: imported modules are none
     return path
+
+
+@pytest.fixture(scope="session", params=["qwen", "idefics"])
+def vision_scheme(request: pytest.FixtureRequest) -> Scheme:
+    """How the model of `vision_model` marks pictures."""
+    scheme: Scheme = request.param
+    return scheme
+
+
+@pytest.fixture(scope="session")
+def vision_model(vision_scheme: Scheme, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vision model without weights."""
+    return build_vision_model(tmp_path_factory.mktemp("model") / vision_scheme, vision_scheme)
+
+
+@pytest.fixture(scope="session")
+def vision(vision_model: Path, vision_scheme: Scheme) -> Any:
+    """Prompts for it."""
+    from tests.worker.vision import VisionPrompts  # not before its assertions can be rewritten
+
+    return VisionPrompts(vision_model, vision_scheme)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from schemas.frames import unpack_ids
 from services.tokenization.picture_processor import PictureProcessor
 
 VOCAB = 512
@@ -168,7 +169,7 @@ class Renderer:
             assert image is not None or digest in self.processed
             sent.append(None if digest in self.processed else image)
             self.processed.add(digest)
-            expansion = self.tokenizer.encode(self.processor.expansion(*SIZE), add_special_tokens=False)
+            expansion = unpack_ids(self.processor.expansion(*SIZE).ids)
             places.append(types.SimpleNamespace(offset=len(ids), length=len(expansion)))
             ids += expansion
         assert len(places) == len(pixels), "Failed to apply prompt replacement"

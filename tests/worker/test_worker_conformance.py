@@ -15,6 +15,7 @@ from services.worker.engines.registry import open_engine
 from tests.worker.conformance import Bench, Conformance
 from tests.worker.fake_tensorrt_llm import VERSIONS
 from tests.worker.listening import Listener
+from tests.worker.vision import VisionConformance
 from turnwire_tools.script.ticker import NOW, Ticker
 
 SLOTS = 4
@@ -66,6 +67,15 @@ class TestScript(Conformance):
                 tickers[-1].add(item, at_us)
 
         yield Bench(engine, info, prompt, kill, hold, resume, SLOTS)
+        await engine.stop(1.0)
+
+
+class TestScriptVision(VisionConformance):
+    @pytest.fixture
+    async def bench(self, vision_model: Path) -> AsyncIterator[Bench]:
+        config = WorkerConfig(model=str(vision_model), slots=SLOTS, token_delay_ms=0.1)
+        engine: Any = open_engine("script", config)
+        yield Bench(engine, await engine.start(), [], lambda: None, slots=SLOTS)
         await engine.stop(1.0)
 
 

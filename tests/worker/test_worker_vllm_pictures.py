@@ -11,6 +11,7 @@ from PIL import Image
 
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
+from schemas.frames import unpack_ids
 from services.pictures.picture import picture_hash
 from services.runtime.config import WorkerConfig
 from services.worker.engine import Delta, EnginePicture, EngineRequest
@@ -42,8 +43,7 @@ def png(color: int) -> bytes:
 
 
 def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
-    renderer = fake_vllm.last.renderer
-    expansion = renderer.tokenizer.encode(renderer.processor.expansion(*SIZE), add_special_tokens=False)
+    expansion = unpack_ids(fake_vllm.last.renderer.processor.expansion(*SIZE).ids)
     ids, pictures = list(BEFORE), []
     for one in data:
         pictures.append(EnginePicture(picture_hash(one, None), len(ids), len(expansion), one))

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from schemas.conversation import OutputFormat
 from services.families import Family
@@ -53,10 +54,14 @@ _LINE_CHARS = 200
 _OVERLAP_CHARS = 8
 
 
-def act(prompt: str, family: Family, form: OutputFormat | None = None) -> str:
-    """The output that follows `prompt`, its end token not included. With `form` the answer is JSON of that form."""
+def act(prompt: str, family: Family, form: OutputFormat | None = None, seen: str = "") -> str:
+    """The output that follows `prompt`, its end token not included. With `form` the answer is JSON of that form.
+    `seen`: the description of new pictures, with which any other text begins."""
     view = read_prompt(prompt)
-    return compose(decide(view, form), view, family)
+    reply = decide(view, form)
+    if seen and reply.text and form is None:
+        reply = replace(reply, text=f"{seen}\n\n{reply.text}")
+    return compose(reply, view, family)
 
 
 def decide(view: Prompt, form: OutputFormat | None = None) -> Reply:

@@ -79,6 +79,7 @@ _ADDED = re.compile(
     r".*?</\1>"
     r"|<(permissions instructions)>.*?</\2>"
     r"|# AGENTS\.md instructions\b.*?</INSTRUCTIONS>"
+    r"|<\|(?:vision|image)_(?:start|end)\|>"
     r"|<<<BEGIN_(\w+)>>>.*?<<<END_\3>>>"
     r"|\[(?:Request interrupted by user|Your previous response had no visible output|earlier conversation truncated)"
     r"[^\]\n]*\]",
@@ -154,7 +155,7 @@ def _split(role: Role, body: str) -> list[PromptMessage]:
 
 
 def without_additions(text: str) -> str:
-    """A message of the user or a tool without what the harness has added."""
+    """A message of the user or a tool without what the harness, or the template for a picture, has added."""
     return _ADDED.sub("", text).strip()
 
 

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from schemas.control import Load
 from schemas.errors import EngineFailed, TurnwireError
 from schemas.events import FinishReason
-from schemas.frames import pack_ids
+from schemas.frames import pack_ids, unpack_array
 from services.families import Family, family
 from services.families.response_template import template_name
 from services.runtime.config import WorkerConfig
@@ -32,7 +32,7 @@ from services.runtime.requests import after_sending
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
 from services.templates.probe import probe
-from services.tokenization.block_keys import block_keys
+from services.tokenization.block_keys import block_keys, with_pictures
 from services.tokenization.model_files import find_file, read_facts, read_json, read_response_template
 from services.worker.engine import FEATURES, Delta, EngineInfo, EngineRequest, EngineSupport, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns
@@ -64,7 +64,7 @@ class _Stream:
     prompt_tokens: int
     keys: Sequence[int]
     tail: Sequence[int]
-    """The ids at the prompt's end that fill no block."""
+    """The ids at the prompt's end that fill no block, as in keys."""
     salt: str | None
     resumed: int
     logprobs: int | None
@@ -154,15 +154,17 @@ class ScriptEngine:
 
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """Opens a turn, which plays from the next tick on."""
-        keys = request.block_keys
+        keys, ids = request.block_keys, request.token_ids
+        if request.pictures:
+            ids = unpack_array(with_pictures(pack_ids(ids), request.pictures))
         if keys is None:
-            keys = block_keys(pack_ids(request.token_ids), BLOCK_TOKENS, salt=request.cache_salt)
-        named = self._source.find_script(request)
+            keys = block_keys(pack_ids(ids), BLOCK_TOKENS, salt=request.cache_salt)
+        named = None if request.pictures else self._source.find_script(request)
         turn = self._turns.open(request.id, sink, lambda: self._release(stream))
         stream = _Stream(
             prompt_tokens=len(request.token_ids),
             keys=keys,
-            tail=request.token_ids[len(keys) * BLOCK_TOKENS :],
+            tail=ids[len(keys) * BLOCK_TOKENS :],
             salt=request.cache_salt,
             resumed=request.resumed,
             logprobs=request.sampling.logprobs,
@@ -177,7 +179,7 @@ class ScriptEngine:
         return turn
 
     async def _write(self, stream: _Stream, request: EngineRequest) -> None:
-        """On a thread: the agent reads the whole prompt."""
+        """On a thread: the agent reads the whole prompt, and its pictures."""
         try:
             written = await self._loop.run_in_executor(None, self._source.output, request)
         except TurnwireError as error:

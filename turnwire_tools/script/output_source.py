@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 
 from schemas.errors import Invalid
 from services.families import Family
-from services.worker.engine import EngineRequest
+from services.pictures.picture import UnreadablePicture, read_pixels
+from services.worker.engine import EnginePicture, EngineRequest
 from turnwire_tools.script import player
 from turnwire_tools.script.agent import Reply, act, compose
 from turnwire_tools.script.agent_prompt import answered, read_prompt
@@ -62,11 +63,15 @@ class OutputSource:
 
     def output(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback]:
         """Returns the script that the user's request names anywhere, the output that the prompt contains (in request
-        mode), or the agent's reply. Takes milliseconds on long prompts.
+        mode), or the agent's reply. Takes milliseconds on long prompts, and on each picture.
 
-        Raises Invalid for a malformed directive.
+        Raises Invalid for a malformed directive, or a damaged picture.
         """
-        prompt = self._decode(request.token_ids[: len(request.token_ids) - request.resumed])
+        ids = list(request.token_ids[: len(request.token_ids) - request.resumed])
+        seen = self._see(ids, request.pictures)
+        for picture in reversed(request.pictures):
+            del ids[picture.at : picture.at + picture.tokens]
+        prompt = self._decode(ids)
         if self._scripts and "[[play " in prompt:
             # Clients put other messages after the user's, so that the directive is not in the prompt's tail.
             view = read_prompt(prompt)
@@ -78,9 +83,21 @@ class OutputSource:
             # Equal requests may have different outputs.
             script = player.parse_inline(text.replace("[[turn]]", request.id.partition(".")[0]))
         else:
-            script = [act(prompt, self._family(), request.guided)]
+            script = [act(prompt, self._family(), request.guided, seen)]
         compiled = player.compile_script(script, self._encode, self._prose)
         return player.PlayDirective("-"), self._perform(compiled, request)
+
+    def _see(self, ids: Sequence[int], pictures: Sequence[EnginePicture]) -> str:
+        """Decodes all pictures; returns a line for each that came after the last answer."""
+        lines = []
+        for picture in pictures:
+            try:
+                width, height = read_pixels(picture.data).size
+            except UnreadablePicture as error:
+                raise Invalid(str(error), param="image") from None
+            if not answered(self._decode(ids[picture.at :])):
+                lines.append(f"I see a picture of {width} x {height} pixels ({picture.hash[:8]}).")
+        return "\n".join(lines)
 
     def _played(
         self, directive: player.PlayDirective, request: EngineRequest

@@ -1,15 +1,16 @@
-"""Admits requests to the models: checks the caller's rights and the limits of conversations, and reads documents.
+"""Admits requests to the models: checks the caller's rights and the limits of conversations, and reads documents and
+pictures.
 
 The gateway takes only an `Admitted` request, and only this module makes one, so no route can forget a check.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from schemas.control import ModelCard
-from schemas.conversation import Conversation, Media
+from schemas.control import VISION, ModelCard
+from schemas.conversation import Conversation
 from schemas.errors import Invalid, NotFound, TooLarge
 from schemas.frames import TextReply
 from services.frontend.http.auth import Caller
@@ -17,9 +18,12 @@ from services.frontend.http.bodies import run_in_thread_if
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, Pipeline, TurnSink
-from services.frontend.turns.media.notice import NoticeSink, media_of, notice, wants_notice, without_notices
+from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
+from services.frontend.turns.media.parts import media_of
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
+from services.frontend.turns.media.picture import InlinePicture
+from services.frontend.turns.media.picture_reader import PictureReader
 
 T = TypeVar("T")
 
@@ -32,6 +36,7 @@ class Admission:
         pipeline: Pipeline,
         limits: ConversationLimits,
         pdfs: PdfReader,
+        pictures: PictureReader,
         *,
         notices: bool,
         hosted: HostedTools | None = None,
@@ -42,6 +47,7 @@ class Admission:
         self._opener = pipeline.gateway if hosted is None else hosted
         self._limits = limits
         self._pdfs = pdfs
+        self._pictures = pictures
         self._notices = notices
 
     def models(self, caller: Caller | None) -> list[ModelCard]:
@@ -70,10 +76,11 @@ class Admission:
 
         Args:
             card: the model, if this request has already looked it up.
-            charge: count the request against the caller's rate. Turns are counted by `RequestContext.open_request`.
+            charge: the request is not a turn: count it against the caller's rate, and store no pictures. Turns are
+                counted by `RequestContext.open_request`.
 
-        Raises as `resolve`; Invalid for a conversation over a limit, and for tools that the model's template would
-        drop; RateLimited.
+        Raises as `resolve`; Invalid for a conversation over a limit, for a picture that cannot be used, and for tools
+        that the model's template would drop; RateLimited; TurnwireError if the pictures cannot be stored.
         """
         if card is None:
             card = self.resolve(conversation.model, caller, conversation)
@@ -89,8 +96,15 @@ class Admission:
         media = await run_in_thread_if(False, lambda: self._limits.check(conversation))
         if charge:
             _charge(caller)
-        conversation, text = await self._read(conversation, media)
-        return Admitted(ADMISSION, card, _with_names(conversation, caller, card), text)
+        pictures = None
+        if any(isinstance(item, PdfDocument) for item in media):
+            conversation = await self._pdfs.read(conversation)
+        if any(isinstance(item, InlinePicture) for item in media):
+            tenant, vision = caller.tenant if caller is not None else None, VISION in card.features
+            read = self._pictures.read
+            conversation, pictures = await read(conversation, media, tenant, vision=vision, store=not charge)
+        conversation, text = self._with_notice(conversation)
+        return Admitted(ADMISSION, card, _with_names(conversation, caller, card), text, pictures)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""
@@ -124,15 +138,12 @@ class Admission:
         _charge(caller)
         return Admitted(ADMISSION, card, Conversation(card.name, []))
 
-    async def _read(self, conversation: Conversation, media: Sequence[Media]) -> tuple[Conversation, str]:
-        """Replaces PDFs by their text, and removes this server's notes from earlier answers. Returns also the note for
-        the new answer; "" for none."""
-        if any(isinstance(item, PdfDocument) for item in media):
-            conversation = await self._pdfs.read(conversation)
+    def _with_notice(self, conversation: Conversation) -> tuple[Conversation, str]:
+        """Removes this server's notes from earlier answers. Returns also the note for the new answer; "" for none."""
         conversation, noted = without_notices(conversation)
         text = ""
-        if media and self._notices and wants_notice(conversation):
-            new = {item.kind for item in media_of(conversation)} - noted
+        if self._notices and wants_notice(conversation):
+            new = {item.kind for item in media_of(conversation) if not item.hash} - noted
             text = notice(new) if new else ""
         return conversation, text
 

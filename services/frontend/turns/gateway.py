@@ -15,9 +15,10 @@ import msgspec
 from typing_extensions import override
 
 from schemas import subjects
-from schemas.control import Cancel, Heartbeat, StreamPosition
+from schemas.control import VISION, Cancel, Heartbeat, StreamPosition
 from schemas.errors import (
     DEADLINE_PASSED,
+    MEDIA_MISSING,
     RETRY_AFTER_S,
     EngineFailed,
     ErrorInfo,
@@ -31,6 +32,7 @@ from schemas.frames import EventEntry, EventFrame
 from schemas.session import tenant_key
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
+from services.frontend.turns.media.picture import without_pictures
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.turns.process_watch import BOTH_LOST, RESCUE_S, ProcessWatch
 from services.frontend.turns.prompt_origins import PromptOrigins
@@ -104,6 +106,7 @@ class BusGateway(TurnGateway):
             now + self._config.request_timeout_s,
             self._on_cancel,
             now + self._config.wait_s,
+            admitted.pictures,
         )
         if self._process.tracer is not None:
             turn.span = TurnSpan.open(self._process.tracer, turn_id, turn.conversation)
@@ -114,6 +117,7 @@ class BusGateway(TurnGateway):
                 await self._process.bus.flush(FLUSH_S)  # another frontend's notice may be on its way
             turn.compared = self.prompts.find(turn.conversation)
             turn.prepared = await self._attempt(turn)
+            turn.pictures = None
         except asyncio.CancelledError:
             self._on_cancel(turn, "hangup")
             raise
@@ -154,6 +158,13 @@ class BusGateway(TurnGateway):
                     raise
                 if refusal.info.code == DEADLINE_PASSED:
                     raise
+                if refusal.info.code == MEDIA_MISSING:
+                    # rare: the bucket does not have a picture any more
+                    pictures, turn.pictures = turn.pictures, None
+                    if pictures is None:
+                        raise
+                    await pictures.store()
+                    tried.clear()
                 if asyncio.get_running_loop().time() >= turn.wait_until:
                     raise unreachable() from refusal
 
@@ -172,6 +183,8 @@ class BusGateway(TurnGateway):
         if alias is not None and turn.state is State.WAITING and not self._catalog.takes_turns(turn.card.name):
             turn.card = self._catalog.resolve(alias, turn.conversation)
             turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
+            if VISION not in turn.card.features:
+                turn.conversation = without_pictures(turn.conversation)
 
     def _supersede(self, turn: BusTurn, reason: str) -> None:
         """Cancels the current attempt in all processes, and starts the next one. `reason`: for the turn's trace."""

@@ -16,6 +16,7 @@ from schemas.conversation import Conversation, Message, ToolChoice
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply
+from services.frontend.turns.media.picture_reader import RequestPictures
 
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 """`failed`: another choice of the same request failed."""
@@ -35,6 +36,8 @@ class Admitted:
     a request about text alone."""
     notice: str = ""
     """The note that the answer ends with; "" for none."""
+    pictures: RequestPictures | None = None
+    """Set if the model gets pictures of the request."""
     continues: bool = False
     """The answer has begun: its next turn is accepted while the process drains."""
 
@@ -44,12 +47,13 @@ class Admitted:
 
     def with_messages(self, messages: list[Message]) -> "Admitted":
         """Returns the request with other messages, which this server made of the admitted ones."""
-        return Admitted(ADMISSION, self.card, replace(self.conversation, messages=messages), self.notice)
+        conversation = replace(self.conversation, messages=messages)
+        return Admitted(ADMISSION, self.card, conversation, self.notice, self.pictures)
 
     def with_choice(self, other: Conversation) -> "Admitted":
         """Returns the request for another choice of the answer, with its prompt and sampling."""
         conversation = replace(self.conversation, prompt=other.prompt, sampling=other.sampling)
-        return Admitted(ADMISSION, self.card, conversation, self.notice)
+        return Admitted(ADMISSION, self.card, conversation, self.notice, self.pictures)
 
     def next_turn(self, messages: list[Message], max_tokens: int | None, choice: ToolChoice) -> "Admitted":
         """Returns the request for the next turn of the same answer. `messages`: as for `with_messages`."""

@@ -189,6 +189,8 @@ class FrontendConfig(ResponseStoreConfig, PictureStoreConfig, ServiceConfig):
     """Most tools in a request."""
     max_media: Count = 1024
     """Most images and documents in a request."""
+    max_pictures: Count = 100
+    """Most images in a request to a model that gets images."""
     pdf_max_pages: Count = 200
     """Most pages of a PDF with text in the prompt; a line states how many are left out."""
     media_notice: bool = True

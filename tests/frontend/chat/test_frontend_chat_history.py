@@ -10,6 +10,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.chat.render import Settings
 from services.frontend.apis.chat.request import parse
 from services.frontend.turns.media.pdf_document import document
+from tests.frontend.frontend_fakes import messages_as_notes
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": 3.0}'}}
 CALL_2 = {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -18,7 +19,7 @@ USER = {"role": "user", "content": "hi"}
 
 def read_messages(*messages: dict[str, Any], counting: bool = False) -> list[Message]:
     body = json.dumps({"model": "m", "messages": messages}).encode()
-    return parse(body, {}, Settings(), counting=counting).conversation.messages
+    return messages_as_notes(parse(body, {}, Settings(), counting=counting).conversation)
 
 
 def spoken(**fields: Any) -> list[Part]:

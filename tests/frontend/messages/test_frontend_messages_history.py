@@ -12,6 +12,7 @@ from services.frontend.apis.messages.request import parse
 from services.frontend.apis.messages.wire import UNSEALED
 from services.frontend.turns.media.pdf_document import PDF
 from services.frontend.turns.media.pdf_document import document as pdf_document
+from tests.frontend.frontend_fakes import messages_as_notes
 
 Json = dict[str, Any]
 USE: Json = {"type": "tool_use", "id": "t1", "name": "look", "input": {"a": 1}}
@@ -21,7 +22,8 @@ TOOLS: list[Json] = [{"name": name, "input_schema": {}} for name in ("look", "fi
 
 
 def read_messages(*messages: Json, **fields: Any) -> list[Message]:
-    return parse(json.dumps({"max_tokens": 9, "messages": messages, **fields}).encode(), {}).conversation.messages
+    body = json.dumps({"max_tokens": 9, "messages": messages, **fields}).encode()
+    return messages_as_notes(parse(body, {}).conversation)
 
 
 def said(*blocks: Json) -> list[Part]:
@@ -118,7 +120,7 @@ def test_images_keep_only_type_and_size(source: Json, media: Media) -> None:
 def test_escaped_slashes_in_base64_do_not_count() -> None:
     image = '{"type":"image","source":{"type":"base64","media_type":"image/png","data":"\\/\\/\\/\\/"}}'
     body = '{"max_tokens":9,"messages":[{"role":"user","content":[' + image + "]}]}"
-    assert parse(body.encode(), {}).conversation.messages[0].parts == [Media("image", "image/png", 3)]
+    assert messages_as_notes(parse(body.encode(), {}).conversation)[0].parts == [Media("image", "image/png", 3)]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.request.items import COMPACTED, seal_summary
 from services.frontend.turns.media.pdf_document import document
 from services.frontend.turns.shortening import SUMMARIZE
+from tests.frontend.frontend_fakes import messages_as_notes
 
 USER = {"role": "user", "content": "Hi."}
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": 1.0}'}
@@ -40,7 +41,7 @@ def ask(*items: Any, **options: Any) -> ResponsesAsk:
 
 
 def read_messages(*items: Any, **options: Any) -> list[Message]:
-    return ask(*items, **options).conversation.messages
+    return messages_as_notes(ask(*items, **options).conversation)
 
 
 def raw(value: Any) -> Raw:

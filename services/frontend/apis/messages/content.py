@@ -12,8 +12,11 @@ from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import one_of
 from services.frontend.apis.shared.content import IMAGE_TYPES, base64_size, linked_media, readable_lines
 from services.frontend.turns.media.pdf_document import document
+from services.frontend.turns.media.picture import InlinePicture, PictureSource
 
 PDF = "application/pdf"
+_UNREADABLE = "Could not process image"
+"""The native error for such data has no place."""
 
 _OPAQUE = frozenset({"type", "encrypted_content", "encrypted_index", "encrypted_stdout", "page_age", "data"})
 
@@ -71,11 +74,17 @@ def _image(block: wire.ImageBlock, path: str) -> Media:
     place = f"{path}.image.source.base64"
     if source.media_type not in IMAGE_TYPES:
         raise Invalid(f"{place}.media_type: {one_of(IMAGE_TYPES)}", param=f"{path}.source.media_type")
-    size = base64_size(_base64(source, f"{path}.image"))
+    data = _base64(source, f"{path}.image")
+    size = base64_size(data)
     if not size:
         reason = "invalid base64 data" if size is None else "image cannot be empty"
         raise Invalid(f"{place}: {reason}", param=f"{path}.source.data")
-    return Media("image", media_type=source.media_type, size_bytes=size)
+
+    def refuse(reason: str) -> Invalid:
+        message = reason if reason == _UNREADABLE else f"{place}: {reason}"
+        return Invalid(message, param=f"{path}.source.data")
+
+    return InlinePicture("image", source.media_type, size, source=PictureSource(data, refuse, strict=True))
 
 
 def _document(block: wire.DocumentBlock, path: str) -> list[Text | Media]:

@@ -11,7 +11,7 @@ any version requires, and no effort that only newer versions accept, unless the 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from schemas.control import ModelCard
+from schemas.control import VISION, ModelCard
 from services.frontend.apis.models.codex_instructions import INSTRUCTIONS
 
 Profile: TypeAlias = Mapping[str, Any]
@@ -100,7 +100,7 @@ def entry(card: ModelCard, name: str, priority: int = 0, profile: Profile | None
         "supported_reasoning_levels": [{"effort": level, "description": _LEVELS[level]} for level in efforts],
         "default_reasoning_level": default_level(efforts),
         "supports_reasoning_summaries": card.reasoning,
-        "input_modalities": ["text", "image"] if "images" in card.features else ["text"],
+        "input_modalities": ["text", "image"] if VISION in card.features else ["text"],
         "context_window": window,
         "max_context_window": window,
         "auto_compact_token_limit": None if window is None else compact_at(window),

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from schemas.control import THINKING_BUDGET, ModelCard
+from schemas.control import THINKING_BUDGET, VISION, ModelCard
 from schemas.errors import Invalid
 from services.frontend.apis.models import codex_profile
 from services.frontend.apis.models.codex_profile import Profile
@@ -142,7 +142,7 @@ def _capabilities(card: ModelCard, hosted: Collection[str]) -> dict[str, Any]:
         "batch": no,
         "citations": no,
         "code_execution": no,
-        "image_input": {"supported": "images" in card.features},
+        "image_input": {"supported": VISION in card.features},
         "pdf_input": no,
         "structured_outputs": {"supported": "guided" in card.features},
         "context_management": yes

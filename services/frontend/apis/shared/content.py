@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 from schemas.conversation import Call, Media, Message, Result
 from schemas.errors import Invalid
+from services.frontend.turns.media.picture import InlinePicture, PictureSource
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 """Image types that both vendors' models read."""
@@ -68,13 +69,19 @@ def base64_size(data: str | bytes) -> int | None:
 
 
 def linked_image(url: str, place: str) -> Media:
-    """An image by URL; only type and size of a data URL are kept. Raises Invalid in OpenAI's wording."""
+    """An image by URL. Raises Invalid in OpenAI's wording."""
     inline = data_url(url)
     if inline is None:
         return Media("image", url=url)
     media_type, data = inline
     problem = "" if media_type.startswith("image/") else f"unsupported MIME type '{media_type}'"
-    return Media("image", media_type=media_type, size_bytes=_size(data, f"'{place}'. {_AN_IMAGE}", place, problem))
+    size = _size(data, f"'{place}'. {_AN_IMAGE}", place, problem)
+
+    def refuse(reason: str) -> Invalid:
+        code = "image_too_large" if "exceed" in reason else "image_parse_error"
+        return Invalid(f"Invalid '{place}': {reason}.", param=place, code=code)
+
+    return InlinePicture("image", media_type, size, source=PictureSource(data, refuse))
 
 
 def linked_media(

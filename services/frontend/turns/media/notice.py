@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 from typing_extensions import override
 
-from schemas.conversation import Conversation, Media, Message, Part, Result, Text
+from schemas.conversation import Conversation, Message, Part, Text
 from schemas.events import BlockStart, BlockStop, Delta, Finish, FinishReason, Prepared, TurnEvent
 from services.frontend.turns.interfaces import TurnSink
 
@@ -21,22 +21,6 @@ MediaKind: TypeAlias = Literal["image", "document", "audio"]
 
 _NOUNS: dict[MediaKind, str] = {"image": "images", "document": "documents without readable text", "audio": "audio"}
 _END = " are not shown to this model. It gets only a line with type and size instead.]"
-
-
-def media_of(conversation: Conversation) -> list[Media]:
-    """Returns the media of a conversation, including media in results."""
-    media: list[Media] = []
-    for message in conversation.messages:
-        for part in message.parts:
-            if type(part) is Text:  # most parts; this runs for every part of every request
-                continue
-            if isinstance(part, Result):
-                for inner in part.parts:
-                    if isinstance(inner, Media):
-                        media.append(inner)
-            elif isinstance(part, Media):
-                media.append(part)
-    return media
 
 
 def notice(kinds: Iterable[MediaKind]) -> str:

@@ -8,13 +8,12 @@ import asyncio
 import hashlib
 import sys
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 from cachetools import LRUCache
-from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Media, Message, Part, Result, ResultPart, Text
+from schemas.conversation import Conversation, Media, Text
+from services.frontend.turns.media.parts import media_of, replace_media
 from services.frontend.turns.media.pdf_document import PdfContent, PdfDocument, PdfSource
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
@@ -34,7 +33,6 @@ _ENTRY_BYTES = 256
 _PROGRAM = str(Path(__file__).with_name("pdf_process.py"))
 _OVER_LIMIT = PdfContent(problem="not readable within this server's limits")
 _ERROR_CHARS = 2000
-P = TypeVar("P", bound=Part | ResultPart)
 
 
 class PdfReader:
@@ -60,40 +58,21 @@ class PdfReader:
 
     async def read(self, conversation: Conversation) -> Conversation:
         """Returns the conversation with each PDF replaced by its text; without text, by `Media` with a `problem`."""
-        return replace(conversation, messages=[await self._message(message) for message in conversation.messages])
+        for item in media_of(conversation):
+            if isinstance(item, PdfDocument):
+                await self._read(item.source)
+        return replace_media(conversation, PdfDocument, _part)
 
-    async def _message(self, message: Message) -> Message:
-        if not any(
-            _is_read(part) or (isinstance(part, Result) and any(map(_is_read, part.parts))) for part in message.parts
-        ):
-            return message
-        parts = [
-            replace(part, parts=[await self._part(inner) for inner in part.parts])
-            if isinstance(part, Result)
-            else await self._part(part)
-            for part in message.parts
-        ]
-        return replace(message, parts=parts)
-
-    async def _part(self, part: P) -> P | Text | Media:
-        if not isinstance(part, PdfDocument):
-            return part
-        content = await self._content(part.source)
-        if content.problem:
-            return Media(part.kind, part.media_type, part.size_bytes, title=part.title, problem=content.problem)
-        return Text(part.source.head + content.text)
-
-    async def _content(self, source: PdfSource) -> PdfContent:
+    async def _read(self, source: PdfSource) -> None:
         if source.content is None:
             data = source.data
-            key = await asyncio.to_thread(_key, data) if len(data) > THREAD_FROM_BYTES else _key(data)
+            key = await data_key(data)
             content = self._contents.get(key)
             if content is None:
                 async with self._slots:
                     content = self._contents.get(key) or await self._run(data)
                 self._contents[key] = content
             source.content, source.data = content, ""
-        return source.content
 
     async def _run(self, data: str) -> PdfContent:
         process = await asyncio.create_subprocess_exec(
@@ -122,10 +101,19 @@ class PdfReader:
         return msgspec.json.decode(out, type=PdfContent)
 
 
-def _is_read(part: Part | ResultPart) -> bool:
-    return isinstance(part, PdfDocument)
+def _part(document: PdfDocument) -> Text | Media:
+    content = document.source.content or _OVER_LIMIT
+    if content.problem:
+        kind, size = document.kind, document.size_bytes
+        return Media(kind, document.media_type, size, title=document.title, problem=content.problem)
+    return Text(document.source.head + content.text)
 
 
-def _key(data: str) -> bytes:
+async def data_key(data: str | bytes) -> bytes:
+    """Returns a hash of a document's or a picture's base64."""
+    return await asyncio.to_thread(_hash, data) if len(data) > THREAD_FROM_BYTES else _hash(data)
+
+
+def _hash(data: str | bytes) -> bytes:
     # A cryptographic hash: a collision would show one tenant's document to another.
-    return hashlib.sha256(data.encode()).digest()
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).digest()

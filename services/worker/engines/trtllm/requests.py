@@ -93,7 +93,7 @@ def lacking(arguments: Mapping[str, Any], release: Release, vocab_size: int | No
     name = f"TensorRT-LLM {release.version}"
     cache = arguments.get("kv_cache_config") or {}
     scheduler = arguments.get("scheduler_config") or {}
-    lacks: dict[str, str] = {}
+    lacks = {"vision": "TensorRT-LLM replaces placeholders itself, so that the prompt is not the one that was counted"}
     without_effect = unsampled(arguments)
     for field, required in SAMPLING_FIELDS.items():
         own = _NAMES.get(field, field)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
+from schemas.frames import unpack_ids
 from services.pictures.picture import UnreadablePicture, picture_hash, read_pixels
 from services.runtime.config import WorkerConfig
 from services.tokenization.picture_processor import PictureProcessor
@@ -39,10 +40,9 @@ class PictureRenderer:
         """`llm`: an `AsyncLLM`. Raises what vLLM raises for a model that takes no pictures, and EngineFailed if vLLM
         and the processor expand a picture differently."""
         self._renderer = llm.renderer
-        tokenizer = llm.get_tokenizer()
-        self._placeholder: int = tokenizer.convert_tokens_to_ids(processor.placeholder)
+        self._placeholder: int = llm.get_tokenizer().convert_tokens_to_ids(processor.placeholder)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-pictures")
-        ids = tokenizer.encode(processor.expansion(*_TRIAL), add_special_tokens=False)
+        ids = unpack_ids(processor.expansion(*_TRIAL).ids)
         Image.new("RGB", _TRIAL).save(blank := BytesIO(), "PNG")
         data = blank.getvalue()
         trial = EnginePicture(picture_hash(data, None), 0, len(ids), data)

@@ -61,7 +61,7 @@ def parts(content: str | Sequence[wire.Part], place: str) -> list[Text | Media]:
 
 
 def image(part: wire.InputImage, place: str) -> Media:
-    """An image; only type and size of a data URL are kept. Raises Invalid for a reference to a stored file."""
+    """An image. Raises Invalid for a reference to a stored file."""
     if part.image_url is None:
         raise _without_data(part.file_id, place, "image_url")
     return linked_image(part.image_url, f"{place}.image_url")

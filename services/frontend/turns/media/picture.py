@@ -1,0 +1,46 @@
+"""Holds a picture of a request until `picture_reader` replaces it by a reference to its data. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Media
+from schemas.errors import Invalid
+from services.frontend.turns.media.parts import replace_media
+
+
+@dataclass(slots=True, eq=False)
+class PictureSource:
+    """The data of a picture until the request's turns are open, so that a long stream does not keep it in memory.
+
+    The bus cannot encode this type, so the data cannot be sent by mistake.
+    """
+
+    data: str | bytes
+    """Base64."""
+    refuse: Callable[[str], Invalid]
+    """Makes the error for a picture that cannot be used, from the reason."""
+    strict: bool = False
+    """The data must have the media type that the client states."""
+    picture: Media | None = None
+    """The picture as the model gets it, once it is read."""
+
+
+class InlinePicture(Media, frozen=True, kw_only=True, tag="media"):
+    """A picture, with its data."""
+
+    source: PictureSource
+
+    def note(self) -> Media:
+        """Returns the picture as a model without vision gets it."""
+        return Media(self.kind, self.media_type, self.size_bytes)
+
+    def read(self) -> Media:
+        """Returns the picture as the model gets it."""
+        return self.source.picture or self.note()
+
+
+def without_pictures(conversation: Conversation) -> Conversation:
+    """Returns the conversation for a model without vision."""
+    return replace_media(conversation, Media, lambda item: replace(item, hash="", width=0, height=0))

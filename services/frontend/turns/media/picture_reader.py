@@ -1,0 +1,131 @@
+"""Reads the pictures of requests, and stores them for the workers.
+
+Agents send every picture again with every request. It is decoded once, and stored again only when it has been in the
+bucket for half of the time after which the bucket deletes it.
+"""
+
+import asyncio
+import binascii
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cachetools import LRUCache
+from msgspec.structs import replace
+
+from schemas.conversation import Conversation, Media
+from schemas.errors import Invalid
+from services.frontend.turns.media.parts import replace_media
+from services.frontend.turns.media.pdf_reader import data_key
+from services.frontend.turns.media.picture import InlinePicture, PictureSource
+from services.pictures.picture import PictureFacts, picture_hash, read_facts
+from services.runtime.config import FrontendConfig
+
+DECODERS = 2
+"""Number of pictures that are decoded at the same time: each takes up to 108 MB."""
+CACHED = 16384
+"""Number of pictures with cached facts."""
+Put: TypeAlias = Callable[[str, bytes], Awaitable[None]]
+"""Stores a picture's data under its hash, as `PictureStore.put`."""
+
+
+@dataclass(slots=True)
+class _Known:
+    hash: str
+    facts: PictureFacts
+    fresh_until: float = 0.0
+    """The event loop's time from which on the picture is stored again."""
+
+
+class PictureReader:
+    """Reads pictures, with a cache."""
+
+    def __init__(self, config: FrontendConfig, put: Put | None) -> None:
+        """`put`: None if no model gets pictures."""
+        self._max = config.max_pictures
+        self._fresh_s = config.picture_ttl_s / 2
+        self._put = put
+        self._known: LRUCache[tuple[str | None, bytes], _Known] = LRUCache(CACHED)
+        self._slots = asyncio.Semaphore(DECODERS)
+
+    async def read(
+        self, conversation: Conversation, media: Sequence[Media], tenant: str | None, *, vision: bool, store: bool
+    ) -> "tuple[Conversation, RequestPictures | None]":
+        """Returns the conversation with each picture as the model gets it, and the pictures of models with vision.
+
+        Args:
+            media: the media of the conversation.
+            vision: whether the model gets pictures. If not, they are only dropped.
+            store: store the pictures for the workers.
+
+        Raises Invalid for a picture that cannot be used and for too many, and as `Bucket.put`.
+        """
+        items = [item for item in media if isinstance(item, InlinePicture)]
+        pictures = RequestPictures([item.source for item in items], self.store)
+        if self._put is None or not vision:
+            pictures.release()
+        elif len(items) > self._max:
+            raise Invalid(f"Too much media: 0 document pages + {len(items)} images > {self._max}", param="messages")
+        else:
+            for item in items:
+                if item.source.data:  # else it was read for an earlier turn of the same request
+                    await self._read(item, tenant, store)
+        return replace_media(conversation, InlinePicture, InlinePicture.read), pictures if vision else None
+
+    async def store(self, source: PictureSource) -> None:
+        """Stores a picture that was read. Raises as `Bucket.put`."""
+        if self._put is not None and source.picture is not None and source.data:
+            async with self._slots:
+                await self._put(source.picture.hash, await asyncio.to_thread(_decode, source.data))
+
+    async def _read(self, item: InlinePicture, tenant: str | None, store: bool) -> None:
+        source, loop = item.source, asyncio.get_running_loop()
+        known = await self._examine(source, tenant)
+        facts = known.facts
+        if source.strict and facts.media_type != item.media_type:
+            specified = f"The image was specified using the {item.media_type} media type"
+            raise source.refuse(f"{specified}, but the image appears to be a {facts.media_type} image")
+        source.picture = replace(
+            item.note(), media_type=facts.media_type, hash=known.hash, width=facts.width, height=facts.height
+        )
+        if store and known.fresh_until <= loop.time():
+            await self.store(source)
+            known.fresh_until = loop.time() + self._fresh_s
+
+    async def _examine(self, source: PictureSource, tenant: str | None) -> _Known:
+        key = tenant, await data_key(source.data)
+        if key not in self._known:
+            async with self._slots:
+                if key not in self._known:
+                    self._known[key] = await asyncio.to_thread(_examine, source, tenant)
+        return self._known[key]
+
+
+class RequestPictures:
+    """The pictures of one request, with their data until its turns are open."""
+
+    def __init__(self, sources: Sequence[PictureSource], store: Callable[[PictureSource], Awaitable[None]]) -> None:
+        self._sources = sources
+        self._store = store
+
+    async def store(self) -> None:
+        """Stores all pictures again. Raises as `Bucket.put`."""
+        for source in self._sources:
+            await self._store(source)
+
+    def release(self) -> None:
+        """Drops the data."""
+        for source in self._sources:
+            source.data = ""
+
+
+def _decode(data: str | bytes) -> bytes:
+    return binascii.a2b_base64(data, strict_mode=True)
+
+
+def _examine(source: PictureSource, tenant: str | None) -> _Known:
+    try:
+        data = _decode(source.data)
+        return _Known(picture_hash(data, tenant), read_facts(data))
+    except ValueError as error:  # UnreadablePicture, or not base64
+        raise source.refuse(str(error)) from None

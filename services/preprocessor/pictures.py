@@ -1,0 +1,78 @@
+"""Puts pictures into prompts: the text in the place of each, and its place among the prompt's tokens. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from schemas.conversation import Conversation, Media, Part, Result, ResultPart
+from schemas.errors import EngineFailed, Invalid
+from schemas.frames import PromptPicture, pack_ids
+from services.templates.wording import PICTURE_MARK, media_note, picture_marks
+from services.tokenization.block_keys import TOKEN_ID_BYTES
+from services.tokenization.picture_processor import Expansion, PictureProcessor
+
+
+def pictures_of(conversation: Conversation) -> dict[str, Media]:
+    """The pictures that the model gets, by their hash."""
+    return {media.hash: media for message in conversation.messages for media in _pictures(message.parts)}
+
+
+def all_known(conversation: Conversation, processor: PictureProcessor) -> bool:
+    """Whether the expansions of all pictures are known, so that they take no time."""
+    return all(processor.knows(media.width, media.height) for media in pictures_of(conversation).values())
+
+
+def _pictures(parts: Iterable[Part | ResultPart]) -> Iterator[Media]:
+    for part in parts:
+        if isinstance(part, Media) and part.hash:
+            yield part
+        elif isinstance(part, Result):
+            yield from _pictures(part.parts)
+
+
+def show_pictures(
+    text: str, conversation: Conversation, processor: PictureProcessor | None, frame: tuple[str, str] | None
+) -> tuple[str, list[tuple[str, Expansion]]]:
+    """Replaces the marks in a rendered text, by notes for a model that sees no pictures (`processor` None).
+
+    `frame`: `TemplateTraits.picture`. Returns also hash and expansion of each shown picture, in order. Raises Invalid
+    for a picture that the model's processor refuses.
+    """
+    if PICTURE_MARK not in text:
+        return text, []
+    known = pictures_of(conversation)
+    pieces: list[str] = []
+    shown: list[tuple[str, Expansion]] = []
+    at = 0
+    for mark in picture_marks(text):
+        media = known.get(mark[1])
+        if media is None:  # text of a client
+            continue
+        pieces.append(text[at : mark.start()])
+        at = mark.end()
+        if processor is None or frame is None:
+            pieces.append(media_note(media))
+            continue
+        try:
+            expansion = processor.expansion(media.width, media.height)
+        except ValueError as error:
+            size = f"{media.width} x {media.height} pixels"
+            raise Invalid(f"this model takes no picture of {size}: {error}", param="messages") from error
+        pieces += [frame[0], expansion.text, frame[1]]
+        shown.append((media.hash, expansion))
+    return "".join((*pieces, text[at:])), shown
+
+
+def place_pictures(ids: Sequence[int], shown: Sequence[tuple[str, Expansion]]) -> list[PromptPicture]:
+    """The places of the shown pictures in the prompt. Raises EngineFailed where the tokenizer made other tokens of an
+    expansion than the model's processor."""
+    packed, at = pack_ids(ids) if shown else b"", 0
+    pictures: list[PromptPicture] = []
+    for picture, expansion in shown:
+        at = packed.find(expansion.ids, at)
+        while at % TOKEN_ID_BYTES and at >= 0:
+            at = packed.find(expansion.ids, at + 1)
+        if at < 0:
+            raise EngineFailed("a picture's tokens are not in the prompt as the model's processor makes them")
+        tokens = len(expansion.ids) // TOKEN_ID_BYTES
+        pictures.append(PromptPicture(picture, at // TOKEN_ID_BYTES, tokens))
+        at += len(expansion.ids)
+    return pictures

@@ -1,0 +1,45 @@
+"""Fetches the data of a prompt's pictures from the bucket that frontends store them in."""
+
+import asyncio
+from collections.abc import Sequence
+
+from cachetools import LRUCache
+
+from schemas.errors import RETRY_AFTER_S, TimedOut, Unavailable
+from schemas.frames import PromptPicture
+from services.pictures.store import PictureStore
+from services.runtime.config import MIB, PictureStoreConfig
+from services.runtime.process import Process
+from services.worker.engine import EnginePicture
+
+CACHE_BYTES = 64 * MIB
+CONCURRENT = 8
+"""Pictures of all requests that are read at once."""
+FETCH_S = 8.0
+"""Longest time for the pictures of one request. Preprocessors wait longer for the answer."""
+
+
+class PictureFetcher:
+    """The pictures of one worker's prompts, with a cache: a session sends its pictures with every request."""
+
+    def __init__(self, process: Process) -> None:
+        self._store = PictureStore(process.bus, PictureStoreConfig(), process.log)
+        self._cache: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, getsizeof=len)
+        self._free = asyncio.Semaphore(CONCURRENT)
+
+    async def fetch(self, pictures: Sequence[PromptPicture]) -> list[EnginePicture]:
+        """Returns the pictures with their data. Raises Unavailable, with code MEDIA_MISSING if one is not stored."""
+        hashes = list(dict.fromkeys(picture.hash for picture in pictures))
+        try:
+            async with asyncio.timeout(FETCH_S):
+                data = dict(zip(hashes, await asyncio.gather(*map(self._get, hashes)), strict=True))
+        except (TimedOut, TimeoutError) as error:
+            raise Unavailable("the pictures could not be read in time", retry_after_s=RETRY_AFTER_S) from error
+        return [EnginePicture(one.hash, one.at, one.tokens, data[one.hash]) for one in pictures]
+
+    async def _get(self, picture: str) -> bytes:
+        data: bytes | None = self._cache.get(picture)
+        if data is None:
+            async with self._free:
+                data = self._cache[picture] = await self._store.get(picture)
+        return data

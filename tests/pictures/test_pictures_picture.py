@@ -1,0 +1,133 @@
+"""Picture data of every kind, and data that is none."""
+
+import struct
+import zlib
+from io import BytesIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from services.pictures.picture import (
+    MAX_BYTES,
+    MEDIA_TYPES,
+    UnreadablePicture,
+    picture_hash,
+    read_facts,
+    read_pixels,
+)
+from tests.vision_model import noise
+
+ORIENTATION = 0x0112
+MODES = {
+    "PNG": ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"],
+    "JPEG": ["L", "RGB", "CMYK"],
+    "WEBP": ["RGB", "RGBA"],
+    "GIF": ["1", "L", "P"],
+}
+
+
+def data_of(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    out = BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def png_of(width: int, height: int, body: bytes) -> bytes:
+    """A PNG with this size in its header and this compressed body."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind, modes in MODES.items() for mode in modes])
+def test_every_kind_and_mode_is_read(kind: str, mode: str) -> None:
+    image = noise(40, 30, 1)
+    data = data_of(Image.new("I;16", (40, 30), 500) if mode == "I;16" else image.convert(mode), kind)
+    facts = read_facts(data)
+    assert (facts.media_type, facts.width, facts.height) == (MEDIA_TYPES[kind], 40, 30)
+    pixels = read_pixels(data)
+    assert (pixels.mode, pixels.size) == ("RGB", (40, 30))
+
+
+@pytest.mark.parametrize("turned", range(1, 9))
+def test_pictures_are_upright(turned: int) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = turned
+    data = data_of(noise(40, 30, 1), "JPEG", exif=exif)
+    expected = (30, 40) if turned >= 5 else (40, 30)
+    facts = read_facts(data)
+    assert (facts.width, facts.height) == expected
+    assert read_pixels(data).size == expected
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_first_frame_of_an_animation_counts(kind: str) -> None:
+    frames = [Image.new("RGB", (20, 10), color) for color in ("red", "lime", "blue")]
+    options: dict[str, Any] = {"lossless": True} if kind == "WEBP" else {}
+    data = data_of(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+    assert read_pixels(data).getpixel((5, 5)) == (255, 0, 0)
+    assert read_facts(data).width == 20
+
+
+@pytest.mark.parametrize("size", [(1, 1), (8000, 1), (1, 8000)])
+def test_thin_pictures_are_read(size: tuple[int, int]) -> None:
+    facts = read_facts(data_of(Image.new("RGB", size)))
+    assert (facts.width, facts.height) == size
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "Could not process image"),
+        (b"not a picture", "Could not process image"),
+        (b"%PDF-1.7", "Could not process image"),
+        (data_of(Image.new("RGB", (9, 9)), "BMP"), "Could not process image"),
+        (data_of(Image.new("RGB", (9, 9)), "TIFF"), "Could not process image"),
+        (data_of(Image.new("RGB", (8001, 1))), "dimensions exceed max allowed size: 8000 pixels"),
+        (data_of(Image.new("1", (8000, 8000))), "image exceeds 36000000 pixels maximum"),
+        (png_of(2**31 - 1, 2**31 - 1, b""), "dimensions exceed"),
+        (png_of(50_000, 50_000, zlib.compress(bytes(1000))), "dimensions exceed"),
+        (png_of(6000, 6000, zlib.compress(bytes(10))), "Could not process image"),
+        (bytes(MAX_BYTES + 1), f"image exceeds 5 MB maximum: {MAX_BYTES + 1} bytes > {MAX_BYTES} bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_data_is_refused(data: bytes, message: str) -> None:
+    for read in (read_facts, read_pixels):
+        with pytest.raises(UnreadablePicture, match=message):
+            read(data)
+
+
+WHOLE = {kind: data_of(noise(64, 64, 3), kind) for kind in MEDIA_TYPES}
+
+
+@given(kind=st.sampled_from(list(WHOLE)), cut=st.floats(0, 1), at=st.floats(0, 1), byte=st.integers(0, 255))
+def test_damaged_data_is_read_or_refused(kind: str, cut: float, at: float, byte: int) -> None:
+    """Nothing but UnreadablePicture is raised, and what has facts has pixels of this size."""
+    data = bytearray(WHOLE[kind])
+    data[int(at * (len(data) - 1))] = byte
+    data = data[: int(cut * len(data)) + 1]
+    try:
+        facts = read_facts(bytes(data))
+    except UnreadablePicture:
+        return
+    assert read_pixels(bytes(data)).size == (facts.width, facts.height)
+
+
+def test_truncated_pictures_are_refused() -> None:
+    for data in WHOLE.values():
+        with pytest.raises(UnreadablePicture):
+            read_facts(data[: len(data) // 2])
+
+
+@given(st.binary(max_size=20), st.binary(max_size=20), st.none() | st.text(max_size=5), st.none() | st.text(max_size=5))
+def test_hash_names_data_and_tenant(one: bytes, other: bytes, tenant: str | None, third: str | None) -> None:
+    same = (one, tenant or "") == (other, third or "")
+    assert (picture_hash(one, tenant) == picture_hash(other, third)) == same
+    assert len(picture_hash(one, tenant)) == 40

@@ -1,0 +1,172 @@
+"""Pictures through the four services: each API, exact counts, sessions that extend their prompts, and lost data."""
+
+import base64
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.js.manager import JetStreamManager
+
+from schemas import subjects
+from services.pictures.picture import picture_hash
+from services.pictures.store import PICTURE_BUCKET
+from tests.clients.bus_turns import BusTurns, prefix_break
+from tests.conftest import NatsServer
+from tests.pipeline.client import TOOLS, Client, call, say
+from tests.pipeline.stack import MODEL, Stack
+from tests.vision_model import png
+
+SIZES = [(300, 200), (64, 64), (640, 480)]
+STREAM = subjects.stream_of(PICTURE_BUCKET)
+THOUGHT = "Hm.\n</think>\n\n"
+
+
+@pytest.fixture(scope="module")
+def picture_stack(
+    vision_dir: Path, make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    running = Stack(make_nats(), vision_dir, tmp_path_factory.mktemp("pictures"))
+    try:
+        yield running.start_all({"worker": 2, "preprocessor": 2})
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+async def client(picture_stack: Stack) -> AsyncIterator[Client]:
+    one = Client(picture_stack.url)
+    yield one
+    await one.http.close()
+
+
+def source(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": encoded(data)}}
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def url(data: bytes) -> str:
+    return f"data:image/png;base64,{encoded(data)}"
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def body(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 4000, "messages": messages, "tools": TOOLS, **more}
+
+
+async def test_messages_session_with_pictures(picture_stack: Stack, client: Client) -> None:
+    """Pictures in a question and in results: each prompt extends the one before, counts agree, hashes are those of the
+    data."""
+    one, two, three = (png(*size, seed) for seed, size in enumerate(SIZES))
+    look = THOUGHT + "Looking.\n\n" + call("ls") + "\n"
+    question = [text(say(look, look, THOUGHT + "Done.")), source(one), text("and"), source(two)]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
+    async with BusTurns(picture_stack.nats.url) as bus:
+        for number in range(3):
+            request = body(messages, stream=True)
+            answer = await client.stream(request)
+            status, counted = await client.post("/v1/messages/count_tokens", {**request, "stream": False})
+            usage = answer.usage
+            assert (status, counted["input_tokens"]) == (
+                200,
+                usage["input_tokens"] + usage.get("cache_read_input_tokens", 0),
+            )
+            messages.append(answer.message)
+            if number < 2:
+                use = answer.blocks[-1]["id"]
+                inner = [text("shot"), source(three if number else one)]
+                messages.append(
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use, "content": inner}]}
+                )
+        turns = list(bus.turns.values())
+    hashes = [[picture.hash for picture in turn.pictures] for turn in turns]
+    first, second, third = (picture_hash(data, None) for data in (one, two, three))
+    assert hashes == [[first, second], [first, second, first], [first, second, first, third]]
+    assert [prefix_break(earlier, later) for earlier, later in itertools.pairwise(turns)] == [None, None]
+    assert all((later.cached or 0) > len(earlier.prompt) - 32 for earlier, later in itertools.pairwise(turns))
+
+
+def chat(data: bytes, words: str) -> tuple[str, dict[str, Any]]:
+    content = [text(words), {"type": "image_url", "image_url": {"url": url(data)}}]
+    return "/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": content}]}
+
+
+def responses(data: bytes, words: str) -> tuple[str, dict[str, Any]]:
+    content = [{"type": "input_text", "text": words}, {"type": "input_image", "image_url": url(data), "detail": "auto"}]
+    return "/v1/responses", {"model": MODEL, "input": [{"role": "user", "content": content}], "store": False}
+
+
+def messages_api(data: bytes, words: str) -> tuple[str, dict[str, Any]]:
+    return "/v1/messages", body([{"role": "user", "content": [text(words), source(data)]}], tools=[])
+
+
+@contextlib.asynccontextmanager
+async def stored(stack: Stack) -> AsyncIterator[JetStreamManager]:
+    """The streams of the bus."""
+    bus = await nats.connect(stack.nats.url)
+    try:
+        yield bus.jsm()
+    finally:
+        await bus.close()
+
+
+APIS = pytest.mark.parametrize("make", [chat, responses, messages_api])
+
+
+@APIS
+async def test_every_api_shows_the_picture(
+    picture_stack: Stack, client: Client, make: Callable[[bytes, str], tuple[str, dict[str, Any]]]
+) -> None:
+    data = png(200, 100, 7)
+    async with BusTurns(picture_stack.nats.url) as bus:
+        status, document = await client.post(*make(data, say(THOUGHT + "Seen.")))
+        assert status == 200, document
+        assert "Note from the server" not in str(document)
+        (turn,) = bus.turns.values()
+    assert [one.hash for one in turn.pictures] == [picture_hash(data, None)]
+
+
+@APIS
+async def test_damaged_picture_is_refused(
+    client: Client, make: Callable[[bytes, str], tuple[str, dict[str, Any]]]
+) -> None:
+    for data in (b"nothing", png(64, 64, 1)[:500], b"\xff\xd8\xff\xe0"):
+        status, document = await client.post(*make(data, say(THOUGHT + "Seen.")))
+        assert (status, "error" in document) == (400, True)
+
+
+async def test_pictures_that_the_store_has_lost_are_stored_again(picture_stack: Stack, client: Client) -> None:
+    """The bucket is emptied: the next turn has the picture all the same, from the client's own request."""
+    data = png(128, 96, 9)
+    request = body([{"role": "user", "content": [text(say(THOUGHT + "One.")), source(data)]}], stream=True)
+    assert (await client.stream(request)).error is None
+    async with stored(picture_stack) as streams:
+        await streams.purge_stream(STREAM)
+    for child in picture_stack.children:
+        if child.stage == "worker":  # its cache goes with it
+            child.kill()
+            child.start()
+    picture_stack.wait_ready({"worker": 2})
+    answer = await client.stream(request)
+    assert (answer.error, answer.contents[-1]) == (None, ("text", "One."))
+
+
+async def test_picture_data_is_sent_once(picture_stack: Stack, client: Client) -> None:
+    data = png(500, 500, 11)
+    request = body([{"role": "user", "content": [text(say(THOUGHT + "One.")), source(data)]}], stream=True)
+    async with stored(picture_stack) as streams:
+        last = []
+        for _ in range(3):
+            last.append((await streams.stream_info(STREAM)).state.last_seq)
+            await client.stream(request)
+        last.append((await streams.stream_info(STREAM)).state.last_seq)
+    assert [after - before for before, after in itertools.pairwise(last)] == [1, 0, 0]
