@@ -132,6 +132,12 @@ class StatLoggerBase:
     pass
 
 
+@dataclass(frozen=True)
+class PlaceholderRange:
+    offset: int
+    length: int
+
+
 class Renderer:
     """Replaces one placeholder by the tokens of each picture, in order, and keeps which pictures it has processed."""
 
@@ -170,7 +176,7 @@ class Renderer:
             sent.append(None if digest in self.processed else image)
             self.processed.add(digest)
             expansion = unpack_ids(self.processor.expansion(*SIZE).ids)
-            places.append(types.SimpleNamespace(offset=len(ids), length=len(expansion)))
+            places.append(PlaceholderRange(len(ids), len(expansion)))
             ids += expansion
         assert len(places) == len(pixels), "Failed to apply prompt replacement"
         made = {"type": "multimodal", "prompt_token_ids": ids, "cache_salt": prompt["cache_salt"]}
@@ -276,6 +282,9 @@ class AsyncLLM:
                     )
                     return
                 self.received.add(digest)
+            for place in prompt["mm_placeholders"]["image"]:
+                expansion = unpack_ids(self.renderer.processor.expansion(*SIZE).ids)
+                assert ids[place.offset : place.offset + place.length] == expansion
         _check((sampling_params.logprobs or 0) <= 20, "greater than max allowed: 20")
         request = _Request(ids, prompt["cache_salt"], sampling_params, priority)
         self.requests.append(request)

@@ -44,7 +44,8 @@ def png(color: int) -> bytes:
 
 def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
     expansion = unpack_ids(fake_vllm.last.renderer.processor.expansion(*SIZE).ids)
-    ids, pictures = list(BEFORE), []
+    placeholder = fake_vllm.last.renderer.tokenizer.convert_tokens_to_ids("<image>")
+    ids, pictures = [*BEFORE, placeholder], []  # one that is text
     for one in data:
         pictures.append(EnginePicture(picture_hash(one, None), len(ids), len(expansion), one))
         ids += [*expansion, 9]

@@ -159,18 +159,28 @@ async def test_a_prompt_that_vllm_expands_differently_fails_alone(bench: VllmBen
     request = vision.request(bench, QUESTION, ONE, QUESTION)
     ids, (picture,) = request.token_ids, request.pictures
     replace = msgspec.structs.replace
-    for number, (token_ids, wrong) in enumerate(
-        [
-            (ids, replace(picture, tokens=picture.tokens - 1)),
-            (ids, replace(picture, at=1)),
-            (ids, replace(picture, data=WIDE, hash="0" * 40)),
-            ([bench.engine._pictures._placeholder, *ids], replace(picture, at=picture.at + 1)),  # type: ignore[union-attr]
-        ]
+    for wrong in (
+        replace(picture, tokens=picture.tokens - 1),
+        replace(picture, at=1),
+        replace(picture, data=WIDE, hash="0" * 40),
     ):
-        made = EngineRequest(f"wrong-{number}", token_ids, request.sampling, [], pictures=[wrong])
         with pytest.raises(EngineFailed, match="differently"):
-            await bench.run(made)
+            await bench.run(EngineRequest("wrong", ids, request.sampling, [], pictures=[wrong]))
     assert len(await bench.ids(request)) == 24
+
+
+async def test_placeholder_without_a_picture_is_text(bench: VllmBench, vision: VisionPrompts) -> None:
+    """As in the output of an earlier turn."""
+    seen = []
+    for data in (ONE, OTHER, ONE):
+        request = vision.request(bench, QUESTION, data, QUESTION, logprobs=3)
+        (picture,) = request.pictures
+        text = [bench.llm.get_tokenizer().convert_tokens_to_ids("<image>"), *request.token_ids]
+        await bench.clear()
+        moved = [msgspec.structs.replace(picture, at=picture.at + 1)]
+        made = EngineRequest("text", text, request.sampling, [], pictures=moved)
+        seen.append(logprobs(await bench.run(made)))
+    assert seen[0] == seen[2] != seen[1]
 
 
 async def test_more_pictures_than_vllm_takes_are_invalid(bench: VllmBench, vision: VisionPrompts) -> None:

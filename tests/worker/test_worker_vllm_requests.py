@@ -10,14 +10,13 @@ from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
-from services.worker.engine import EnginePicture, EngineRequest
+from services.worker.engine import EngineRequest
 from services.worker.engines.vllm.requests import (
     Progress,
     engine_arguments,
     lacking,
     publishes_events,
     sampling_arguments,
-    with_placeholders,
 )
 from tests.worker.fake_vllm import AsyncEngineArgs, SamplingParams
 
@@ -108,14 +107,6 @@ def test_the_models_own_sampling_is_the_default() -> None:
     own = Sampling(temperature=0.6, top_k=20)
     assert sampling_arguments(request(), own)["top_k"] == 20
     assert sampling_arguments(request(temperature=0.0), own)["temperature"] == 0.0
-
-
-def test_a_picture_is_one_placeholder() -> None:
-    pictures = [EnginePicture("aa", 2, 4, b""), EnginePicture("bb", 6, 1, b""), EnginePicture("cc", 8, 3, b"")]
-    ids = [1, 2, 90, 9, 9, 91, 9, 3, 90, 9, 91]
-    assert with_placeholders(ids, pictures, 9) == [1, 2, 9, 9, 3, 9]
-    assert with_placeholders([*ids, 4, 5], pictures, 9) == [1, 2, 9, 9, 3, 9, 4, 5]
-    assert with_placeholders(ids, [], 9) == ids
 
 
 def test_a_prefill_decodes_one_token_and_drops_it() -> None:

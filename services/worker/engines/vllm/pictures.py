@@ -1,10 +1,12 @@
 """Makes vLLM's input of prompts with pictures: its processor's tensors, and the places of the pictures in the prompt.
 
-vLLM takes one placeholder for each picture and expands it itself, in ids as in text. It does not check whether a prompt
-is already expanded, or has more placeholders than pictures, so the result is compared with the prompt.
+vLLM replaces the first placeholders of a prompt, also those in a prompt that is already expanded or that belong to its
+text. So it gets a prompt of placeholders only, and the places of what it makes of them are moved into the real one. A
+wrong place would end vLLM's process: the tokens of each must be equal.
 """
 
 import asyncio
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
@@ -18,7 +20,6 @@ from services.pictures.picture import UnreadablePicture, picture_hash, read_pixe
 from services.runtime.config import WorkerConfig
 from services.tokenization.picture_processor import PictureProcessor
 from services.worker.engine import EnginePicture, EngineRequest
-from services.worker.engines.vllm.requests import with_placeholders
 
 _TRIAL = (320, 240)
 """Pixels of the picture that shows whether vLLM expands as the model's processor does."""
@@ -67,14 +68,15 @@ class PictureRenderer:
         except UnreadablePicture as error:
             raise Invalid(str(error)) from error
         prompt = {
-            "prompt_token_ids": with_placeholders(ids, pictures, self._placeholder),
+            "prompt_token_ids": [self._placeholder] * len(pictures),
             "multi_modal_data": {"image": pixels},
             "multi_modal_uuids": {"image": hashes},
             "cache_salt": request.cache_salt,
         }
         (made,) = self._renderer.render_cmpl([prompt])
-        places = [(place.offset, place.length) for place in made["mm_placeholders"]["image"]]
-        expected = [(picture.at, picture.tokens) for picture in pictures]
-        if (made["prompt_token_ids"], made["mm_hashes"]["image"], places) != (ids, hashes, expected):
+        expanded, places = made["prompt_token_ids"], made["mm_placeholders"]["image"]
+        theirs = [expanded[place.offset : place.offset + place.length] for place in places]
+        if (theirs, made["mm_hashes"]["image"]) != ([ids[one.at : one.at + one.tokens] for one in pictures], hashes):
             raise EngineFailed("vLLM and the model's processor expand the pictures differently")
-        return made
+        moved = [dataclasses.replace(place, offset=one.at) for place, one in zip(places, pictures, strict=True)]
+        return made | {"prompt_token_ids": ids, "mm_placeholders": {"image": moved}}

@@ -3,7 +3,7 @@
 Written for the API of 0.32 and 0.33 (`AsyncEngineArgs`, `SamplingParams`, `RequestOutput`); run with 0.32 on a CPU.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from schemas.control import VISION
@@ -12,7 +12,7 @@ from schemas.errors import EngineFailed
 from schemas.events import FinishReason
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
-from services.worker.engine import SAMPLING_FIELDS, Delta, EnginePicture, EngineRequest
+from services.worker.engine import SAMPLING_FIELDS, Delta, EngineRequest
 from services.worker.engines.support import chosen_first, guided_arguments
 
 _BLOCK_TOKENS = 16
@@ -107,16 +107,6 @@ def sampling_arguments(request: EngineRequest, own: Sampling) -> dict[str, Any]:
         "detokenize": False,
     }
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def with_placeholders(ids: list[int], pictures: Iterable[EnginePicture], placeholder: int) -> list[int]:
-    """Returns the prompt with one `placeholder` in the place of each picture's tokens, which vLLM expands again."""
-    made: list[int] = []
-    end = 0
-    for picture in pictures:
-        made += [*ids[end : picture.at], placeholder]
-        end = picture.at + picture.tokens
-    return made + ids[end:]
 
 
 class Progress:
