@@ -78,12 +78,12 @@ def reference_processor(path: Path, scheme: Scheme) -> Any:
     )
 
 
-def noise(width: int, height: int, seed: int) -> Image.Image:
+def noise(width: int, height: int, seed: int | str) -> Image.Image:
     """A picture of random pixels, the same for the same seed."""
     return Image.frombytes("RGB", (width, height), random.Random(seed).randbytes(3 * width * height))
 
 
-def png(width: int, height: int, seed: int) -> bytes:
+def png(width: int, height: int, seed: int | str) -> bytes:
     """The same as PNG data."""
     out = BytesIO()
     noise(width, height, seed).save(out, "PNG")

@@ -59,7 +59,7 @@ async def run(config: FrontendConfig) -> None:
     pipeline = BusPipeline(process, config)
     try:
         sharing = _sharing(process, config)
-        put_picture = PictureStore(process.bus, config, process.log).put
+        put_picture = PictureStore(process.bus, config, process.log, patience_s=config.wait_s).put
         metrics, log, tracer = process.metrics, process.log, process.tracer
         app = make_app(config, pipeline, metrics, log, sharing=sharing, put_picture=put_picture, tracer=tracer)
         tls = Tls.of(config)

@@ -4,24 +4,41 @@ Pictures come from anyone. Their size is read from the header, and is bounded be
 """
 
 import hashlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 
 from msgspec import Struct
-from PIL import Image, ImageOps
+from PIL import Image
 
 MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 """Media types by Pillow's formats."""
+_JPEG = ("JPEG", "MPO")
+"""Phones save several pictures in one JPEG, which Pillow calls MPO. The first one counts."""
 MAX_SIDE = 8000
 """Most pixels of a side, as in the Messages API."""
 MAX_PIXELS = 36_000_000
-"""Most pixels: 108 MB when decoded."""
+"""Most pixels: 144 MB when decoded, and four times as much while a WebP is."""
 MAX_BYTES = 5 * 1024 * 1024
 """Most bytes of a picture's data, as in the Messages API. A message on the bus has 8 MB."""
 _TOO_WIDE = f"At least one of the image dimensions exceed max allowed size: {MAX_SIDE} pixels"
+_MAX_SCANS = 100
+"""Most scans of a JPEG. Progressive ones have ten; each takes 8 ms in the largest picture, and 60 bytes."""
 _ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""Turns that make a picture upright, by its EXIF orientation."""
+_SIDEWAYS = [_TURNS[orientation] for orientation in (5, 6, 7, 8)]
 _DIGEST_BYTES = 20
+warnings.filterwarnings("ignore", module=r"PIL\.")  # their texts come from the data, and Python would keep each
 
 
 class UnreadablePicture(ValueError):
@@ -50,19 +67,24 @@ def read_facts(data: bytes) -> PictureFacts:
     """The facts of a picture, after it was decoded once. Raises UnreadablePicture."""
     with _opened(data) as image:
         image.load()
-        upright = ImageOps.exif_transpose(image) if _turned(image) else image
-        return PictureFacts(MEDIA_TYPES[image.format or ""], *upright.size)
+        width, height = image.size
+        if _turn(image) in _SIDEWAYS:
+            width, height = height, width
+        return PictureFacts(MEDIA_TYPES["JPEG" if image.format in _JPEG else image.format or ""], width, height)
 
 
 def read_pixels(data: bytes) -> Image.Image:
     """A picture as models get it: the first frame, upright, in RGB, without its transparency, as transformers'
     `load_image` makes it. Raises UnreadablePicture."""
     with _opened(data) as image:
-        return ImageOps.exif_transpose(image).convert("RGB")
+        turn = _turn(image)
+        return (image if turn is None else image.transpose(turn)).convert("RGB")
 
 
-def _turned(image: Image.Image) -> bool:
-    return bool(image.getexif().get(_ORIENTATION, 1) != 1)
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    # Not `ImageOps.exif_transpose`, which also writes the picture's EXIF again, and fails where that is damaged.
+    orientation = image.getexif().get(_ORIENTATION)
+    return _TURNS.get(orientation) if isinstance(orientation, int) else None
 
 
 @contextmanager
@@ -77,6 +99,8 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
                 raise UnreadablePicture(_TOO_WIDE)
             if width * height > MAX_PIXELS:
                 raise UnreadablePicture(f"image exceeds {MAX_PIXELS} pixels maximum: {width} x {height}")
+            if image.format in _JPEG and data.count(b"\xff\xda") > _MAX_SCANS:
+                raise UnreadablePicture("Could not process image")
             yield image
     except UnreadablePicture:
         raise

@@ -25,8 +25,11 @@ def picture_bucket(config: PictureStoreConfig) -> BucketConfig:
 class PictureStore:
     """Pictures by their hash (`picture_hash`), which is tenant-bound and as hard to guess as a password."""
 
-    def __init__(self, bus: Bus, config: PictureStoreConfig, log: FilteringBoundLogger) -> None:
-        self._bucket = Bucket(bus, picture_bucket(config), log)
+    def __init__(
+        self, bus: Bus, config: PictureStoreConfig, log: FilteringBoundLogger, *, patience_s: float = 0.0
+    ) -> None:
+        """`patience_s`: as of `Bucket`."""
+        self._bucket = Bucket(bus, picture_bucket(config), log, patience_s=patience_s)
 
     async def put(self, picture: str, data: bytes) -> None:
         """Stores a picture. Raises as `Bucket.put`."""

@@ -3,6 +3,7 @@
 A `Reading` is complete for a prefix of an answer too: of a broken connection, everything that came is judged.
 """
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -40,8 +41,11 @@ class Frame:
     data: str
 
 
-def request(api: Api, model: str, script: Script, *, stream: bool, system: str = "") -> bytes:
-    """A request that makes the script engine write `script`. `system`: the beginning of its prompt."""
+def request(
+    api: Api, model: str, script: Script, *, stream: bool, system: str = "", pictures: Sequence[bytes] = ()
+) -> bytes:
+    """A request that makes the script engine write `script`. `system`: the beginning of its prompt; `pictures`: PNG
+    data after the question."""
     conversation = Conversation(
         model,
         [Message("user", [Text(f"[[say]]{script.output}[[/say]]")])],
@@ -49,7 +53,26 @@ def request(api: Api, model: str, script: Script, *, stream: bool, system: str =
         tools=[ToolSpec(TOOL_NAME, "Runs a command.", TOOL, strict=False)],
         sampling=Sampling(max_tokens=MAX_TOKENS if api == "messages" else None),
     )
-    return CLIENTS[api].request(conversation, stream=stream)
+    body = CLIENTS[api].request(conversation, stream=stream)
+    if not pictures:
+        return body
+    document = json.loads(body)
+    question = next(one for one in document.get("messages", document.get("input")) if one["role"] == "user")
+    texts = question["content"]
+    kind = "input_text" if api == "responses" else "text"
+    texts = [{"type": kind, "text": texts}] if isinstance(texts, str) else texts
+    question["content"] = [*texts, *(_picture(api, data) for data in pictures)]
+    return json.dumps(document).encode()
+
+
+def _picture(api: Api, data: bytes) -> dict[str, object]:
+    encoded = base64.b64encode(data).decode()
+    if api == "messages":
+        return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": encoded}}
+    url = f"data:image/png;base64,{encoded}"
+    if api == "chat":
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "input_image", "detail": "auto", "image_url": url}
 
 
 def expected_blocks(api: Api, blocks: Sequence[Block]) -> list[Block]:

@@ -6,6 +6,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from tokenizers import Tokenizer
 
 from tests.chaos.deployment import Deployment
 from tests.chaos.trials import Result, Run, Trial, as_document
+from tests.vision_model import build_vision_model
 from turnwire_tools.script.demo_model import build_demo_model
 
 Results = "multiprocessing.Queue[dict[str, Any] | str]"
 """Results; a text is the error that ended a lane."""
+
+
+WINDOW = 131_072
 
 
 def run_lanes(
@@ -32,7 +37,9 @@ def run_lanes(
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory(prefix="turnwire-chaos-model-") as scratch:
-        model = build_demo_model(Path(scratch) / "model")
+        sees = any(trial.load.pictures for trial in trials)
+        build = partial(build_vision_model, window=WINDOW) if sees else build_demo_model
+        model = build(Path(scratch) / "model")
         lanes = [
             context.Process(target=_lane, args=(number, queue, model, directory, options or {}, results))
             for number, queue in enumerate(queues)

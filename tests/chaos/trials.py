@@ -20,6 +20,7 @@ from tests.chaos.faults import Disturbance, Effects, Fault, sleep_until
 from tests.chaos.judge import VERDICTS, Judgement, Wanted, judge
 from tests.chaos.samples import Sampler
 from tests.chaos.scripts import write_script
+from tests.vision_model import png
 from turnwire_tools.clients.answer import APIS
 
 RECOVERY_S = 90.0
@@ -49,6 +50,8 @@ class Load:
     """Within which all are sent."""
     group: int = 0
     """This number of streams is sent in one moment, with prompts that begin alike; 0: each alone."""
+    pictures: int = 0
+    """Each stream's question has this number of new pictures."""
     steady: bool = False
     """Each stream is followed by another, until the fault is over."""
 
@@ -206,7 +209,8 @@ class Run:
         tokens = len(self._tokenizer.encode(script.written, add_special_tokens=False).ids) + 1
         wanted = Wanted(APIS[number % 3], number % 8 != 7, script, tokens)
         system = f"Group {number // load.group} of {trial.seed}. {GROUP_TEXT}" if load.group else ""
-        return Stream(tag, wanted, chance.randrange(8), system, late or turn > 0)
+        pictures = [png(64 + number, 48, f"{trial.seed} {number} {turn} {n}") for n in range(load.pictures)]
+        return Stream(tag, wanted, chance.randrange(8), system, late or turn > 0, pictures)
 
 
 async def _all_opened(streams: Sequence[Stream], count: int) -> None:

@@ -112,6 +112,14 @@ def test_opencode_gets_a_provider(api: Any, package: str) -> None:
     assert "model" not in settings.values
 
 
+def test_opencode_sends_pictures_to_models_that_see_them() -> None:
+    seeing = ServedModel("seeing", 32_768, 4096, capabilities={"image_input": {"supported": True}})
+    [settings] = opencode.CLIENT.plan(target(others=[seeing])).files
+    models = settings.values["provider"]["turnwire"]["models"]
+    assert models["seeing"]["modalities"]["input"] == ["text", "image"]
+    assert "modalities" not in models["acme/coder"]
+
+
 def test_qwen_code_gets_a_provider() -> None:
     """A provider of its own: the user's own models of other providers stay."""
     [settings] = qwen.CLIENT.plan(target(key="k", others=[SMALL])).files

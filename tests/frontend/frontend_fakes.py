@@ -185,10 +185,10 @@ def messages_as_notes(conversation: Conversation) -> list[Message]:
     return replace_media(conversation, InlinePicture, InlinePicture.note).messages
 
 
-def admission(pipeline: Pipeline) -> Admission:
+def admission(pipeline: Pipeline, put_picture: Put | None = None) -> Admission:
     """Admits whatever a caller without limits sends."""
     limits = ConversationLimits(messages=10**6, tools=10**6, media=10**6, nesting=10**6)
-    pdfs, pictures = PdfReader(structlog.get_logger(), 1), PictureReader(FrontendConfig(), None)
+    pdfs, pictures = PdfReader(structlog.get_logger(), 1), PictureReader(FrontendConfig(), put_picture)
     return Admission(pipeline, limits, pdfs, pictures, notices=False)
 
 

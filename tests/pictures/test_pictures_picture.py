@@ -1,6 +1,8 @@
 """Picture data of every kind, and data that is none."""
 
 import struct
+import subprocess
+import sys
 import zlib
 from io import BytesIO
 from typing import Any
@@ -8,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageOps
 
 from services.pictures.picture import (
     MAX_BYTES,
     MEDIA_TYPES,
+    PictureFacts,
     UnreadablePicture,
     picture_hash,
     read_facts,
@@ -64,6 +67,42 @@ def test_pictures_are_upright(turned: int) -> None:
     facts = read_facts(data)
     assert (facts.width, facts.height) == expected
     assert read_pixels(data).size == expected
+
+
+def test_jpeg_of_a_phone_is_read() -> None:
+    """It has a second picture, for example of the brightness."""
+    data = data_of(noise(40, 30, 1), "MPO", save_all=True, append_images=[noise(20, 15, 2)])
+    assert read_facts(data) == PictureFacts("image/jpeg", 40, 30)
+    assert read_pixels(data).size == (40, 30)
+
+
+def test_upright_picture_is_the_one_of_transformers() -> None:
+    for turned in range(1, 9):
+        exif = Image.Exif()
+        exif[ORIENTATION] = turned
+        data = data_of(noise(40, 30, 1), "PNG", exif=exif)
+        expected = ImageOps.exif_transpose(Image.open(BytesIO(data))).convert("RGB")
+        assert read_pixels(data).tobytes() == expected.tobytes()
+
+
+def test_jpeg_with_thousands_of_scans_is_refused_at_once() -> None:
+    """Each scan costs 60 bytes, and goes over all pixels again."""
+    whole = data_of(Image.new("L", (600, 600)), "JPEG", progressive=True)
+    at = whole.rindex(b"\xff\xda")
+    assert read_facts(whole[:-2] + whole[at:-2] * 20 + whole[-2:]).width == 600
+    with pytest.raises(UnreadablePicture):
+        read_facts(whole[:-2] + whole[at:-2] * 200 + whole[-2:])
+
+
+def test_damaged_exif_fills_no_memory() -> None:
+    """Each of Pillow's warnings would be kept and printed."""
+    tags = b"".join(struct.pack("<HHII", number, 2, 60_000, 8) for number in range(5000))
+    exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 5000) + tags
+    jpeg = data_of(noise(40, 30, 1), "JPEG")
+    data = jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + jpeg[2:]
+    program = "import sys; from services.pictures.picture import read_facts; read_facts(sys.stdin.buffer.read())"
+    done = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
+    assert done.stderr == b""
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])

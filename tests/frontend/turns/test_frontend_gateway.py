@@ -1,6 +1,7 @@
 """Event frames: every turn gets its own events, once and in order."""
 
 import asyncio
+import base64
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,9 +12,9 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
-from schemas.control import Cancel, FrontendNotice, Heartbeat, ModelCard, Replay
-from schemas.conversation import Client, Conversation
-from schemas.errors import DEADLINE_PASSED, ErrorInfo, ErrorKind, TimedOut, Unavailable
+from schemas.control import VISION, Cancel, FrontendNotice, Heartbeat, ModelCard, Replay
+from schemas.conversation import Client, Conversation, Media, Message
+from schemas.errors import DEADLINE_PASSED, MEDIA_MISSING, ErrorInfo, ErrorKind, Invalid, TimedOut, Unavailable
 from schemas.events import (
     BlockStart,
     BlockStop,
@@ -31,12 +32,15 @@ from schemas.session import placement_key
 from services.frontend.turns import gateway, preprocessor_client
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
+from services.frontend.turns.media.picture import InlinePicture, PictureSource
+from services.frontend.turns.media.picture_reader import Put
 from services.frontend.turns.pipeline import BusPipeline
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.registry import Registry
 from tests.conftest import eventually
 from tests.frontend.frontend_fakes import admission
+from tests.pdf_files import PNG
 
 FINISH = Finish(FinishReason.STOP, 1, Usage(prompt=1, output=1))
 
@@ -123,17 +127,20 @@ class Stage:
         process: Any = self.process
         self.pipeline = BusPipeline(process, self.process.config)
         self.gateway = self.pipeline.gateway
+        self.put_picture: Put | None = None
         self._seq = 0
 
-    async def begin(self, turn_id: str) -> tuple[Sink, asyncio.Task[OpenTurn]]:
+    async def begin(
+        self, turn_id: str, conversation: Conversation | None = None
+    ) -> tuple[Sink, asyncio.Task[OpenTurn]]:
         """Requests a turn; the preprocessor has it."""
         sink, before = Sink(), len(self.process.bus.requests)
-        opening = asyncio.create_task(self.opened(Conversation("m", []), sink, turn_id))
+        opening = asyncio.create_task(self.opened(conversation or Conversation("m", []), sink, turn_id))
         await eventually(lambda: len(self.process.bus.requests) > before)
         return sink, opening
 
     async def opened(self, conversation: Conversation, sink: Sink, turn_id: str) -> OpenTurn:
-        admitted = await admission(self.pipeline).admit(conversation, None)
+        admitted = await admission(self.pipeline, self.put_picture).admit(conversation, None)
         return await self.gateway.open(admitted, sink, turn_id=turn_id)
 
     async def open(self, turn_id: str) -> Sink:
@@ -149,10 +156,10 @@ class Stage:
         bus: Any = self.process.bus
         self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
 
-    def refuse(self, turn: str) -> None:
-        """The preprocessor found no worker for the first attempt."""
-        error = ErrorInfo(ErrorKind.UNAVAILABLE, "no slots")
-        frame = EventFrame("preprocessor-1", 0, [EventEntry(turn, 1, [Failed(error)])])
+    def refuse(self, turn: str, *, attempt: int = 1, code: str | None = None) -> None:
+        """The preprocessor found no worker for the attempt."""
+        error = ErrorInfo(ErrorKind.UNAVAILABLE, "no slots", code=code)
+        frame = EventFrame("preprocessor-1", 0, [EventEntry(turn, attempt, [Failed(error)])])
         bus: Any = self.process.bus
         self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
 
@@ -299,6 +306,60 @@ async def test_late_request_is_not_tried_again(stage: Stage) -> None:
         await asyncio.wait_for(opening, 60)
     assert len(stage.process.bus.requests) == 1
     assert stage.gateway.running == 0
+
+
+async def picture_turn(stage: Stage) -> tuple[list[str], asyncio.Task[OpenTurn]]:
+    """Requests a turn with a picture. Returns the hashes of the pictures that are stored, from now on, too."""
+    stored: list[str] = []
+
+    async def put(picture: str, data: bytes) -> None:
+        assert data == PNG
+        stored.append(picture)
+
+    stage.put_picture = put
+    for kind in ("preprocessor", "worker", "parser"):
+        card = ModelCard("m", features=[VISION])
+        stage.process.registry.receive(Heartbeat(kind, f"{kind}-1", models=[card]), 0.0)
+    source = PictureSource(base64.b64encode(PNG), Invalid)
+    picture = InlinePicture("image", "image/png", len(PNG), source=source)
+    _, opening = await stage.begin("a", Conversation("m", [Message("user", [picture])]))
+    return stored, opening
+
+
+async def test_missing_picture_is_stored_again_for_the_next_attempt(stage: Stage) -> None:
+    stored, opening = await picture_turn(stage)
+    first = stage.process.bus.requests[0].conversation
+    assert [part.hash for part in first.messages[0].parts if isinstance(part, Media)] == stored
+    assert len(stored) == 1
+    stage.refuse("a", code=MEDIA_MISSING)
+    await eventually(lambda: len(stage.process.bus.requests) == 2)
+    assert stored == stored[:1] * 2
+    assert stage.process.bus.requests[1].conversation == first
+    stage.send(("a", [Prepared(1, 9, "worker-1", "parser-1"), BlockStart(0, "text")]), attempt=2)
+    await opening
+
+
+async def test_picture_that_stays_missing_fails_the_turn(stage: Stage) -> None:
+    stored, opening = await picture_turn(stage)
+    stage.refuse("a", code=MEDIA_MISSING)
+    await eventually(lambda: len(stage.process.bus.requests) == 2)
+    stage.refuse("a", attempt=2, code=MEDIA_MISSING)
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(opening, 60)
+    assert len(stored) == 2
+    assert stage.gateway.running == 0
+
+
+async def test_resumed_turn_whose_picture_is_lost_fails(stage: Stage) -> None:
+    """The data is gone by then."""
+    stored, opening = await picture_turn(stage)
+    stage.send(("a", [Prepared(1, 9, "worker-1", "parser-1"), BlockStart(0, "text")]))
+    await opening
+    stage.send(("a", [Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))]))
+    await eventually(lambda: len(stage.process.bus.requests) == 2)
+    stage.refuse("a", attempt=2, code=MEDIA_MISSING)
+    await eventually(lambda: stage.gateway.running == 0)
+    assert len(stored) == 1
 
 
 async def test_helpers_of_an_agent_meet_at_one_preprocessor(stage: Stage) -> None:

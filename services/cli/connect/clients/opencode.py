@@ -46,6 +46,8 @@ def _model(model: ServedModel) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": model.id, "reasoning": model.supports("thinking"), "tool_call": True}
     if model.window:
         entry["limit"] = {"context": model.window, "output": min(LONGEST, model.longest, max(1, model.window // 4))}
+    if model.supports("image_input"):
+        entry |= {"attachment": True, "modalities": {"input": ["text", "image"], "output": ["text"]}}
     return entry
 
 

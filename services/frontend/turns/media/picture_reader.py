@@ -21,8 +21,6 @@ from services.frontend.turns.media.picture import InlinePicture, PictureSource
 from services.pictures.picture import PictureFacts, picture_hash, read_facts
 from services.runtime.config import FrontendConfig
 
-DECODERS = 2
-"""Number of pictures that are decoded at the same time: each takes up to 108 MB."""
 CACHED = 16384
 """Number of pictures with cached facts."""
 Put: TypeAlias = Callable[[str, bytes], Awaitable[None]]
@@ -46,7 +44,8 @@ class PictureReader:
         self._fresh_s = config.picture_ttl_s / 2
         self._put = put
         self._known: LRUCache[tuple[str | None, bytes], _Known] = LRUCache(CACHED)
-        self._slots = asyncio.Semaphore(DECODERS)
+        self._decoding = asyncio.Lock()
+        """One picture is decoded at a time: it takes up to 550 MB and a second, and token streams need the CPUs."""
 
     async def read(
         self, conversation: Conversation, media: Sequence[Media], tenant: str | None, *, vision: bool, store: bool
@@ -75,8 +74,7 @@ class PictureReader:
     async def store(self, source: PictureSource) -> None:
         """Stores a picture that was read. Raises as `Bucket.put`."""
         if self._put is not None and source.picture is not None and source.data:
-            async with self._slots:
-                await self._put(source.picture.hash, await asyncio.to_thread(_decode, source.data))
+            await self._put(source.picture.hash, await asyncio.to_thread(_decode, source.data))
 
     async def _read(self, item: InlinePicture, tenant: str | None, store: bool) -> None:
         source, loop = item.source, asyncio.get_running_loop()
@@ -95,7 +93,7 @@ class PictureReader:
     async def _examine(self, source: PictureSource, tenant: str | None) -> _Known:
         key = tenant, await data_key(source.data)
         if key not in self._known:
-            async with self._slots:
+            async with self._decoding:
                 if key not in self._known:
                     self._known[key] = await asyncio.to_thread(_examine, source, tenant)
         return self._known[key]

@@ -32,10 +32,10 @@ class Api(NamedTuple):
     path: str
     counting: str
 
-    def image(self) -> dict[str, Any]:
+    def image(self, data: str = IMAGE, media_type: str = "image/png") -> dict[str, Any]:
         if self.path == "/v1/messages":
-            return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IMAGE}}
-        url = f"data:image/png;base64,{IMAGE}"
+            return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+        url = f"data:{media_type};base64,{data}"
         if self.path == "/v1/responses":
             return {"type": "input_image", "image_url": url}
         return {"type": "image_url", "image_url": {"url": url}}
@@ -52,6 +52,22 @@ class Api(NamedTuple):
         if self.path != "/v1/responses":
             return body
         return {"model": MODEL, "input": body["messages"], "stream": stream, "store": False}
+
+    def result_body(self, *parts: Any) -> dict[str, Any]:
+        """A request with these parts in the result of a tool."""
+        if self.path == "/v1/messages":
+            use = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
+            return self.body("Look.", [use], [{"type": "tool_result", "tool_use_id": "toolu_1", "content": parts}])
+        if self.path == "/v1/responses":
+            call = {"type": "function_call", "call_id": "call_1", "name": "Read", "arguments": "{}"}
+            output = {"type": "function_call_output", "call_id": "call_1", "output": parts}
+            return {**self.body("Look."), "input": [{"role": "user", "content": "Look."}, call, output]}
+        body, function = self.body("Look."), {"name": "Read", "arguments": "{}"}
+        body["messages"] += [
+            {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": "call_1", "content": parts},
+        ]
+        return body
 
     def text(self, answer: str) -> str:
         """The text of an answer, whole or streamed."""

@@ -1,0 +1,302 @@
+"""Pictures on their way from the bucket to the engine, with a real server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tokenizers import Tokenizer
+
+from schemas import subjects
+from schemas.control import Cancel
+from schemas.conversation import Sampling
+from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind
+from schemas.frames import GenerateReply, GenerateRequest, PromptPicture, ThoughtBudget, TokenFrame, pack_ids
+from services.pictures.picture import picture_hash
+from services.pictures.store import PictureStore, picture_bucket
+from services.runtime.config import PictureStoreConfig, WorkerConfig
+from services.runtime.process import Process
+from services.runtime.storage.kv import create_bucket
+from services.worker.engines.registry import open_engine
+from services.worker.service import Worker
+from tests.conftest import MakeProcess, NatsServer, eventually
+from tests.worker.vision import VisionPrompts, picture
+
+TEXT = "There is some text before the picture, more than a block of it. " * 4
+
+
+class Trial:
+    """A worker with the script engine, a frontend's store of pictures, and a parser shard's collected tokens."""
+
+    def __init__(self, worker: Process, service: Worker, shard: Process, store: PictureStore, model: Path) -> None:
+        self.worker = worker
+        self.service = service
+        self.shard = shard
+        self.store = store
+        self.ids: dict[str, list[int]] = {}
+        self.ended: set[str] = set()
+        self.cached: dict[str, int | None] = {}
+        self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+
+    def token(self, text: str) -> int:
+        """A token of the model."""
+        token = self._tokenizer.token_to_id(text)
+        assert token is not None
+        return token
+
+    def take(self, frame: TokenFrame) -> None:
+        for entry in frame.entries:
+            self.ids.setdefault(entry.turn, []).extend(entry.ids)
+            if entry.cached is not None:
+                self.cached[entry.turn] = entry.cached
+            if entry.finish is not None:
+                self.ended.add(entry.turn)
+
+    def request(self, turn: str, ids: list[int], pictures: list[PromptPicture], **more: Any) -> GenerateRequest:
+        fields: dict[str, Any] = {"parser": self.shard.id, "frontend": "f", "attempt": 1, **more}
+        return GenerateRequest(
+            turn=turn,
+            model="m",
+            prompt=pack_ids(ids),
+            sampling=Sampling(max_tokens=300),
+            stop_ids=[self.token("<|im_end|>")],
+            context=msgspec.Raw(b"{}"),
+            pictures=pictures,
+            **fields,
+        )
+
+    async def send(self, request: GenerateRequest) -> GenerateReply:
+        subject = subjects.generate("m", self.worker.id)
+        reply = await self.shard.bus.request(subject, msgspec.json.encode(request), 60.0)
+        return msgspec.json.decode(reply, type=GenerateReply)
+
+    async def answer(self, turn: str) -> str:
+        """The text of an accepted turn."""
+        await eventually(lambda: turn in self.ended)
+        text: str = self._tokenizer.decode(self.ids[turn], skip_special_tokens=False)
+        return text
+
+
+@pytest.fixture
+async def trial(
+    make_process: MakeProcess, own_nats: NatsServer, vision_model: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Trial]:
+    url = own_nats.url
+    shard, process = await make_process("parser", "p", url=url), await make_process("worker", "w", url=url)
+    await create_bucket(shard.bus, picture_bucket(PictureStoreConfig()))
+    engine = open_engine("script", WorkerConfig(model=str(vision_model)))
+    info = await engine.start()
+    if getattr(request, "param", None) is not None:
+        info = msgspec.structs.replace(info, features=info.features - {request.param})
+    worker = Worker(process, engine, info, "m", 9)
+    made = Trial(process, worker, shard, PictureStore(shard.bus, PictureStoreConfig(), shard.log), vision_model)
+    await shard.subscribe(
+        subjects.tokens(shard.id), lambda delivery: made.take(msgspec.json.decode(delivery.data, type=TokenFrame))
+    )
+    await shard.bus.flush()
+    await worker.start()
+    await process.bus.flush()
+    shard.send_heartbeat()
+    yield made
+    await engine.stop(1.0)
+
+
+def placed(vision: VisionPrompts, *parts: str | bytes) -> tuple[list[int], list[PromptPicture]]:
+    """A prompt as a preprocessor sends it."""
+    ids, pictures = vision.prompt(*parts)
+    return ids, [PromptPicture(picture_hash(one.data, None), one.at, one.tokens) for one in pictures]
+
+
+def error_of(reply: GenerateReply) -> ErrorInfo:
+    assert reply.error is not None
+    return reply.error
+
+
+async def test_engine_gets_the_picture_and_the_second_request_reads_nothing(
+    trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = list[str]()
+    get = PictureStore.get
+
+    async def counted(self: PictureStore, name: str) -> bytes:
+        reads.append(name)
+        return await get(self, name)
+
+    monkeypatch.setattr(PictureStore, "get", counted)
+    red, blue = picture("red", 112, 56), picture("blue", 84, 84)
+    ids, pictures = placed(vision, TEXT, red, " and ", blue, " and ", red)
+    for data in (red, blue):
+        await trial.store.put(picture_hash(data, None), data)
+    first = await trial.send(trial.request("t", ids, pictures))
+    assert (first.error, first.held) == (None, 0)
+    answer = await trial.answer("t")
+    names = [one.hash for one in pictures]
+    for name, size in zip(names, ("112 x 56", "84 x 84", "112 x 56"), strict=True):
+        assert f"I see a picture of {size} pixels ({name[:8]})." in answer
+    assert sorted(reads) == sorted(set(names))
+    second = await trial.send(trial.request("u", ids, pictures))
+    assert (second.error, second.held) == (None, (len(ids) - 1) // 16 * 16)
+    assert await trial.answer("u") == answer
+    assert trial.cached["u"] == second.held
+    assert len(reads) == 2
+
+
+async def test_equal_text_with_another_picture_is_held_up_to_the_picture(trial: Trial, vision: VisionPrompts) -> None:
+    for color in ("red", "blue"):
+        data = picture(color)
+        await trial.store.put(picture_hash(data, None), data)
+    for turn, color, held in (("t", "red", False), ("u", "blue", True)):
+        ids, pictures = placed(vision, TEXT, picture(color), TEXT)
+        reply = await trial.send(trial.request(turn, ids, pictures))
+        assert reply.held == (pictures[0].at // 16 * 16 if held else 0)
+        await trial.answer(turn)
+        assert trial.cached[turn] == reply.held
+
+
+async def test_picture_that_is_not_stored_is_named_by_its_code(trial: Trial, vision: VisionPrompts) -> None:
+    ids, pictures = placed(vision, picture("red"), picture("blue"))
+    await trial.store.put(pictures[0].hash, picture("red"))
+    error = error_of(await trial.send(trial.request("t", ids, pictures)))
+    assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, MEDIA_MISSING)
+    await trial.store.put(pictures[1].hash, picture("blue"))
+    assert (await trial.send(trial.request("t", ids, pictures))).error is None, "the next attempt finds it"
+    await trial.answer("t")
+
+
+@pytest.mark.parametrize(
+    ("at", "tokens"),
+    [(-1, 4), (0, 0), (10, -4), (0, 1 << 40), (1 << 40, 4)],
+    ids=["before", "none", "few", "most", "far"],
+)
+async def test_place_outside_the_prompt_is_refused(trial: Trial, vision: VisionPrompts, at: int, tokens: int) -> None:
+    ids, (one,) = placed(vision, picture())
+    wrong = PromptPicture(one.hash, at, tokens)
+    error = error_of(await trial.send(trial.request("t", ids, [wrong])))
+    assert error.kind is ErrorKind.INVALID
+    assert f"a picture is not at its place in the prompt of {len(ids)} tokens" in error.message
+
+
+async def test_places_that_overlap_or_are_not_in_order_are_refused(trial: Trial, vision: VisionPrompts) -> None:
+    ids, pictures = placed(vision, picture("red"), picture("blue"))
+    for data in (picture("red"), picture("blue")):
+        await trial.store.put(picture_hash(data, None), data)
+    longer = msgspec.structs.replace(pictures[0], tokens=pictures[1].at - pictures[0].at + 1)
+    output = pack_ids(ids[pictures[1].at :])
+    for wrong, more in ((pictures[::-1], {}), ([longer, pictures[1]], {}), (pictures, {"resume": output})):
+        short = ids[: pictures[1].at] if more else ids
+        error = error_of(await trial.send(trial.request("t", short, wrong, **more)))
+        assert error.kind is ErrorKind.INVALID
+
+
+@pytest.mark.parametrize("trial", ["vision"], indirect=True)
+async def test_engine_without_vision_refuses_pictures(trial: Trial, vision: VisionPrompts) -> None:
+    error = error_of(await trial.send(trial.request("t", *placed(vision, picture()))))
+    assert (error.kind, error.param) == (ErrorKind.INVALID, "image")
+    assert "image is not supported by the script engine of this model" in error.message
+
+
+async def test_resumed_turn_keeps_its_pictures(trial: Trial, vision: VisionPrompts) -> None:
+    await trial.store.put(picture_hash(picture(), None), picture())
+    ids, pictures = placed(vision, TEXT, picture())
+    await trial.send(trial.request("t", ids, pictures))
+    whole = await trial.answer("t")
+    half = trial.ids["t"][: len(trial.ids["t"]) // 2]
+    reply = await trial.send(trial.request("u", ids, pictures, resume=pack_ids(half)))
+    assert reply.held is not None
+    assert reply.held >= len(ids) // 16 * 16 > pictures[0].at
+    assert await trial.answer("u") == whole
+
+
+async def test_turn_keeps_its_pictures_after_an_ended_thought(trial: Trial, vision: VisionPrompts) -> None:
+    await trial.store.put(picture_hash(picture(), None), picture())
+    ids, pictures = placed(vision, picture())
+    spelling = {text: pack_ids([trial.token(text)]) for text in ("<think>", "</think>")}
+    end = spelling["</think>"]
+    budget = ThoughtBudget(2, spelling, ["<think>"], ["</think>"], ["</think>"], end, end)
+    assert (await trial.send(trial.request("t", ids, pictures, thoughts=budget))).error is None
+    answer = await trial.answer("t")
+    assert trial.ids["t"].index(trial.token("</think>")) == 3
+    assert f"I see a picture of 84 x 56 pixels ({pictures[0].hash[:8]})." in answer
+
+
+async def test_prefill_has_its_pictures(trial: Trial, vision: VisionPrompts) -> None:
+    await trial.store.put(picture_hash(picture(), None), picture())
+    ids, pictures = placed(vision, TEXT, picture(), TEXT)
+    early = trial.request("t", ids, pictures, parser="", frontend="")
+    assert (await trial.send(early)).error is None
+    reply = await trial.send(trial.request("u", ids, pictures))
+    assert reply.held == (len(ids) - 1) // 16 * 16
+
+
+class SlowStore:
+    """Holds reads of pictures back until `release`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waiting = 0
+        self.release = asyncio.Event()
+        get = PictureStore.get
+
+        async def held(store: PictureStore, name: str) -> bytes:
+            self.waiting += 1
+            await self.release.wait()
+            return await get(store, name)
+
+        monkeypatch.setattr(PictureStore, "get", held)
+
+
+async def test_turn_cancelled_while_its_picture_is_fetched_is_not_decoded(
+    trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowStore(monkeypatch)
+    await trial.store.put(picture_hash(picture(), None), picture())
+    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, picture()))))
+    await eventually(lambda: slow.waiting == 1)
+    trial.shard.publish(subjects.cancel("m"), Cancel("t", 1, "hangup"))
+    other = await trial.send(trial.request("u", vision.prompt("Hello")[0], []))
+    assert other.error is None, "a turn without pictures does not wait"
+    slow.release.set()
+    error = error_of(await sent)
+    assert (error.kind, error.message) == (ErrorKind.UNAVAILABLE, "the turn was cancelled")
+    await trial.answer("u")
+    assert "t" not in trial.ids
+
+
+async def test_deadline_passes_while_a_picture_is_fetched(
+    trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowStore(monkeypatch)
+    await trial.store.put(picture_hash(picture(), None), picture())
+    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, picture()), timeout_s=0.05)))
+    await eventually(lambda: slow.waiting == 1)
+    await asyncio.sleep(0.1)
+    slow.release.set()
+    assert error_of(await sent).kind is ErrorKind.TIMED_OUT
+
+
+async def test_drain_waits_until_a_request_with_pictures_is_answered(
+    trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowStore(monkeypatch)
+    await trial.store.put(picture_hash(picture(), None), picture())
+    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, picture()))))
+    await eventually(lambda: slow.waiting == 1)
+    trial.worker.draining = True
+    drain = asyncio.create_task(trial.service.drain())
+    await asyncio.sleep(0)
+    await trial.worker.bus.flush()
+    assert not drain.done()
+    slow.release.set()
+    assert error_of(await sent).message == "this worker is going away"
+    await asyncio.wait_for(drain, 60.0)
+
+
+async def test_store_that_does_not_answer_is_an_error_in_time(
+    trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.pictures.FETCH_S", 0.05)
+    SlowStore(monkeypatch)
+    error = error_of(await trial.send(trial.request("t", *placed(vision, picture()))))
+    assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, None)
+    assert error.retry_after_s is not None
