@@ -28,6 +28,7 @@ from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.hosted.provider import provider_of
 from services.frontend.turns.interfaces import Pipeline
 from services.frontend.turns.media.pdf_reader import PdfReader
+from services.frontend.turns.media.picture_fetch import PictureFetcher, public_connector
 from services.frontend.turns.media.picture_reader import PictureReader, Put
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_runner import TurnRunner
@@ -82,7 +83,10 @@ def make_app(
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
-    pdfs, pictures = PdfReader(log, config.pdf_max_pages), PictureReader(config, put_picture)
+    fetcher = PictureFetcher(config.image_url_hosts, log, public_connector)
+    app.cleanup_ctx.append(fetcher.context)
+    pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_pictures)
+    pictures = PictureReader(config, put_picture, fetcher)
     admission = Admission(pipeline, conversation_limits, pdfs, pictures, notices=config.media_notice, hosted=hosted)
     enabled = tuple(api for api in apis if api.enabled(config))
     runner = TurnRunner(admission, config, FrontendMetrics(registry), log)

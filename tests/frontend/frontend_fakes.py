@@ -37,6 +37,7 @@ from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline,
 from services.frontend.turns.media.parts import replace_media
 from services.frontend.turns.media.pdf_reader import PdfReader
 from services.frontend.turns.media.picture import InlinePicture
+from services.frontend.turns.media.picture_fetch import PictureFetcher, public_connector
 from services.frontend.turns.media.picture_reader import PictureReader, Put
 from services.runtime.config import FrontendConfig
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
@@ -182,13 +183,14 @@ class FakeGateway:
 
 def messages_as_notes(conversation: Conversation) -> list[Message]:
     """The messages as a model without vision gets them."""
-    return replace_media(conversation, InlinePicture, InlinePicture.note).messages
+    return replace_media(conversation, InlinePicture, lambda item: [item.note()]).messages
 
 
 def admission(pipeline: Pipeline, put_picture: Put | None = None) -> Admission:
     """Admits whatever a caller without limits sends."""
     limits = ConversationLimits(messages=10**6, tools=10**6, media=10**6, nesting=10**6)
-    pdfs, pictures = PdfReader(structlog.get_logger(), 1), PictureReader(FrontendConfig(), put_picture)
+    fetcher = PictureFetcher([], structlog.get_logger(), public_connector)
+    pdfs, pictures = PdfReader(structlog.get_logger(), 1), PictureReader(FrontendConfig(), put_picture, fetcher)
     return Admission(pipeline, limits, pdfs, pictures, notices=False)
 
 

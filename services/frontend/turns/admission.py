@@ -22,7 +22,6 @@ from services.frontend.turns.media.notice import NoticeSink, notice, wants_notic
 from services.frontend.turns.media.parts import media_of
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
-from services.frontend.turns.media.picture import InlinePicture
 from services.frontend.turns.media.picture_reader import PictureReader
 
 T = TypeVar("T")
@@ -96,11 +95,11 @@ class Admission:
         media = await run_in_thread_if(False, lambda: self._limits.check(conversation))
         if charge:
             _charge(caller)
-        pictures = None
+        pictures, vision = None, VISION in card.features
         if any(isinstance(item, PdfDocument) for item in media):
-            conversation = await self._pdfs.read(conversation)
-        if any(isinstance(item, InlinePicture) for item in media):
-            tenant, vision = caller.tenant if caller is not None else None, VISION in card.features
+            conversation = await self._pdfs.read(conversation, vision=vision)
+        if media:
+            tenant = caller.tenant if caller is not None else None
             read = self._pictures.read
             conversation, pictures = await read(conversation, media, tenant, vision=vision, store=not charge)
         conversation, text = self._with_notice(conversation)

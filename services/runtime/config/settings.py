@@ -191,8 +191,13 @@ class FrontendConfig(ResponseStoreConfig, PictureStoreConfig, ServiceConfig):
     """Most images and documents in a request."""
     max_pictures: Count = 100
     """Most images in a request to a model that gets images."""
+    image_url_hosts: list[str] = field(default_factory=list)
+    """Hosts from which images by `https:` URL are fetched for models that get images, for example `*.example.org`;
+    never from private addresses. Default: none."""
     pdf_max_pages: Count = 200
     """Most pages of a PDF with text in the prompt; a line states how many are left out."""
+    pdf_page_pictures: Annotated[int, Parameter(validator=Number(gte=0, lte=100))] = 10
+    """Most pages of a PDF that a model which gets images also sees as pictures, of some 2,000 tokens each."""
     media_notice: bool = True
     """End an answer with a note to the user that the model does not receive the images of the conversation, once in a
     session. No prompt has it."""

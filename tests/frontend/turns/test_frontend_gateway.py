@@ -163,9 +163,9 @@ class Stage:
         bus: Any = self.process.bus
         self.process.handlers[subjects.events(self.process.id)](Delivery(bus, "evt", msgspec.json.encode(frame), ""))
 
-    def serves(self, name: str, *, draining: bool = False) -> None:
+    def serves(self, name: str, *features: str, draining: bool = False) -> None:
         """All stages of a model with the alias `coder` send a heartbeat."""
-        card = ModelCard(name, aliases=["coder"])
+        card = ModelCard(name, aliases=["coder"], features=[*features])
         for kind in ("preprocessor", "worker", "parser"):
             self.process.registry.receive(Heartbeat(kind, f"{kind}-{name}", models=[card], draining=draining), 0.0)
 
@@ -397,6 +397,22 @@ async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage:
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
     assert (await opening).card.name == "v2"
     assert FrontendNotice("place", placement_key(asked), "coder", "v2") in stage.process.published
+
+
+@pytest.mark.parametrize("features", [[], [VISION]])
+async def test_model_that_takes_a_turn_over_gets_pictures_only_with_vision(stage: Stage, features: list[str]) -> None:
+    stage.serves("v1", VISION)
+    picture = Media("image", "image/png", 74, hash="h", width=2, height=2)
+    asked = Conversation("coder", [Message("user", [picture])], client=Client(session="s"))
+    admitted = await admission(stage.pipeline).admit(asked, None)
+    stage.serves("v1", VISION, draining=True)
+    stage.serves("v2", *features)
+    opening = asyncio.create_task(stage.gateway.open(admitted, Sink(), turn_id="a"))
+    await eventually(lambda: len(stage.process.bus.requests) == 1)
+    expected = picture if features else Media("image", "image/png", 74)
+    assert stage.process.bus.requests[0].conversation.messages[0].parts == [expected]
+    stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
+    await opening
 
 
 async def test_turn_with_a_request_that_cannot_be_sent_goes_to_another_model_with_its_alias(

@@ -30,7 +30,7 @@ def refusal(tool: HostedTool, argument: str, conversation: Conversation, *, allo
     host = _host(argument)
     if host is None:
         return "invalid_tool_input"
-    if not is_permitted(tool, argument) or not (allow_private or _is_public(host)):
+    if not is_permitted(tool, argument) or not (allow_private or is_public(host)):
         return "url_not_allowed"
     if not any(argument in text for text in _texts(conversation)):
         return "url_not_in_prior_context"
@@ -78,7 +78,8 @@ def _host(url: str) -> str | None:
         return None
 
 
-def _is_public(host: str) -> bool:
+def is_public(host: str) -> bool:
+    """Returns whether a host is neither a local name nor a private address. Names are not resolved."""
     if any(host == name or host.endswith("." + name) for name in _LOCAL_NAMES):
         return False
     try:

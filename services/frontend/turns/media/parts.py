@@ -1,6 +1,7 @@
 """Finds and replaces the media of conversations. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -26,15 +27,18 @@ def media_of(conversation: Conversation) -> list[Media]:
     return media
 
 
-def replace_media(conversation: Conversation, kind: type[M], new: Callable[[M], Text | Media]) -> Conversation:
+def replace_media(
+    conversation: Conversation, kind: type[M], new: Callable[[M], Iterable[Text | Media]]
+) -> Conversation:
     """Returns the conversation with other parts in place of its media of one class, including media in results."""
 
-    def part_of(part: Part) -> Part:
+    def parts_of(part: Part) -> Iterable[Part]:
         if isinstance(part, Result):
-            return replace(part, parts=[new(inner) if isinstance(inner, kind) else inner for inner in part.parts])
-        return new(part) if isinstance(part, kind) else part
+            inner = ((new(item) if isinstance(item, kind) else [item]) for item in part.parts)
+            return [replace(part, parts=[*chain.from_iterable(inner)])]
+        return new(part) if isinstance(part, kind) else [part]
 
-    messages: list[Message] = [
-        replace(message, parts=[*map(part_of, message.parts)]) for message in conversation.messages
-    ]
+    messages: list[Message] = []
+    for message in conversation.messages:
+        messages.append(replace(message, parts=[*chain.from_iterable(map(parts_of, message.parts))]))
     return replace(conversation, messages=messages)

@@ -12,9 +12,12 @@ _PDF_IN_BASE64 = "JVBERi0"
 
 
 class PdfContent(Struct, frozen=True):
-    """The text of a PDF, or the reason why it has none."""
+    """The content of a PDF, or the reason why it has none."""
 
+    pages: list[tuple[str, str]] = []
+    """Text and picture (JPEG in base64) of the first pages, if the model sees pictures. "" for a damaged page."""
     text: str = ""
+    """Text of the other pages."""
     problem: str = ""
 
 
@@ -22,7 +25,7 @@ class PdfContent(Struct, frozen=True):
 class PdfSource:
     """The data of a PDF until it is read, then its content, so that a long stream does not keep the data in memory.
 
-    The bus cannot encode this type, so a PDF cannot be sent by mistake.
+    Admission does that before anything is sent on the bus.
     """
 
     data: str

@@ -4,13 +4,16 @@ It is a process of its own because PDFs come from anyone and PDFium is a large C
 much time or memory, or crashes the library, ends only this process. `pdf_reader` starts it. It imports nothing of this
 project, so that it starts quickly.
 
-Arguments: maximum pages, maximum characters, CPU seconds, bytes of memory. Output: `{"text": …}` or `{"problem": …}`.
+Arguments: maximum pages, maximum characters, CPU seconds, bytes of memory, maximum pictures. Output: a `PdfContent`.
 """
 
+import base64
 import binascii
+import io
 import json
 import os
 import sys
+from typing import Any
 
 import pypdfium2
 from pypdfium2 import PdfiumError, raw
@@ -19,9 +22,13 @@ _NICENESS = 10
 """Token streams have priority over documents."""
 _NON_TEXT = str.maketrans("", "", "\x00\x02\ufffe\uffff")
 """Removes code points that PDFium inserts for hyphens at line ends, and code points that are not characters."""
+_LONG_SIDE = 1568
+"""Pixels of a page's picture. Vision models reduce larger ones."""
+_MAX_SCALE = 3.0
+"""Pixels per point of small pages."""
 
 
-def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int) -> dict[str, str]:
+def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int, max_pictures: int) -> dict[str, Any]:
     """Reads the PDF on standard input; returns the output."""
     try:
         data = binascii.a2b_base64(sys.stdin.buffer.read(), strict_mode=True)
@@ -29,7 +36,7 @@ def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int) -> dict[
         return {"problem": "not valid base64"}
     _limit(cpu_s, memory_bytes + 4 * len(data))
     try:
-        return _read(data, max_pages, max_chars)
+        return _read(data, max_pages, max_chars, max_pictures)
     except PdfiumError as error:
         if error.err_code == raw.FPDF_ERR_PASSWORD:
             return {"problem": "protected by a password"}
@@ -38,8 +45,9 @@ def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int) -> dict[
         return {"problem": "too large to read"}
 
 
-def _read(data: bytes, max_pages: int, max_chars: int) -> dict[str, str]:
+def _read(data: bytes, max_pages: int, max_chars: int, max_pictures: int) -> dict[str, Any]:
     pages: list[str] = []
+    pictures: list[str] = []
     size = 0
     with pypdfium2.PdfDocument(data) as document:
         count = len(document)
@@ -47,15 +55,17 @@ def _read(data: bytes, max_pages: int, max_chars: int) -> dict[str, str]:
             text = _page_text(document, number - 1)[: max_chars - size]
             size += len(text)
             pages.append(f"[page {number}]\n{text}" if text else f"[page {number}: no text]")
+            if number <= max_pictures:
+                pictures.append(_page_picture(document, number - 1))
             if size == max_chars:
                 break
-    if not size:
+    if not size and not any(pictures):
         return {"problem": "no text in it"}
     if size == max_chars:
         pages.append(f"[cut here, on page {len(pages)} of {count}]")
     elif len(pages) < count:
         pages.append(f"[pages {len(pages) + 1} to {count} are left out]")
-    return {"text": "\n\n".join(pages)}
+    return {"pages": [*zip(pages, pictures, strict=False)], "text": "\n\n".join(pages[len(pictures) :])}
 
 
 def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
@@ -69,6 +79,18 @@ def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
     page.close()
     lines = text.translate(_NON_TEXT).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(line.rstrip() for line in lines).strip()
+
+
+def _page_picture(document: pypdfium2.PdfDocument, index: int) -> str:
+    try:
+        page = document[index]
+    except PdfiumError:
+        return ""
+    scale = min(_MAX_SCALE, _LONG_SIDE / max(page.get_size()))
+    out = io.BytesIO()
+    page.render(scale=scale).to_pil().convert("RGB").save(out, "JPEG", quality=90)
+    page.close()
+    return base64.b64encode(out.getvalue()).decode()
 
 
 def _limit(cpu_s: int, memory_bytes: int) -> None:
@@ -85,5 +107,5 @@ def _limit(cpu_s: int, memory_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    result = main(*map(int, sys.argv[1:5]))
+    result = main(*map(int, sys.argv[1:6]))
     sys.stdout.buffer.write(json.dumps(result).encode())

@@ -1,7 +1,8 @@
-"""Replaces the PDFs of a conversation by their text, which a separate process reads (`pdf_process`).
+"""Replaces the PDFs of a conversation by their text and the pictures of their pages, which a separate process makes
+(`pdf_process`).
 
-Agents send every document again with every request, so texts are cached by a hash of the data. The same data always has
-the same text, so the prefix of a session stays.
+Agents send every document again with every request, so contents are cached by a hash of the data. The same data always
+has the same content, so the prefix of a session stays.
 """
 
 import asyncio
@@ -13,8 +14,10 @@ import msgspec
 from cachetools import LRUCache
 
 from schemas.conversation import Conversation, Media, Text
+from schemas.errors import Invalid
 from services.frontend.turns.media.parts import media_of, replace_media
 from services.frontend.turns.media.pdf_document import PdfContent, PdfDocument, PdfSource
+from services.frontend.turns.media.picture import InlinePicture, PictureSource
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_CHARS = 1024 * 1024
@@ -26,6 +29,8 @@ WALL_S = 30.0
 MEMORY_BYTES = 1024 * 1024 * 1024
 PROCESSES = 2
 """Number of documents that are read at the same time."""
+PAGE_PICTURES = 100
+"""Number of pages that are pictures in one request."""
 CACHE_BYTES = 64 * 1024 * 1024
 THREAD_FROM_BYTES = 512 * 1024
 """Larger data is hashed in a thread."""
@@ -42,44 +47,54 @@ class PdfReader:
         self,
         log: FilteringBoundLogger,
         max_pages: int,
+        page_pictures: int = 0,
         *,
         cpu_s: int = CPU_S,
         wall_s: float = WALL_S,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
-        """`max_pages`: pages of a document that are read. The other limits apply to one process."""
+        """`max_pages`: pages of a document that are read; `page_pictures`: those of them that are also pictures, for
+        models that see them. The other limits apply to one process."""
         self._log = log
         self._arguments = tuple(map(str, (max_pages, MAX_CHARS, cpu_s, memory_bytes)))
+        self._page_pictures = page_pictures
         self._wall_s = wall_s
-        self._contents: LRUCache[bytes, PdfContent] = LRUCache(
-            CACHE_BYTES, lambda content: _ENTRY_BYTES + len(content.text)
-        )
+        self._contents: LRUCache[tuple[bytes, int], PdfContent] = LRUCache(CACHE_BYTES, _size)
         self._slots = asyncio.Semaphore(PROCESSES)
 
-    async def read(self, conversation: Conversation) -> Conversation:
-        """Returns the conversation with each PDF replaced by its text; without text, by `Media` with a `problem`."""
+    async def read(self, conversation: Conversation, *, vision: bool = False) -> Conversation:
+        """Returns the conversation with each PDF replaced by its text, and by the pictures of its pages for models with
+        `vision`; without either, by `Media` with a `problem`.
+
+        The first documents get the pictures, so that the prompt's prefix stays: up to `PAGE_PICTURES`.
+        """
+        left = PAGE_PICTURES if vision else 0
         for item in media_of(conversation):
             if isinstance(item, PdfDocument):
-                await self._read(item.source)
-        return replace_media(conversation, PdfDocument, _part)
+                await self._read(item.source, min(self._page_pictures, left))
+                left -= len(item.source.content.pages) if item.source.content is not None else 0
+        return replace_media(conversation, PdfDocument, _parts)
 
-    async def _read(self, source: PdfSource) -> None:
+    async def _read(self, source: PdfSource, pictures: int) -> None:
         if source.content is None:
             data = source.data
-            key = await data_key(data)
+            key = await data_key(data), pictures
             content = self._contents.get(key)
             if content is None:
                 async with self._slots:
-                    content = self._contents.get(key) or await self._run(data)
+                    content = self._contents.get(key) or await self._run(data, pictures)
+                    if pictures and content is _OVER_LIMIT:
+                        content = await self._run(data, 0)
                 self._contents[key] = content
             source.content, source.data = content, ""
 
-    async def _run(self, data: str) -> PdfContent:
+    async def _run(self, data: str, pictures: int) -> PdfContent:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
             _PROGRAM,
             *self._arguments,
+            str(pictures),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -101,12 +116,25 @@ class PdfReader:
         return msgspec.json.decode(out, type=PdfContent)
 
 
-def _part(document: PdfDocument) -> Text | Media:
+def _parts(document: PdfDocument) -> list[Text | Media]:
     content = document.source.content or _OVER_LIMIT
     if content.problem:
         kind, size = document.kind, document.size_bytes
-        return Media(kind, document.media_type, size, title=document.title, problem=content.problem)
-    return Text(document.source.head + content.text)
+        return [Media(kind, document.media_type, size, title=document.title, problem=content.problem)]
+    parts: list[Text | Media] = []
+    before = document.source.head
+    for text, picture in content.pages:
+        parts.append(Text(before + text))
+        before = "\n\n"
+        if picture:
+            parts.append(InlinePicture("image", "image/jpeg", source=PictureSource(picture, Invalid)))
+    if content.text:
+        parts.append(Text(before + content.text))
+    return parts
+
+
+def _size(content: PdfContent) -> int:
+    return _ENTRY_BYTES + len(content.text) + sum(len(text) + len(picture) for text, picture in content.pages)
 
 
 async def data_key(data: str | bytes) -> bytes:

@@ -34,7 +34,7 @@ class InlinePicture(Media, frozen=True, kw_only=True, tag="media"):
 
     def note(self) -> Media:
         """Returns the picture as a model without vision gets it."""
-        return Media(self.kind, self.media_type, self.size_bytes)
+        return Media(self.kind, self.media_type, self.size_bytes, self.url)
 
     def read(self) -> Media:
         """Returns the picture as the model gets it."""
@@ -43,4 +43,4 @@ class InlinePicture(Media, frozen=True, kw_only=True, tag="media"):
 
 def without_pictures(conversation: Conversation) -> Conversation:
     """Returns the conversation for a model without vision."""
-    return replace_media(conversation, Media, lambda item: replace(item, hash="", width=0, height=0))
+    return replace_media(conversation, Media, lambda item: [replace(item, hash="", width=0, height=0)])

@@ -5,8 +5,10 @@ bucket for half of the time after which the bucket deletes it.
 """
 
 import asyncio
+import base64
 import binascii
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,9 +17,10 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
-from services.frontend.turns.media.parts import replace_media
+from services.frontend.turns.media.parts import media_of, replace_media
 from services.frontend.turns.media.pdf_reader import data_key
 from services.frontend.turns.media.picture import InlinePicture, PictureSource
+from services.frontend.turns.media.picture_fetch import PictureFetcher
 from services.pictures.picture import PictureFacts, picture_hash, read_facts
 from services.runtime.config import FrontendConfig
 
@@ -38,14 +41,16 @@ class _Known:
 class PictureReader:
     """Reads pictures, with a cache."""
 
-    def __init__(self, config: FrontendConfig, put: Put | None) -> None:
+    def __init__(self, config: FrontendConfig, put: Put | None, fetcher: PictureFetcher) -> None:
         """`put`: None if no model gets pictures."""
+        self._fetcher = fetcher
         self._max = config.max_pictures
         self._fresh_s = config.picture_ttl_s / 2
         self._put = put
         self._known: LRUCache[tuple[str | None, bytes], _Known] = LRUCache(CACHED)
-        self._decoding = asyncio.Lock()
-        """One picture is decoded at a time: it takes up to 550 MB and a second, and token streams need the CPUs."""
+        self._decoder = ThreadPoolExecutor(1, "picture")
+        """Decodes one picture at a time, also if clients hang up: it takes up to 550 MB and a second, and token streams
+        need the CPUs."""
 
     async def read(
         self, conversation: Conversation, media: Sequence[Media], tenant: str | None, *, vision: bool, store: bool
@@ -53,28 +58,52 @@ class PictureReader:
         """Returns the conversation with each picture as the model gets it, and the pictures of models with vision.
 
         Args:
-            media: the media of the conversation.
+            media: the media that the client sent, which are limited: without the pages of documents.
             vision: whether the model gets pictures. If not, they are only dropped.
             store: store the pictures for the workers.
 
         Raises Invalid for a picture that cannot be used and for too many, and as `Bucket.put`.
         """
-        items = [item for item in media if isinstance(item, InlinePicture)]
+        vision = vision and self._put is not None
+        if vision:
+            linked = [item.url or "" for item in media if self._is_fetched(item)]
+            if (count := len(linked) + sum(isinstance(item, InlinePicture) for item in media)) > self._max:
+                raise Invalid(f"Too much media: 0 document pages + {count} images > {self._max}", param="messages")
+            if linked:
+                conversation = await self._fetch(conversation, linked)
+        items = [item for item in media_of(conversation) if isinstance(item, InlinePicture)]
+        if not items:
+            return conversation, None
         pictures = RequestPictures([item.source for item in items], self.store)
-        if self._put is None or not vision:
+        if not vision:
             pictures.release()
-        elif len(items) > self._max:
-            raise Invalid(f"Too much media: 0 document pages + {len(items)} images > {self._max}", param="messages")
-        else:
-            for item in items:
-                if item.source.data:  # else it was read for an earlier turn of the same request
+        for item in items:
+            if item.source.data:  # not yet read for an earlier turn of the same request
+                try:
                     await self._read(item, tenant, store)
-        return replace_media(conversation, InlinePicture, InlinePicture.read), pictures if vision else None
+                except Invalid:
+                    if item.url is None:  # another picture at the URL must not end a session
+                        raise
+        return replace_media(conversation, InlinePicture, lambda item: [item.read()]), pictures if vision else None
 
     async def store(self, source: PictureSource) -> None:
         """Stores a picture that was read. Raises as `Bucket.put`."""
         if self._put is not None and source.picture is not None and source.data:
             await self._put(source.picture.hash, await asyncio.to_thread(_decode, source.data))
+
+    def _is_fetched(self, item: Media) -> bool:
+        return item.kind == "image" and not item.hash and item.url is not None and self._fetcher.allows(item.url)
+
+    async def _fetch(self, conversation: Conversation, urls: Iterable[str]) -> Conversation:
+        """Returns the conversation with the pictures that could be fetched."""
+        data = {url: base64.b64encode(found) for url in urls if (found := await self._fetcher.fetch(url)) is not None}
+
+        def fetched(item: Media) -> Media:
+            if item.url not in data or not self._is_fetched(item):
+                return item
+            return InlinePicture("image", url=item.url, source=PictureSource(data[item.url], Invalid))
+
+        return replace_media(conversation, Media, lambda item: [fetched(item)])
 
     async def _read(self, item: InlinePicture, tenant: str | None, store: bool) -> None:
         source, loop = item.source, asyncio.get_running_loop()
@@ -93,9 +122,8 @@ class PictureReader:
     async def _examine(self, source: PictureSource, tenant: str | None) -> _Known:
         key = tenant, await data_key(source.data)
         if key not in self._known:
-            async with self._decoding:
-                if key not in self._known:
-                    self._known[key] = await asyncio.to_thread(_examine, source, tenant)
+            loop = asyncio.get_running_loop()
+            self._known[key] = await loop.run_in_executor(self._decoder, _examine, source, tenant)
         return self._known[key]
 
 

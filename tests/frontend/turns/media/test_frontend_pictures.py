@@ -1,10 +1,12 @@
 """Pictures over each API, for models with vision: the conversation that the pipeline gets, and what is stored."""
 
+import asyncio
 import base64
 import json
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import aiohttp
@@ -16,17 +18,18 @@ from PIL import Image
 from schemas.control import VISION, ModelCard
 from schemas.conversation import Call, Conversation, Media, Message, Result, Text
 from schemas.errors import Unavailable
+from services.frontend.turns.media import pdf_reader, picture_reader
 from services.frontend.turns.media.notice import notice
 from services.frontend.turns.media.parts import media_of
 from services.frontend.turns.media.picture import InlinePicture, without_pictures
-from services.pictures.picture import MAX_BYTES, picture_hash
+from services.pictures.picture import MAX_BYTES, PictureFacts, picture_hash, read_facts
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, Served, finish, serving
 from tests.frontend.http.test_frontend_edge import line
 from tests.frontend.turns.hosted.provider_stub import provider
 from tests.frontend.turns.hosted.rounds import FIRST, LAST, SEARCH, Rounds
 from tests.frontend.turns.media.test_frontend_media_apis import APIS, HELLO, IMAGE, Api, post
-from tests.pdf_files import PNG
+from tests.pdf_files import PNG, pdf
 
 MESSAGES, CHAT, RESPONSES = APIS
 SEEING = replace(CARD, features=[VISION])
@@ -209,6 +212,56 @@ async def test_picture_is_stored_again_after_half_of_its_time() -> None:
     assert store.puts[SEEN.hash] == 2
 
 
+@each_api
+async def test_pages_of_a_pdf_are_text_and_pictures(api: Api) -> None:
+    store, gateway = Store(), seeing()
+    document = api.pdf(encoded(pdf("First.", "", "Third.", "Fourth.")))
+    config = FrontendConfig(pdf_page_pictures=3)
+    async with serving(gateway, config, put_picture=store.put) as served:
+        for _ in range(2):
+            assert api.text(await post(served, api.path, api.body([document]))) == HELLO
+    first, again = (turn.conversation.messages[0].parts for turn in gateway.turns)
+    assert first == again
+    texts = [part.text for part in first if isinstance(part, Text)]
+    assert texts == [
+        "Title: plan.pdf\n\n[page 1]\nFirst.",
+        "\n\n[page 2: no text]",
+        "\n\n[page 3]\nThird.",
+        "\n\n[page 4]\nFourth.",
+    ]
+    pages = [part for part in first if isinstance(part, Media)]
+    assert [type(part) for part in first] == [Text, Media] * 3 + [Text]
+    assert {(page.media_type, page.width, page.height) for page in pages} == {("image/jpeg", 1176, 1568)}
+    assert {page.hash for page in pages} == set(store.pictures)
+    assert len(store.pictures) == 3
+
+
+async def test_scanned_pdf_is_its_pictures() -> None:
+    gateway = seeing()
+    async with serving(gateway, put_picture=Store().put) as served:
+        assert (
+            MESSAGES.text(await post(served, MESSAGES.path, MESSAGES.body([MESSAGES.pdf(encoded(pdf("")))]))) == HELLO
+        )
+    text, page = gateway.turns[0].conversation.messages[0].parts
+    assert text == Text("Title: plan.pdf\n\n[page 1: no text]")
+    assert isinstance(page, Media)
+    assert page.hash
+
+
+async def test_first_documents_of_a_request_have_the_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later document must not change the prompt of earlier ones."""
+    monkeypatch.setattr(pdf_reader, "PAGE_PICTURES", 3)
+    gateway = seeing()
+    documents = [MESSAGES.pdf(encoded(pdf(f"{name} one.", f"{name} two."))) for name in "abc"]
+    async with serving(gateway, put_picture=Store().put) as served:
+        for count in (1, 2, 3):
+            await post(served, MESSAGES.path, MESSAGES.body(documents[:count]))
+    one, two, three = (turn.conversation.messages[0].parts for turn in gateway.turns)
+    assert two[: len(one)] == one
+    assert three[: len(two)] == two
+    assert [len(media(turn.conversation)) for turn in gateway.turns] == [2, 3, 3]
+
+
 async def test_continued_response_has_the_pictures_of_the_stored_one() -> None:
     store, gateway = Store(), seeing()
     async with serving(gateway, put_picture=store.put) as served:
@@ -310,6 +363,34 @@ async def test_data_is_not_held_by_a_running_turn() -> None:
             for api in APIS:
                 await post(served, api.path, api.body([api.image()], stream=True))
     assert [source.data for source in sources] == [""] * 3
+
+
+async def test_one_picture_is_decoded_at_a_time_though_clients_hang_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, go = Semaphore(0), Semaphore(0)
+    running: list[int] = []
+
+    def slow(data: bytes) -> PictureFacts:
+        running.append(1)
+        started.release()
+        assert go.acquire(timeout=60)
+        most.append(len(running))
+        running.pop()
+        return read_facts(data)
+
+    most: list[int] = []
+    monkeypatch.setattr(picture_reader, "read_facts", slow)
+    async with serving(seeing(), put_picture=Store().put) as served:
+        asks = [
+            asyncio.create_task(post(served, CHAT.path, CHAT.body([CHAT.image(encoded(image(side, 1)))])))
+            for side in range(1, 5)
+        ]
+        assert await asyncio.to_thread(started.acquire, timeout=60)
+        for ask in asks[:3]:
+            ask.cancel()
+        await asyncio.wait(asks[:3])
+        go.release(4)
+        await asks[3]
+    assert set(most) == {1}
 
 
 def test_model_without_vision_that_takes_over_gets_notes() -> None:

@@ -1,0 +1,107 @@
+"""Fetches pictures by URL, from the hosts that the operator allows.
+
+Private addresses are never reached: each address of a name is checked, and the connection goes to a checked address. A
+redirect is an error, because it would lead past the list of hosts.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from cachetools import LRUCache
+from typing_extensions import override
+
+from services.frontend.turns.hosted.policy import MAX_URL_CHARS, is_public
+from services.pictures.picture import MAX_BYTES
+from services.runtime.observability.telemetry import FilteringBoundLogger
+
+TIMEOUT_S = 10.0
+"""Limit of one picture."""
+CACHE_BYTES = 64 * 1024 * 1024
+"""Agents send every URL again with every request."""
+_OK = 200
+
+
+class PublicResolver(AbstractResolver):
+    """Resolves names to public addresses only."""
+
+    def __init__(self, resolver: AbstractResolver) -> None:
+        self._resolver = resolver
+
+    @override
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family)
+        if not all(is_public(address["host"]) for address in found):
+            raise OSError(f"{host} has a private address")
+        return found
+
+    @override
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+def public_connector() -> aiohttp.BaseConnector:
+    """Makes a connector that reaches public addresses only."""
+    return aiohttp.TCPConnector(resolver=PublicResolver(aiohttp.DefaultResolver()))
+
+
+class PictureFetcher:
+    """Fetches pictures, with a cache."""
+
+    def __init__(
+        self, hosts: Sequence[str], log: FilteringBoundLogger, connector: Callable[[], aiohttp.BaseConnector]
+    ) -> None:
+        """`hosts`: host names; `*.example.org`: all below `example.org`."""
+        self._hosts = hosts
+        self._log = log
+        self._connector = connector
+        self._client: aiohttp.ClientSession | None = None
+        self._pictures: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, len)
+
+    def allows(self, url: str) -> bool:
+        """Returns whether a picture may be fetched."""
+        try:
+            parts = urlsplit(url)
+            host = (parts.hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if parts.scheme != "https" or len(url) > MAX_URL_CHARS or not is_public(host):
+            return False
+        return any(host == name or (name[:2] == "*." and host.endswith(name[1:])) for name in self._hosts)
+
+    async def fetch(self, url: str) -> bytes | None:
+        """Returns the data; None if it cannot be fetched within the limits."""
+        if url not in self._pictures:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    self._pictures[url] = await self._get(url)
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                # not the URL, which may be signed
+                host = urlsplit(url).hostname
+                self._log.warning("picture.fetch_failed", host=host, error=str(error) or type(error).__name__)
+        return self._pictures.get(url)
+
+    async def _get(self, url: str) -> bytes:
+        if self._client is None:
+            headers = {"accept": "image/*", "accept-encoding": "identity"}
+            self._client = aiohttp.ClientSession(connector=self._connector(), headers=headers, auto_decompress=False)
+        data = bytearray()
+        async with self._client.get(url, allow_redirects=False) as response:
+            if response.status != _OK:
+                raise ValueError(f"status {response.status}")
+            async for piece in response.content.iter_any():
+                data += piece
+                if len(data) > MAX_BYTES:
+                    raise ValueError(f"more than {MAX_BYTES} bytes")
+        return bytes(data)
+
+    async def context(self, _app: object) -> AsyncIterator[None]:
+        """Closes the connections when the application ends. For `Application.cleanup_ctx`."""
+        yield
+        if self._client is not None:
+            await self._client.close()

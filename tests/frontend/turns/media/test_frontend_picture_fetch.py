@@ -1,0 +1,179 @@
+"""Pictures by URL, from a server that stands for the hosts of the internet."""
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import structlog
+from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
+from msgspec.structs import replace
+
+from schemas.conversation import Media
+from services.frontend import app
+from services.frontend.turns.media import picture_fetch
+from services.frontend.turns.media.notice import notice
+from services.frontend.turns.media.picture_fetch import PictureFetcher, PublicResolver
+from services.pictures.picture import MAX_BYTES
+from services.runtime.config import FrontendConfig
+from tests.certificates import Authority
+from tests.frontend.frontend_fakes import CARD, FakeGateway, serving
+from tests.frontend.turns.media.test_frontend_media_apis import APIS, HELLO, Api, post
+from tests.frontend.turns.media.test_frontend_pictures import SEEING, SEEN, Store, media
+from tests.pdf_files import PNG
+
+HOSTS = ["pictures.example", "*.example.org"]
+URL = "https://pictures.example/shot.png?signature=secret"
+LIMITED = FrontendConfig(image_url_hosts=HOSTS)
+
+
+class Names(AbstractResolver):
+    """Resolves every name to one address and port."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._address = address
+        self._port = port
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        number = socket.AI_NUMERICHOST
+        return [ResolveResult(hostname=host, host=self._address, port=self._port, family=family, proto=0, flags=number)]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class Internet:
+    """All hosts."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.requests: Counter[str] = Counter()
+        self.silent = asyncio.Event()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.requests[request.path] += 1
+        if request.path == "/shot.png":
+            return web.Response(body=PNG, content_type="text/plain")
+        if request.path == "/moved":
+            return web.Response(status=302, headers={"location": URL})
+        if request.path == "/page":
+            return web.Response(text="<html>")
+        if request.path == "/large":
+            return web.Response(body=PNG + bytes(MAX_BYTES))
+        if request.path == "/silent":
+            await self.silent.wait()
+        return web.Response(status=404)
+
+    def connector(self) -> aiohttp.BaseConnector:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return aiohttp.TCPConnector(resolver=Names("127.0.0.1", self.port), ssl=context)
+
+    def fetcher(self) -> PictureFetcher:
+        return PictureFetcher(HOSTS, structlog.get_logger(), self.connector)
+
+
+@pytest.fixture
+async def internet(tmp_path: Path) -> AsyncIterator[Internet]:
+    internet = Internet()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*Authority("one").write(tmp_path, "server"))
+    runner = web.ServerRunner(web.Server(internet.handle), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    internet.port = runner.addresses[0][1]
+    yield internet
+    internet.silent.set()
+    await runner.cleanup()
+
+
+def link(api: Api, url: str) -> dict[str, Any]:
+    if api.path == "/v1/messages":
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    if api.path == "/v1/responses":
+        return {"type": "input_image", "image_url": url}
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
+async def test_picture_of_an_allowed_host_is_fetched_once(
+    api: Api, internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "public_connector", internet.connector)
+    store = Store()
+    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_picture=store.put) as served:
+        for body in [api.body([link(api, URL)])] * 2 + [api.result_body(link(api, URL))]:
+            assert api.text(await post(served, api.path, body)) == HELLO
+        seen = replace(SEEN, url=URL, size_bytes=None)
+        assert [media(turn.conversation) for turn in served.gateway.turns] == [[seen]] * 3
+    assert store.pictures == {SEEN.hash: PNG}
+    assert internet.requests == {"/shot.png": 1}
+
+
+@pytest.mark.parametrize("path", ["/moved", "/page", "/large", "/missing"])
+async def test_other_answers_become_a_note(path: str, internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "public_connector", internet.connector)
+    api, url = APIS[0], f"https://pictures.example{path}"
+    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_picture=Store().put) as served:
+        assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice({"image"})
+        assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
+        assert "pictures.example/" not in str(served.lines)
+    assert internet.requests == {path: 1}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://other.example/shot.png",
+        "http://pictures.example/shot.png",
+        "https://example.org/shot.png",
+        "https://pictures.example@other.example/shot.png",
+        "https://pictures.example.other.example/shot.png",
+        "https://127.0.0.1/shot.png",
+        "https://[::1/shot.png",
+        "file:///etc/passwd",
+        "https://pictures.example/" + "x" * 4096,
+    ],
+)
+async def test_other_urls_are_not_fetched(url: str, internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "public_connector", internet.connector)
+    api = APIS[1]
+    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_picture=Store().put) as served:
+        assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice({"image"})
+        assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
+    assert not internet.requests
+
+
+async def test_model_without_vision_needs_no_fetch(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "public_connector", internet.connector)
+    api = APIS[1]
+    async with serving(FakeGateway(cards=[CARD]), LIMITED, put_picture=Store().put) as served:
+        await post(served, api.path, api.body([link(api, URL)]))
+        assert media(served.gateway.turns[0].conversation) == [Media("image", url=URL)]
+    assert not internet.requests
+
+
+async def test_silent_host_is_given_up(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture_fetch, "TIMEOUT_S", 0.2)
+    fetcher = internet.fetcher()
+    assert fetcher.allows("https://a.b.example.org/silent")
+    assert await fetcher.fetch("https://a.b.example.org/silent") is None
+    assert await fetcher.fetch(URL) == PNG
+    async for _ in fetcher.context(None):
+        pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "::ffff:10.0.0.1"])
+async def test_name_of_a_private_address_is_not_resolved(address: str) -> None:
+    with pytest.raises(OSError, match="private"):
+        await PublicResolver(Names(address, 443)).resolve("pictures.example")
+    assert await PublicResolver(Names("93.184.216.34", 443)).resolve("pictures.example")
