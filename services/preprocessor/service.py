@@ -62,7 +62,7 @@ from services.tokenization.block_keys import with_pictures
 TAKE_TIMEOUT_S = 2.0
 """After this time without an answer the worker may have the turn or not, and the attempt fails."""
 PICTURES_TIMEOUT_S = 10.0
-"""The same for a turn with pictures, which the worker fetches first, in 8 s at most."""
+"""This time for a turn with pictures: the worker fetches them first, in 8 s at most."""
 UNANSWERED_REQUESTS = 7
 """Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
 for which 64 MB wait in the server."""
