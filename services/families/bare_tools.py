@@ -18,7 +18,7 @@ from schemas.conversation import ToolSpec
 from services.families.tool_types import CONTAINERS
 
 _EMPTY: Final = re.compile(rb'\{\}(?<!"properties":\{\})(?<!"\$defs":\{\})(?<!"definitions":\{\})')
-"""Matches an empty object that is no list of schemas."""
+"""Matches an empty object, except an empty list of schemas."""
 _REFERENCE: Final = re.compile(rb'"\$ref":(?!"(?:[^#"]|#/(?:properties|\$defs|definitions)/[^/"]*"))')
 """Matches a reference that may lead to a dropped part."""
 
