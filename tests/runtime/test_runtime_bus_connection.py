@@ -203,9 +203,7 @@ async def test_a_server_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("end", ["reset", "silence", "stale"])
 @pytest.mark.parametrize("blocked", [True, False])
-async def test_lost_connection_leaves_no_task(
-    monkeypatch: pytest.MonkeyPatch, end: str, blocked: bool
-) -> None:
+async def test_lost_connection_leaves_no_task(monkeypatch: pytest.MonkeyPatch, end: str, blocked: bool) -> None:
     monkeypatch.setattr(nats_client, "PING_INTERVAL_S", 0.05)
     visits: list[asyncio.StreamWriter] = []
     ended = asyncio.Event()
