@@ -90,7 +90,7 @@ async def together(http: aiohttp.ClientSession, model: str, requests: Sequence[t
     bodies = [
         {
             "model": model,
-            "max_tokens": 8,
+            "max_tokens": 1,  # random weights write nothing visible, so that the end of a turn is what is seen
             "stream": True,
             "system": system,
             "messages": [{"role": "user", "content": question}],

@@ -13,8 +13,9 @@ from services.runtime.process import Process
 from services.worker.engine import EnginePicture
 
 CACHE_BYTES = 64 * MIB
-CONCURRENT = 8
-"""Pictures of all requests that are read at once."""
+CONCURRENT = 4
+"""Pictures of all requests that are read at once, 20 MiB at most: a server of the bus disconnects a client for which
+64 MiB wait."""
 FETCH_S = 8.0
 """Longest time for the pictures of one request. Preprocessors wait longer for the answer."""
 

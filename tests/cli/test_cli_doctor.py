@@ -19,6 +19,7 @@ from services.cli.doctor.finding import Finding
 from services.runtime.config import BusConfig, FrontendConfig, PreprocessorConfig, WorkerConfig
 from services.runtime.config.loader import Sources
 from tests.conftest import MakeProcess, NatsServer, Reported
+from tests.vision_model import build_vision_model
 
 
 @pytest.fixture(scope="session")
@@ -71,16 +72,25 @@ def test_draining_process_is_described() -> None:
     assert doctor_bus.describe(beat) == "p1, 2 running, draining"
 
 
-def test_media_are_explained() -> None:
-    media = by_name(list(doctor_machine.check()))["media"]
-    assert media.status == "note"
-    assert "no engine gets images" in media.text
+def test_pictures_are_explained(demo: str, tmp_path: Path) -> None:
+    vision = build_vision_model(tmp_path / "vision")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text('{"vision_config": {}}')
+    found = [
+        doctor_model.check_pictures(PreprocessorConfig(model=str(model)))
+        for model in (demo, vision, tmp_path / "broken")
+    ]
+    assert [one.status for one in found] == ["note", "ok", "warn"]
+    assert "a line in the prompt names each" in found[0].text
+    assert "the model sees them as <|image_pad|>, if the engine has vision" in found[1].text
+    assert "processor cannot be used" in found[2].text
 
 
 def test_features_of_the_script_engine_are_listed() -> None:
     found = by_name(list(doctor_machine.check_engine(WorkerConfig(model="none"))))
     assert found["engine"].status == "ok"
     assert "guided, logit_bias" in found["engine"].text
+    assert found["engine"].text.endswith("vision")
     assert found["no kv_events"] == Finding("note", "no kv_events", "its cache is simulated")
 
 
@@ -109,6 +119,7 @@ def test_complete_model_is_ok(demo: str) -> None:
         "parser": "ok",
         "history": "ok",
         "turns": "ok",
+        "pictures": "note",
         "context": "ok",
         "weights": "note",
     }

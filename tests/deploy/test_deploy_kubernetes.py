@@ -376,7 +376,7 @@ def test_cluster_of_three_servers_keeps_three_copies_and_refuses_routes_without_
             server.wait()
         cluster.make_buckets()
         made = capsys.readouterr().out
-        assert made.count(", 3 copies") == 2, made
+        assert made.count(", 3 copies") == 3, made
         for port in cluster.ports:
             with socket.create_connection(("127.0.0.1", port), LIMIT_S) as route:
                 stranger = ssl.create_default_context()

@@ -17,9 +17,11 @@ from structlog.typing import FilteringBoundLogger
 
 from schemas import subjects
 from schemas.conversation import Sampling
-from schemas.frames import GenerateReply, GenerateRequest
+from schemas.errors import MEDIA_MISSING
+from schemas.frames import GenerateReply, GenerateRequest, PromptPicture
+from services.pictures.store import PictureStore
 from services.runtime.bus import Bus
-from services.runtime.config import BusConfig
+from services.runtime.config import BusConfig, PictureStoreConfig
 from tests.conftest import LIMIT_S, eventually, until
 from tests.deploy.deployed import CONF, DeployedNats, rights, stop, unused, users
 from tests.pipeline.client import Client, body, call, say
@@ -61,6 +63,7 @@ async def test_no_right_is_missing_and_none_is_unused(
             await stored(*clients)
             await cancelled(clients[0], stack)
             await unreadable(nats, stack, clients[0], quiet_log)
+            await pictures(nats, clients[0], quiet_log)
             await losses(stack, clients[0], options, second)
             await suspended(stack, clients[1])
             await lost_frames(nats, clients[0])
@@ -165,19 +168,41 @@ async def unreadable(nats: DeployedNats, stack: Stack, client: Client, log: Filt
     frontend = next(s for user, verb, s in nats.done() if verb == "SUB" and s.startswith(evt)).removeprefix(evt)
     broken = msgspec.Raw(b"7")
     request = GenerateRequest("unread", 1, MODEL, b"\0" * 4, parser, frontend, Sampling(max_tokens=2), [], broken)
+    bus = await connected(nats, "preprocessor", log)
+    reply = await bus.request(subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S)
+    assert msgspec.json.decode(reply, type=GenerateReply).error is None
+    await eventually(lambda: ("worker", "PUB", subjects.events(frontend)) in nats.done())
+    await bus.close()
+
+
+async def pictures(nats: DeployedNats, client: Client, log: FilteringBoundLogger) -> None:
+    """A frontend stores a picture, and a worker reads it."""
+    _, health = await client.get("/health")
+    worker = health["stages"]["worker"][0]["id"]
+    frontend, preprocessor = await connected(nats, "frontend", log), await connected(nats, "preprocessor", log)
+    await PictureStore(frontend, PictureStoreConfig(), log).put("0" * 40, b"data")
+    for picture, code in (("0" * 40, None), ("1" * 40, MEDIA_MISSING)):
+        place = [PromptPicture(picture, 0, 1)]
+        sampling, context = Sampling(max_tokens=0), msgspec.Raw(b"null")
+        request = GenerateRequest("seen", 1, MODEL, b"\0" * 4, "", "", sampling, [], context, pictures=place)
+        reply = await preprocessor.request(subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S)
+        error = msgspec.json.decode(reply, type=GenerateReply).error
+        assert (error and error.code) == code
+    await frontend.close()
+    await preprocessor.close()
+
+
+async def connected(nats: DeployedNats, user: str, log: FilteringBoundLogger) -> Bus:
     bus = Bus(
-        BusConfig(nats_url=nats.url, **nats.login("preprocessor")),  # type: ignore[arg-type]
+        BusConfig(nats_url=nats.url, **nats.login(user)),  # type: ignore[arg-type]
         name="test",
-        inbox_prefix="_INBOX_preprocessor",
+        inbox_prefix=f"_INBOX_{user}",
         log=log,
         on_fatal=pytest.fail,
         on_reconnect=lambda: None,
     )
     await bus.connect()
-    reply = await bus.request(subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S)
-    assert msgspec.json.decode(reply, type=GenerateReply).error is None
-    await eventually(lambda: ("worker", "PUB", subjects.events(frontend)) in nats.done())
-    await bus.close()
+    return bus
 
 
 async def losses(stack: Stack, client: Client, options: dict[str, dict[str, Any]], second: dict[str, Any]) -> None:

@@ -73,6 +73,27 @@ async def test_greedy_tokens_are_those_of_generate(tiny_model: Path, mode: str) 
         assert hit == tokens
 
 
+@pytest.mark.skipif("paged|sdpa" in transformers.AttentionInterface(), reason="a release with another name in steps")
+async def test_a_request_of_a_step_costs_only_its_own_keys_on_a_cpu(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, keys = torch.nn.functional.scaled_dot_product_attention, []
+
+    def observed(query: Any, key: Any, *rest: Any, **options: Any) -> Any:
+        keys.append(key.shape[2])
+        return compute(query, key, *rest, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", observed)
+    engine = TransformersEngine(config(tiny_model, device="cpu"))
+    await engine.start()
+    prompts = [[8 + n, *PROMPT] for n in range(6)]
+    try:
+        await asyncio.gather(*(ids_of(engine, request(str(n), ids, max_tokens=40)) for n, ids in enumerate(prompts)))
+    finally:
+        await engine.stop(5.0)
+    assert len(PROMPT) < max(keys) <= len(PROMPT) + 41
+
+
 async def test_the_models_own_sampling_is_the_default(tiny_model: Path, tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).symlink_to(tiny_model / name)

@@ -34,7 +34,6 @@ def check() -> Iterable[Finding]:
     yield check_files()
     yield check_nats_server()
     yield check_gpu()
-    yield Finding("note", "media", "PDFs become text; no engine gets images: a line in the prompt names each")
 
 
 def check_packages() -> Finding:

@@ -10,6 +10,7 @@ from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 from services.templates.traits import TemplateTraits
 from services.tokenization.model_files import read_facts
+from services.tokenization.picture_processor import PictureProcessor
 
 _ERRORS = (TurnwireError, ValueError, OSError)
 
@@ -37,6 +38,7 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
         yield check_turns(setup)
     except _ERRORS as error:
         yield Finding("fail", "turns", first_line(error))
+    yield check_pictures(preprocessor)
     yield from check_directory(worker)
 
 
@@ -80,6 +82,17 @@ def check_turns(setup: ModelSetup) -> Finding:
         text = "kept in a tool loop; with the next user message, the template renders them differently: prefilled again"
         return Finding("ok", "turns", text)
     return Finding("ok", "turns", "kept, token for token")
+
+
+def check_pictures(config: PreprocessorConfig) -> Finding:
+    """Checks whether the model sees pictures. Whether the engine does is among its features."""
+    try:
+        processor = PictureProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
+    except (*_ERRORS, ImportError) as error:
+        return Finding("warn", "pictures", f"the model's processor cannot be used: {first_line(error)}")
+    if processor is None:
+        return Finding("note", "pictures", "the model sees none: a line in the prompt names each")
+    return Finding("ok", "pictures", f"the model sees them as {processor.placeholder}, if the engine has vision")
 
 
 def check_directory(config: WorkerConfig) -> Iterable[Finding]:

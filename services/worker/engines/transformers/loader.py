@@ -44,7 +44,10 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
     _refuse_recurrent(config.model)
     device = _find_device(torch, config.device)
     if device.type == "cpu":
+        from services.worker.engines.transformers import attention
+
         torch.set_num_threads(args.threads or _cpu_threads())
+        attention.install()
     model = _model(torch, transformers, config, args, device)
     window = config.max_model_len or facts.window or DEFAULT_WINDOW
     kv_tokens, limit = config.kv_tokens, KV_LIMIT
