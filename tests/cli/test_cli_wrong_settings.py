@@ -41,6 +41,7 @@ WRONG = {
     "web_provider": ("a.example", "ftp://a.example", "http://"),
     "cors_origins": ("a.example", "https://a.example/", "https://a.example/path"),
     "allowed_hosts": ("https://a.example", "a b"),
+    "image_url_hosts": ("https://a.example", "a b"),
     "state_dir": ("/dev/null/x", *IN_PROC),
     "ready_file": ("/dev/null/x", "/dev", *IN_PROC),
 }

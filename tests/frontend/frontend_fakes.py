@@ -34,9 +34,8 @@ from services.frontend.http.tls import Tls
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
-from services.frontend.turns.media.parts import replace_media
 from services.frontend.turns.media.pdf_reader import PdfReader
-from services.frontend.turns.media.picture import InlinePicture
+from services.frontend.turns.media.picture import without_pictures
 from services.frontend.turns.media.picture_fetch import PictureFetcher, public_connector
 from services.frontend.turns.media.picture_reader import PictureReader, Put
 from services.runtime.config import FrontendConfig
@@ -183,7 +182,7 @@ class FakeGateway:
 
 def messages_as_notes(conversation: Conversation) -> list[Message]:
     """The messages as a model without vision gets them."""
-    return replace_media(conversation, InlinePicture, lambda item: [item.note()]).messages
+    return without_pictures(conversation).messages
 
 
 def admission(pipeline: Pipeline, put_picture: Put | None = None) -> Admission:

@@ -215,8 +215,8 @@ def _read_origins(config: Any) -> None:
             raise ValueError(f'"{origin}" is not an origin; did you mean "{parts.scheme or "https"}://{host}"?')
 
 
-def _read_hosts(config: Any) -> None:
-    for name in config.allowed_hosts:
+def _read_hosts(names: Iterable[str]) -> None:
+    for name in names:
         if "/" in name or " " in name:
             host = urlsplit(name if "//" in name else f"//{name}").hostname
             raise ValueError(f'"{name}" is not a host name' + (f'; did you mean "{host}"?' if host else ""))
@@ -245,7 +245,8 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
     "otlp_endpoint": lambda config: _read_url(config.otlp_endpoint),
     "tls_cert_file": _read_tls,
     "cors_origins": _read_origins,
-    "allowed_hosts": _read_hosts,
+    "allowed_hosts": lambda config: _read_hosts(config.allowed_hosts),
+    "image_url_hosts": lambda config: _read_hosts(config.image_url_hosts),
     "api_keys_file": _read_keys,
     "codex_models_file": _read_profiles,
     "codex_profiles": _read_profiles,

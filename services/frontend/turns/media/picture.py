@@ -43,4 +43,8 @@ class InlinePicture(Media, frozen=True, kw_only=True, tag="media"):
 
 def without_pictures(conversation: Conversation) -> Conversation:
     """Returns the conversation for a model without vision."""
-    return replace_media(conversation, Media, lambda item: [replace(item, hash="", width=0, height=0)])
+
+    def note(item: Media) -> Media:
+        return item.note() if isinstance(item, InlinePicture) else replace(item, hash="", width=0, height=0)
+
+    return replace_media(conversation, Media, lambda item: [note(item)])
