@@ -264,7 +264,7 @@ CASES = [
         "ImageBlockParam.transformations",
         blocks({"type": "image", "source": source(), "transformations": {"oversized_image": "error"}}),
         "declared",
-        "the size of inline data are not checked",
+        "any content and size of inline data",
     ),
     Case(
         "Base64ImageSourceParam.media_type",
