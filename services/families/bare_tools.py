@@ -17,7 +17,8 @@ from msgspec import UNSET, Struct, UnsetType, field
 from schemas.conversation import ToolSpec
 from services.families.tool_types import CONTAINERS
 
-_KEPT_EMPTY: Final = re.compile(rb'"(?:properties|\$defs|definitions)":\{\}')
+_EMPTY: Final = re.compile(rb'\{\}(?<!"properties":\{\})(?<!"\$defs":\{\})(?<!"definitions":\{\})')
+"""Matches an empty object, except an empty list of schemas."""
 _REFERENCE: Final = re.compile(rb'"\$ref":(?!"(?:[^#"]|#/(?:properties|\$defs|definitions)/[^/"]*"))')
 """Matches a reference that may lead to a dropped part."""
 
@@ -67,8 +68,7 @@ def reduced_json(tools: Sequence[ToolSpec]) -> bytes:
 
 def _reduced(schema: dict[str, Any]) -> _Schema | dict[str, Any] | UnsetType:
     data = _encode(schema)
-    empty = b"{}" in data and data.count(b"{}") > len(_KEPT_EMPTY.findall(data))
-    if not empty and _REFERENCE.search(data) is None:
+    if _EMPTY.search(data) is None and _REFERENCE.search(data) is None:
         with suppress(msgspec.ValidationError, RecursionError):
             return _decode(data)
     return schema or UNSET

@@ -1,5 +1,7 @@
 """The bucket of pictures: frontends store them once, and workers read them."""
 
+import asyncio
+
 from schemas.errors import MEDIA_MISSING, Unavailable
 from services.pictures.picture import MAX_BYTES
 from services.runtime.bus import Bus
@@ -9,6 +11,8 @@ from services.runtime.storage.kv import Bucket, BucketConfig
 
 PICTURE_BUCKET = "tw_media"
 _SEAL_ROOM = 1024
+AGAIN_S = 0.2
+"""Pause before a picture that is not found is looked for again."""
 
 
 def picture_bucket(config: PictureStoreConfig) -> BucketConfig:
@@ -38,6 +42,9 @@ class PictureStore:
     async def get(self, picture: str) -> bytes:
         """Returns a picture's data. Raises Unavailable, with the code MEDIA_MISSING if the bucket does not have it."""
         data = await self._bucket.get(picture)
+        if data is None:  # a server of a cluster may get it a moment after the leader
+            await asyncio.sleep(AGAIN_S)
+            data = await self._bucket.get(picture)
         if data is None:
             message = "a picture of this request is not stored any more, or the bucket tw_media is missing"
             raise Unavailable(message, code=MEDIA_MISSING)

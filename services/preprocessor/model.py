@@ -123,7 +123,7 @@ class ModelSetup:
         schemas that are nested too deeply to be written."""
         marks = self.encoder.marks
         marker = marks.data if marks is not None else None
-        return self._tools.get(_encode(tools), lambda _: PromptTools.of(tools, marker))
+        return self._tools.get(_encode(tools), lambda data: PromptTools.of(tools, data, marker))
 
     def window(self, worker: int | None) -> int:
         """The effective window. The workers' window (None: not known yet) takes precedence over the one in the

@@ -61,6 +61,8 @@ from services.tokenization.block_keys import with_pictures
 
 TAKE_TIMEOUT_S = 2.0
 """After this time without an answer the worker may have the turn or not, and the attempt fails."""
+PICTURES_TIMEOUT_S = 10.0
+"""This time for a turn with pictures: the worker fetches them first, in 8 s at most."""
 UNANSWERED_REQUESTS = 7
 """Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
 for which 64 MB wait in the server."""
@@ -271,7 +273,8 @@ class Preprocessor(Service):
                     raise Unavailable("it left while the turn waited")
                 generate = replace(generate, timeout_s=seconds_left(deadline, asyncio.get_running_loop().time()))
                 data = self._placement.encode(generate, worker)
-                answer = await self._process.bus.request(subjects.generate(self._model, worker), data, TAKE_TIMEOUT_S)
+                timeout_s = PICTURES_TIMEOUT_S if generate.pictures else TAKE_TIMEOUT_S
+                answer = await self._process.bus.request(subjects.generate(self._model, worker), data, timeout_s)
             reply = _decode_reply(answer)
         except Unavailable:  # the worker certainly does not have the turn
             # rare: the worker that a turn was sent to is gone

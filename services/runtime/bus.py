@@ -76,7 +76,7 @@ class Delivery:
 class Subscription:
     """A subscription that survives reconnects."""
 
-    def __init__(self, subject: str, receive: Callable[[Msg], Awaitable[None]], others: "list[Subscription]") -> None:
+    def __init__(self, subject: str, receive: Callable[[Msg], None], others: "list[Subscription]") -> None:
         self.subject = subject
         self._receive = receive
         self._live: NatsSubscription | None = None
@@ -85,10 +85,7 @@ class Subscription:
 
     def start(self, client: NatsClient) -> None:
         """Subscribes on a connection, in this tick."""
-        # No limits, because nats-py would drop messages. Handlers do not wait, so its queues stay short.
-        self._live = at_once(
-            client.subscribe(self.subject, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
-        )
+        self._live = client.listen(self.subject, self._receive)
 
     async def stop(self) -> None:
         """Unsubscribes; messages that have arrived are still handled."""
@@ -220,13 +217,13 @@ class Bus(Requester):
         return self._listen(subject, take)
 
     def _listen(self, subject: str, take: Callable[[Msg], None]) -> Subscription:
-        async def receive(message: Msg) -> None:
+        def receive(message: Msg) -> None:
             self.received += 1
             try:
                 take(message)
             except MemoryError:  # the message may be half handled; others can take over from a process that ends
                 self._on_fatal(NO_MEMORY)
-            except (Exception, asyncio.CancelledError) as error:  # nats-py would end a subscription on CancelledError
+            except (Exception, asyncio.CancelledError) as error:  # nats-py's reader would end
                 self._report(message.subject, error)
 
         subscription = Subscription(subject, receive, self._subscriptions)

@@ -16,6 +16,8 @@ with without("aiohttp"):  # only for NATS over WebSocket: 95 ms and 10 MB
     import nats.aio.client
     import nats.errors
     from nats.aio.client import Client, RawCredentials
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
     from nats.protocol import parser
 
 ATTEMPT_S = 2
@@ -55,6 +57,7 @@ class NatsClient(Client):
         self._on_refused = on_refused
         self._reported = asyncio.Event()
         """Set by an error, and by the end of the connection."""
+        self._receivers: dict[Subscription | None, Callable[[Msg], None]] = {}
 
     async def open(self, address: str, config: BusConfig, *, name: str, inbox_prefix: str) -> None:
         """Connects to a server, within `ATTEMPT_S`. Raises as `Client.connect`, ConnectionResetError and ValueError."""
@@ -120,15 +123,25 @@ class NatsClient(Client):
         if self.url.scheme == "tls" and not self.has_tls:
             raise ValueError("the server has no TLS")
 
+    def listen(self, subject: str, receive: Callable[[Msg], None]) -> Subscription:
+        """Subscribes in this tick. `receive`, which must not raise, is called by the reader for each message: a queue
+        and a task for each subscription would cost a tick, and limits at which messages are dropped."""
+        subscription = at_once(self.subscribe(subject))
+        self._receivers[subscription] = receive
+        return subscription
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         """Drops a message with a subject or headers that nats-py cannot decode. Its reader would end, and the
         connection would hang until the pings fail."""
         with suppress(ValueError, IndexError):
-            await super()._process_msg(sid, subject, reply, data, headers)
+            receive = self._receivers.get(self._subs.get(sid))
+            if receive is None:
+                await super()._process_msg(sid, subject, reply, data, headers)
+            else:
+                receive(self._build_message(sid, subject, reply, data, await self._process_headers(headers)))
 
     def _process_disconnect(self) -> None:
-        """Discards what is pending. nats-py would send it on the lost connection, which fails or does not return, and
-        would leave the tasks of its subscriptions."""
+        """Discards what is pending. nats-py would send it on the lost connection, which fails or does not return."""
         super()._process_disconnect()
         self._pending, self._pending_data_size = [], 0
 

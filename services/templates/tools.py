@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -22,7 +21,6 @@ _CUSTOM_SCHEMA: dict[str, Any] = {
     "required": ["input"],
 }
 _UNPARSED = "__unparsed"
-_encode = msgspec.json.Encoder().encode
 
 
 def tool_name(name: str, namespace: str | None) -> str:
@@ -83,12 +81,12 @@ class PromptTools(Struct, frozen=True):
     """`rendered` as JSON, with what parsers need."""
 
     @classmethod
-    def of(cls, tools: Sequence[ToolSpec], marker: Marker | None) -> "PromptTools":
-        """All forms. `marker`: marks the control tokens that tools spell. Raises RecursionError for schemas that are
-        nested too deeply to be written."""
+    def of(cls, tools: Sequence[ToolSpec], data: bytes, marker: Marker | None) -> "PromptTools":
+        """All forms. `data`: the tools as JSON; `marker`: marks the control tokens that they spell. Raises
+        RecursionError for schemas that are nested too deeply to be written."""
         rendered = [rendered_tool(tool) for tool in tools]
         definitions = list_tools(tools)
-        if marker is not None and not marker.is_clean(_encode(rendered).decode()):
+        if marker is not None and not marker.is_clean(data.decode()):
             definitions = [_marked(definition, marker) for definition in definitions]
         return cls(rendered, [with_cached_json(definition) for definition in definitions], reduced_json(rendered))
 

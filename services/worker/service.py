@@ -17,7 +17,7 @@ import msgspec
 from prometheus_client import Histogram
 
 from schemas import errors, subjects
-from schemas.control import THINKING_BUDGET, Cancel, Heartbeat, Load, ModelCard
+from schemas.control import THINKING_BUDGET, VISION, Cancel, Heartbeat, Load, ModelCard
 from schemas.conversation import OutputFormat, Sampling
 from schemas.events import Failed, FinishReason
 from schemas.frames import (
@@ -501,6 +501,7 @@ async def run(config: WorkerConfig) -> None:
             max_model_len=info.max_model_len,
             slots=info.slots,
             features=sorted(info.features),
+            no_vision=info.lacking.get(VISION),
         )
         await process.connect()
         worker = Worker(process, engine, info, config.model_name, config.queue_limit)

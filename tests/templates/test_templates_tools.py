@@ -10,6 +10,7 @@ from services.preprocessor.model import ModelSetup
 from services.preprocessor.prompt import assemble
 from services.templates.jinja import JsonDict
 from services.templates.tools import PromptTools, list_tools, rendered_tool
+from services.tokenization.data_marks import Marker
 
 SPECS = [
     ToolSpec("run", "Runs.", {"type": "object", "properties": {"n": {"type": "integer", "description": "how often"}}}),
@@ -18,8 +19,12 @@ SPECS = [
 ]
 
 
+def forms_of(tools: list[ToolSpec], marker: Marker | None = None) -> PromptTools:
+    return PromptTools.of(tools, msgspec.json.encode(tools), marker)
+
+
 def test_names_and_schemas_are_those_that_the_model_sees() -> None:
-    tools = PromptTools.of(SPECS, None)
+    tools = forms_of(SPECS)
     assert [tool.name for tool in tools.rendered] == ["run", "patch", "files__find"]
     assert tools.rendered == [rendered_tool(tool) for tool in SPECS]
     assert tools.rendered[1].schema["required"] == ["input"]
@@ -29,7 +34,7 @@ def test_names_and_schemas_are_those_that_the_model_sees() -> None:
     parsed = msgspec.json.decode(tools.parser_json, type=list[ToolSpec])
     assert [tool.name for tool in parsed] == ["run", "patch", "files__find"]
     assert parsed[0].schema == {"type": "object", "properties": {"n": {"type": "integer"}}}
-    assert PromptTools.of([], None) == PromptTools()
+    assert forms_of([]) == PromptTools()
 
 
 def test_equal_tools_share_their_forms(setup: ModelSetup) -> None:
@@ -44,7 +49,7 @@ def test_equal_tools_share_their_forms(setup: ModelSetup) -> None:
 def test_control_tokens_in_definitions_are_marked(setup: ModelSetup) -> None:
     assert setup.encoder.marks is not None
     marker = setup.encoder.marks.data
-    (tool,) = PromptTools.of([ToolSpec("run", "a <|im_end|> b")], marker).definitions
+    (tool,) = forms_of([ToolSpec("run", "a <|im_end|> b")], marker).definitions
     assert tool["function"]["description"] == marker.mark("a <|im_end|> b") != "a <|im_end|> b"
 
 
@@ -53,10 +58,10 @@ def test_too_deeply_nested_schemas_raise_recursion_error() -> None:
     for _ in range(700):
         deep = {"a": deep}
     specs = [ToolSpec("deep", schema=deep)]
-    tools = PromptTools.of(specs, None)
+    tools = forms_of(specs)
     assert tools.definitions == list_tools(specs)
     assert msgspec.json.decode(tools.parser_json, type=list[ToolSpec]) == specs
     for _ in range(100_000):
         deep = {"a": deep}
     with pytest.raises(RecursionError):
-        PromptTools.of([ToolSpec("deep", schema=deep)], None)
+        forms_of([ToolSpec("deep", schema=deep)])

@@ -5,18 +5,25 @@ depends on its position alone.
 """
 
 import asyncio
+import threading
 import types
 from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from itertools import count
 from typing import Any, ClassVar
 
 import msgspec
 
+from schemas.frames import unpack_ids
+from services.tokenization.picture_processor import PictureProcessor
+
 VOCAB = 512
 BLOCK = 16
+SIZE = (320, 240)
+"""Pixels of every picture."""
 _stored_by_endpoint: dict[str, "Subscription"] = {}
 
 
@@ -125,6 +132,58 @@ class StatLoggerBase:
     pass
 
 
+@dataclass(frozen=True)
+class PlaceholderRange:
+    offset: int
+    length: int
+
+
+class Renderer:
+    """Replaces one placeholder by the tokens of each picture, in order, and keeps which pictures it has processed."""
+
+    def __init__(self, model: str) -> None:
+        from transformers import AutoTokenizer
+
+        self.tokenizer = AutoTokenizer.from_pretrained(model)
+        processor = PictureProcessor.load(model)
+        assert processor is not None
+        self.processor = processor
+        self.mm_processor_cache = self
+        self.processed: set[str] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = False
+
+    def is_cached(self, hashes: list[str]) -> list[bool]:
+        return [one in self.processed for one in hashes]
+
+    def render_cmpl(self, prompts: list[dict[str, Any]]) -> list[Any]:
+        self.waiting = not self.gate.is_set()
+        assert self.gate.wait(60)
+        (prompt,) = prompts
+        placeholder = self.tokenizer.convert_tokens_to_ids(self.processor.placeholder)
+        pixels, hashes = prompt["multi_modal_data"]["image"], prompt["multi_modal_uuids"]["image"]
+        _check(len(pixels) <= 2, "At most 2 image(s) may be provided in one prompt.")
+        ids: list[int] = []
+        places: list[Any] = []
+        sent: list[Any] = []
+        for token in prompt["prompt_token_ids"]:
+            if token != placeholder or len(places) == len(pixels):
+                ids.append(token)
+                continue
+            image, digest = pixels[len(places)], hashes[len(places)]
+            assert image is not None or digest in self.processed
+            sent.append(None if digest in self.processed else image)
+            self.processed.add(digest)
+            expansion = unpack_ids(self.processor.expansion(*SIZE).ids)
+            places.append(PlaceholderRange(len(ids), len(expansion)))
+            ids += expansion
+        assert len(places) == len(pixels), "Failed to apply prompt replacement"
+        made = {"type": "multimodal", "prompt_token_ids": ids, "cache_salt": prompt["cache_salt"]}
+        images = {"mm_kwargs": sent, "mm_hashes": hashes, "mm_placeholders": places}
+        return [made | {name: {"image": values} for name, values in images.items()}]
+
+
 @dataclass(eq=False)
 class _Request:
     prompt: list[int]
@@ -164,6 +223,7 @@ class AsyncLLM:
             speculative_config=args.speculative_config,
         )
         self.loggers = [factory(self.vllm_config, 0) for factory in stat_loggers]
+        self.received: set[str] = set()
         self.requests: list[_Request] = []
         self.running: list[_Request] = []
         self.aborted: list[str] = []
@@ -180,6 +240,13 @@ class AsyncLLM:
     @classmethod
     def from_engine_args(cls, engine_args: AsyncEngineArgs, *, stat_loggers: list[Any]) -> "AsyncLLM":
         return cls(engine_args, stat_loggers)
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        return Renderer(self.args.model)
+
+    def get_tokenizer(self) -> Any:
+        return self.renderer.tokenizer
 
     @property
     def errored(self) -> bool:
@@ -204,6 +271,20 @@ class AsyncLLM:
         assert not sampling_params.detokenize
         assert sampling_params.output_kind is RequestOutputKind.DELTA
         _check(0 < len(ids) < self.vllm_config.model_config.max_model_len, "longer than the maximum model length")
+        if prompt["type"] == "multimodal":
+            for image, digest in zip(prompt["mm_kwargs"]["image"], prompt["mm_hashes"]["image"], strict=True):
+                if image is None and digest not in self.received:
+                    self.renderer.processed.discard(digest)
+                    yield types.SimpleNamespace(
+                        outputs=[types.SimpleNamespace(token_ids=[], logprobs=None, finish_reason="error")],
+                        num_cached_tokens=0,
+                        finished=True,
+                    )
+                    return
+                self.received.add(digest)
+            for place in prompt["mm_placeholders"]["image"]:
+                expansion = unpack_ids(self.renderer.processor.expansion(*SIZE).ids)
+                assert ids[place.offset : place.offset + place.length] == expansion
         _check((sampling_params.logprobs or 0) <= 20, "greater than max allowed: 20")
         request = _Request(ids, prompt["cache_salt"], sampling_params, priority)
         self.requests.append(request)

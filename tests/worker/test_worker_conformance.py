@@ -136,6 +136,18 @@ class TestTransformers(TransformersBench, Conformance):
     pass
 
 
+@with_torch
+@pytest.mark.slow
+class TestTransformersVision(VisionConformance):
+    @pytest.fixture
+    async def bench(self, vision_model: Path) -> AsyncIterator[Bench]:
+        arguments = {"load_format": "dummy", "seed": 0, "threads": 1}
+        config = WorkerConfig(model=str(vision_model), slots=SLOTS, kv_tokens=16_384, engine_args=arguments)
+        engine: Any = open_engine("transformers", config)
+        yield Bench(engine, await engine.start(), [], lambda: None, slots=SLOTS)
+        await engine.stop(5.0)
+
+
 @pytest.mark.parametrize("fake_trtllm", VERSIONS, indirect=True)
 class TestTrtllm(Conformance):
     @pytest.fixture

@@ -193,7 +193,7 @@ async def test_places_that_overlap_or_are_not_in_order_are_refused(trial: Trial,
 @pytest.mark.parametrize("trial", ["vision"], indirect=True)
 async def test_engine_without_vision_refuses_pictures(trial: Trial, vision: VisionPrompts) -> None:
     error = error_of(await trial.send(trial.request("t", *placed(vision, picture()))))
-    assert (error.kind, error.param) == (ErrorKind.INVALID, "image")
+    assert (error.kind, error.param) == (ErrorKind.INVALID, "messages")
     assert "image is not supported by the script engine of this model" in error.message
 
 

@@ -145,9 +145,10 @@ def test_layers_without_a_kv_cache_are_found(config: dict[str, Any], kind: str |
 
 def test_a_lacking_feature_has_a_reason() -> None:
     args = parse_args(None)
-    assert set(lacking(args, graphs=False, guided=True)) == {"kv_events", "priority", "salt"}
-    assert "use_cuda_graph" in lacking(args, graphs=True, guided=True)["logprobs"]
-    assert "llguidance" in lacking(args, graphs=False, guided=False)["guided"]
-    greedy = lacking(parse_args({"mode": "greedy"}), graphs=True, guided=False)
+    assert set(lacking(args, graphs=False, guided=True, blind=None)) == {"kv_events", "priority", "salt"}
+    assert "use_cuda_graph" in lacking(args, graphs=True, guided=True, blind=None)["logprobs"]
+    assert "llguidance" in lacking(args, graphs=False, guided=False, blind=None)["guided"]
+    assert lacking(args, graphs=False, guided=True, blind="text only")["vision"] == "text only"
+    greedy = lacking(parse_args({"mode": "greedy"}), graphs=True, guided=False, blind=None)
     assert greedy["seed"] == greedy["top_logprobs"] == "engine_args.mode is greedy"
     assert "logprobs" not in greedy

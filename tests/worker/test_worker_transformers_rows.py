@@ -142,6 +142,24 @@ async def test_no_end_before_the_least_length(engine: TransformersEngine) -> Non
     assert free[2] not in ids_of(deltas)[:10]
 
 
+@pytest.mark.slow
+async def test_preempted_requests_keep_their_log_probabilities(tiny_model: Path, model: Any) -> None:
+    """Four prompts fit the cache, and their outputs do not: the library computes some of them again."""
+    made = TransformersEngine(WorkerConfig(model=str(tiny_model), slots=4, kv_tokens=512, engine_args={"threads": 1}))
+    await made.start()
+    prompts = [[(n + 7) * 11 % 500 + 8 for n in range(start, start + 100)] for start in range(4)]
+    results = await asyncio.gather(
+        *(run(made, str(n), ids=ids, max_tokens=200, logprobs=0) for n, ids in enumerate(prompts))
+    )
+    await made.stop(5.0)
+    for prompt, deltas in zip(prompts, results, strict=True):
+        ids = ids_of(deltas)
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(dim=-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
+        assert [pairs[0][1] for pairs in told(deltas)] == pytest.approx(expected, abs=1e-3)
+
+
 async def test_nothing_is_kept_of_requests_that_are_over(engine: TransformersEngine) -> None:
     for n in range(5):
         await run(engine, f"t{n}", logprobs=1, max_tokens=3)

@@ -73,7 +73,7 @@ async def test_it_shares_queued_prompts_unless_several_prefill_side_by_side(
 def test_it_explains_itself_without_a_start(fake_vllm: Any) -> None:
     support = VllmEngine.explain(WorkerConfig(model=None, engine_args={"skip_tokenizer_init": True}))  # type: ignore[arg-type]
     assert support.version == "0.32.0"
-    assert support.features == FEATURES - {"guided", "grammar", "retention"}
+    assert support.features == FEATURES - {"guided", "grammar", "retention", "vision"}
     assert "skip_tokenizer_init" in support.lacking["guided"]
     with pytest.raises(ValueError, match="no argument nonesuch"):
         VllmEngine.explain(WorkerConfig(model="m", engine_args={"nonesuch": 1}))

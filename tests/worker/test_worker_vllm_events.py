@@ -5,8 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from schemas.frames import PromptPicture, pack_ids
+from services.tokenization.block_keys import block_keys, with_pictures
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
 from services.worker.engines.vllm.events import KvTranslator
+from services.worker.kv.blocks import KvBlockIndex
 from tests.worker.fake_vllm import stored
 
 BLOCK = 4
@@ -34,6 +37,25 @@ def test_blocks_come_with_their_tokens_parent_and_salt(translator: KvTranslator)
         BlocksStored(11, [(12, [0, 1, 2, 3]), (13, [4, 5, 6, 7])]),
         BlocksRemoved([13]),
     ]
+
+
+@pytest.mark.parametrize("salt", [None, "tenant"])
+@pytest.mark.parametrize("at", [(0, 3), (1, 7), (3, 4), (4, 11)])
+def test_the_keys_of_pictures_are_those_of_the_preprocessor(
+    translator: KvTranslator, at: tuple[int, int], salt: str | None
+) -> None:
+    pictures = [PromptPicture(digit * 40, start, 3) for digit, start in zip("7f", at, strict=True)]
+    ids = list(range(16))
+    extras: list[list[Any]] = [
+        [[one.hash, one.at - block] for one in pictures if one.at < block + BLOCK and one.at + one.tokens > block]
+        for block in range(0, len(ids), BLOCK)
+    ]
+    extras[0] += [salt] if salt else []
+    event = {**stored(0, None, ids, None), "block_hashes": [1, 2, 3, 4], "block_size": BLOCK}
+    index = KvBlockIndex(BLOCK, None)
+    for translated in translator.translate(0, packed({**event, "extra_keys": [extra or None for extra in extras]})):
+        index.event(translated)
+    assert index.keys() == list(block_keys(with_pictures(pack_ids(ids), pictures), BLOCK, salt=salt))
 
 
 def test_hashes_may_be_bytes(translator: KvTranslator) -> None:

@@ -123,7 +123,9 @@ async def bench(shared: Shared) -> AsyncIterator[Bench]:
 
 
 async def test_every_feature_is_there(bench: Bench) -> None:
-    assert bench.info.lacking.keys() == {"grammar", "retention"}, "this backend has no grammars with free text"
+    assert bench.info.lacking.keys() == {"grammar", "retention", "vision"}, (
+        "this backend has no grammars with free text"
+    )
     assert {"guided", "kv_events", "logit_bias", "min_p", "priority", "salt", "seed"} <= bench.info.features
     assert (bench.info.block_tokens, bench.info.slots, bench.info.max_model_len) == (BLOCK, SLOTS, 4096)
 

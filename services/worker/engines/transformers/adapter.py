@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import Invalid
 from schemas.events import FinishReason
@@ -17,9 +18,10 @@ from services.worker.engine import LOWEST_LOGPROB, Delta, EngineRequest
 
 HOST_FEATURES = frozenset({"penalties", "min_tokens", "logit_bias", "logprobs", "top_logprobs"})
 """Features that are computed between two steps (`rows.py`)."""
-ALL_FEATURES = HOST_FEATURES | {"sampling", "seed", "min_p", "guided", "grammar", "prefix_cache"}
+ALL_FEATURES = HOST_FEATURES | {"sampling", "seed", "min_p", "guided", "grammar", "prefix_cache", VISION}
 """All features of the engine; a configuration may lack some (`lacking`)."""
 _GUIDED = ("guided", "grammar")
+GRAPHS = 'CUDA graphs; engine_args {"batching": {"use_cuda_graph": false, "use_async_batching": false}} has them'
 _RECURRENT = ("conv", "linear", "mamba", "recurrent")
 PAGE_TOKENS = 32
 """Tokens of a page. With the library's default of 256, prompts of fewer than 257 tokens share nothing."""
@@ -114,19 +116,20 @@ def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]
     return arguments
 
 
-def lacking(args: EngineArgs, *, graphs: bool, guided: bool) -> dict[str, str]:
+def lacking(args: EngineArgs, *, graphs: bool, guided: bool, blind: str | None) -> dict[str, str]:
     """Returns the features that the engine lacks, and why. `graphs`: steps may run as CUDA graphs; `guided`: llguidance
-    is installed and can read the tokenizer."""
+    is installed and can read the tokenizer; `blind`: why the model gets no pictures."""
     lacks = dict.fromkeys(("kv_events", "priority", "salt"), "continuous batching of transformers has none")
     if args.mode == "greedy":
         lacks |= dict.fromkeys(("sampling", "seed", "min_p"), "engine_args.mode is greedy")
         lacks |= dict.fromkeys((*HOST_FEATURES - {"logprobs"}, *_GUIDED), "engine_args.mode is greedy")
     elif graphs:
-        why = 'CUDA graphs; engine_args {"batching": {"use_cuda_graph": false, "use_async_batching": false}} has them'
-        lacks |= dict.fromkeys((*HOST_FEATURES, *_GUIDED), why)
+        lacks |= dict.fromkeys((*HOST_FEATURES, *_GUIDED), GRAPHS)
     elif not guided:
         why = "needs llguidance (in a clone, pip install -e '.[guided]') and a tokenizer that it can read"
         lacks |= dict.fromkeys(_GUIDED, why)
+    if blind is not None:
+        lacks[VISION] = blind
     return lacks
 
 

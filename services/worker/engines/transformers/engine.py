@@ -9,9 +9,11 @@ On a shared CPU, OpenMP threads that spin while they wait make decoding 10 to 30
 the environment sets it; `OMP_NUM_THREADS=1` is the safe setting in containers.
 """
 
+import asyncio
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -21,7 +23,7 @@ from typing_extensions import override
 
 from schemas.control import Load
 from schemas.conversation import Sampling
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import with_defaults
 from services.worker.engine import Engine, EngineInfo, EngineRequest, Sink
@@ -53,6 +55,8 @@ class TransformersEngine(Engine):
         """The number of steps that the library has run."""
         self._manager: Any = None
         self._rows: Any = None
+        self._pictures: Any = None
+        self._picture_thread = ThreadPoolExecutor(1, "transformers-pictures")
         self._own: Sampling
         """The model's defaults."""
         self._info: EngineInfo
@@ -72,7 +76,7 @@ class TransformersEngine(Engine):
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
-        self._rows = loaded.rows
+        self._rows, self._pictures = loaded.rows, loaded.pictures
         self._turns.watch(self._config.watchdog_s, self._check)
         try:
             await decode_one(self, Sampling(max_tokens=1))
@@ -89,11 +93,19 @@ class TransformersEngine(Engine):
         prompt_tokens = len(request.token_ids)
         turn = self._turns.open(request.id, sink, lambda: self._release(key, prompt_tokens, progress))
         self._held += prompt_tokens
+        deliver = self._callback(key, turn, progress)
+        if request.pictures:
+            turn.run(self._submit_with_pictures(key, turn, request, progress, deliver))
+            return turn
         try:
-            self._submit(key, turn, request, progress)
+            accepted = self._submit(key, request, progress, deliver)
         except Exception:
             turn.close()
             raise
+        if not accepted:
+            turn.close()  # the exception reports the death to this turn
+            self._turns.die(THREAD_ENDED)
+            raise self._turns.died()
         return turn
 
     @override
@@ -111,13 +123,44 @@ class TransformersEngine(Engine):
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
         self._turns.stop()
+        self._picture_thread.shutdown(wait=False, cancel_futures=True)
         if (manager := self._manager) is not None:
             # A soft stop would first decode every open turn to its end.
             stop = partial(manager.stop, block=True, timeout=grace_s, hard_stop=True)
             await run_for(grace_s, stop, "transformers-stop")
 
-    def _submit(self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress) -> None:
-        """Submits the request. Raises EngineDied if the library no longer accepts requests."""
+    async def _submit_with_pictures(
+        self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress, deliver: Callable[[Any], None]
+    ) -> None:
+        """Submits the request when the features of its pictures are computed, on a thread of their own."""
+        from services.worker.engines.transformers.pictures import PictureKey
+
+        run = partial(asyncio.get_running_loop().run_in_executor, self._picture_thread)
+        features = []
+        try:
+            for picture in request.pictures:
+                features.append(await run(self._pictures.look, picture))
+                self._turns.stepped()
+            prompt = await run(self._pictures.prompt, request, features)
+            if not self._submit(PictureKey(key, prompt), request, progress, deliver, prompt.ids):
+                self._turns.die(THREAD_ENDED)
+        except TurnwireError as error:
+            turn.fail(error)
+        except ValueError as error:
+            turn.fail(Invalid(str(error), param="image"))
+        except Exception as error:
+            turn.fail(EngineFailed(f"transformers, with a picture: {type(error).__name__}: {error}"))
+
+    def _submit(
+        self,
+        key: str,
+        request: EngineRequest,
+        progress: Progress,
+        deliver: Callable[[Any], None],
+        ids: list[int] | None = None,
+    ) -> bool:
+        """Submits the request. Returns False if the library no longer accepts requests. `ids`: in place of the
+        request's own."""
         arguments: dict[str, Any] = {}
         if self._args.mode == "sampling":
             sampling = with_defaults(request.sampling, self._own)
@@ -126,9 +169,9 @@ class TransformersEngine(Engine):
             if self._rows is not None:
                 progress.host_logprobs = self._rows.open(key, request, sampling)
         # The handler first: outputs that come before it land in a shared queue, and the turn would hang.
-        self._manager.register_result_handler(key, self._callback(key, turn, progress))
+        self._manager.register_result_handler(key, deliver)
         added = self._manager.add_request(
-            list(request.token_ids),
+            list(request.token_ids) if ids is None else ids,
             request_id=key,
             max_new_tokens=max(1, request.sampling.max_tokens or 0),  # with 0 it would decode a token and log a warning
             streaming=True,
@@ -136,10 +179,7 @@ class TransformersEngine(Engine):
             eos_token_id=sorted(set(request.stop_ids)) or [-1],
             **arguments,
         )
-        if added is None:
-            turn.close()  # the exception reports the death to this turn
-            self._turns.die(THREAD_ENDED)
-            raise self._turns.died()
+        return added is not None
 
     def _callback(self, key: str, turn: OpenTurn, progress: Progress) -> Callable[[Any], None]:
         opened = time.monotonic()
@@ -178,9 +218,9 @@ class TransformersEngine(Engine):
         self._cached.pop(key, None)
         if self._rows is not None:
             self._rows.close(key)
-        if not progress.finished:
+        router = self._manager.output_router
+        if not progress.finished and key in router.result_handlers:  # a turn may end before its pictures are read
             self._manager.cancel_request(key)
-            router = self._manager.output_router
             with router._lock:
                 router.result_handlers.pop(key, None)
 

@@ -39,7 +39,11 @@ class Row:
     def follow(self, state: Any) -> None:
         """Notes the tokens that the library has decoded since the last step. A request that it has preempted has
         earlier ones at the end of its prompt."""
-        fresh = list(state.generated_tokens[self._taken - (len(state.initial_tokens) - self._prompt) :])
+        earlier = len(state.initial_tokens) - self._prompt
+        fresh = [
+            *state.initial_tokens[self._prompt + self._taken :],
+            *state.generated_tokens[max(0, self._taken - earlier) :],
+        ]
         self._taken += len(fresh)
         self._counts.update(fresh)
         if self._seen:

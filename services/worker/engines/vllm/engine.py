@@ -13,9 +13,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from schemas.control import Load
+from schemas.control import VISION, Load
 from schemas.conversation import Sampling
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import EngineFailed, Invalid, TurnwireError
 from services.runtime.config import WorkerConfig
 from services.tokenization.model_files import ModelFacts, read_facts
 from services.worker.engine import (
@@ -39,6 +39,7 @@ from services.worker.engines.support import (
 )
 from services.worker.engines.vllm.kv_reader import KvEventReader
 from services.worker.engines.vllm.parent import PLUGIN
+from services.worker.engines.vllm.pictures import PictureRenderer, load_processor
 from services.worker.engines.vllm.requests import (
     Progress,
     engine_arguments,
@@ -61,6 +62,7 @@ class VllmEngine(Engine, KvEventSource):
         self._config = config
         self._turns = OpenTurns("vllm")
         self._reader: KvEventReader | None = None
+        self._pictures: PictureRenderer | None = None
         self._kv_used: float | None = None
         self._llm: Any = None
         self._vllm: _Names
@@ -75,6 +77,11 @@ class VllmEngine(Engine, KvEventSource):
         if unknown := sorted(arguments.keys() - {field.name for field in dataclasses.fields(names.engine_args)}):
             raise ValueError(f"engine_args: vLLM {names.version} has no argument {', '.join(unknown)}")
         lacks = lacking(arguments, names.sampling.__struct_fields__)
+        if config.model is not None:
+            try:
+                load_processor(config)
+            except Exception as error:
+                lacks[VISION] = str(error)
         return EngineSupport(names.version, FEATURES - lacks.keys(), lacks)
 
     @override
@@ -131,6 +138,8 @@ class VllmEngine(Engine, KvEventSource):
         self._turns.stop()
         if self._reader is not None:
             self._reader.close()
+        if self._pictures is not None:
+            self._pictures.close()
         llm, self._llm = self._llm, None
         if llm is not None:
             await run_for(grace_s, lambda: llm.shutdown(timeout=grace_s * STOP_SHARE), "vllm-shutdown")
@@ -146,10 +155,37 @@ class VllmEngine(Engine, KvEventSource):
         except (names.client_error, ValueError, TypeError) as error:
             raise Invalid(_refusal(error)) from error
         ids = prompt_ids(request, self._info.max_model_len)
-        prompt = names.tokens_input(ids, cache_salt=request.cache_salt)
         # vLLM's priorities are integers; smaller ones are sooner.
         priority = -round(request.priority * PRIORITY_STEPS)
-        return self._llm.generate(prompt, sampling, request.id, priority=priority)
+
+        def generate(prompt: Any) -> Any:
+            return self._llm.generate(prompt, sampling, request.id, priority=priority)
+
+        if request.pictures:
+            return self._with_pictures(ids, request, generate)
+        return generate(names.tokens_input(ids, cache_salt=request.cache_salt))
+
+    async def _with_pictures(
+        self, ids: list[int], request: EngineRequest, generate: Callable[[Any], Any]
+    ) -> AsyncGenerator[Any, None]:
+        """Yields the outputs of a request with pictures.
+
+        vLLM has a cache of processed pictures in this process and another in its own, and sends a picture once. They
+        differ after a request was closed before it was sent. Then the next request with its picture ends with an error,
+        and a second attempt sends the picture.
+        """
+        assert self._pictures is not None, "the engine has no vision"
+        for last in (False, True):
+            prompt = await self._pictures.render(ids, request)
+            self._turns.stepped()
+            async with aclosing(generate(prompt)) as outputs:
+                output = await anext(outputs)
+                if output.outputs[0].finish_reason == "error" and not last:
+                    continue
+                yield output
+                async for output in outputs:
+                    yield output
+                return
 
     async def _pump(self, turn: OpenTurn, outputs: Any, progress: Progress) -> None:
         """Passes the outputs to the turn."""
@@ -165,7 +201,7 @@ class VllmEngine(Engine, KvEventSource):
             turn.fail(Invalid(_refusal(error)))
         except self._vllm.dead_error:
             self._turns.die(DEATH)
-        except EngineFailed as error:
+        except TurnwireError as error:
             turn.fail(error)
         except Exception as error:
             turn.fail(EngineFailed(f"vLLM: {error.__cause__ or error!r}"))
@@ -193,6 +229,10 @@ class VllmEngine(Engine, KvEventSource):
         config = llm.vllm_config
         cache, scheduler = config.cache_config, config.scheduler_config
         lacks = lacking(arguments, names.sampling.__struct_fields__, caches=bool(cache.enable_prefix_caching))
+        try:
+            self._pictures = PictureRenderer(llm, load_processor(self._config))
+        except Exception as error:
+            lacks[VISION] = str(error)
         return EngineInfo(
             name="vllm",
             version=names.version,

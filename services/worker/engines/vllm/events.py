@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from schemas.frames import unpack_ids
+from services.tokenization.block_keys import picture_word
 from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 _DEVICE = "GPU"
@@ -25,7 +27,8 @@ class _Stored(Struct, tag="BlockStored"):
     block_size: int
     medium: str | None = None
     extra_keys: list[list[Any] | None] | None = None
-    """For each block, what its hash covers besides the tokens: for a text prompt the salt, in the first block only."""
+    """For each block, what its hash covers besides the tokens: [hash, offset of the first token] for each picture that
+    the block overlaps, and the salt, in the first block only."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
 
@@ -79,15 +82,24 @@ class KvTranslator:
         if event.kv_cache_spec_kind not in _WHOLE_PROMPT or event.block_size != size:
             self._other_groups.add(event.group_idx)
             return ()
-        ids = event.token_ids
+        ids, parent = event.token_ids, event.parent_block_hash
+        extras = [extra or [] for extra in event.extra_keys or [None] * len(event.block_hashes)]
+        for at, extra in enumerate(extras):
+            for picture, offset in filter(_is_picture, extra):
+                if offset >= 0:  # otherwise it began in an earlier block
+                    (ids[at * size + offset],) = unpack_ids(picture_word(picture))
         blocks = [(_hash(block), ids[at * size : (at + 1) * size]) for at, block in enumerate(event.block_hashes)]
-        parent, extra = event.parent_block_hash, (event.extra_keys or [None])[0]
-        return [BlocksStored(None if parent is None else _hash(parent), blocks, extra[0] if extra else None)]
+        salt = next((key for key in extras[0] if not _is_picture(key)), None) if extras else None
+        return [BlocksStored(None if parent is None else _hash(parent), blocks, salt)]
 
     def _removed(self, event: _Removed) -> Sequence[KvEvent]:
         if event.group_idx in self._other_groups:
             return ()
         return [BlocksRemoved([_hash(block) for block in event.block_hashes])]
+
+
+def _is_picture(key: Any) -> bool:
+    return isinstance(key, list)
 
 
 def _hash(block: int | bytes) -> BlockHash:

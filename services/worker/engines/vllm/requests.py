@@ -6,6 +6,7 @@ Written for the API of 0.32 and 0.33 (`AsyncEngineArgs`, `SamplingParams`, `Requ
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed
 from schemas.events import FinishReason
@@ -71,7 +72,7 @@ def lacking(arguments: Mapping[str, Any], sampling_fields: Collection[str], *, c
     if (mode := arguments.get("logprobs_mode", "raw_logprobs")) != "raw_logprobs":
         lacks |= dict.fromkeys(("logprobs", "top_logprobs"), f"engine_args.logprobs_mode is {mode}")
     if arguments.get("skip_tokenizer_init"):
-        lacks |= dict.fromkeys(("guided", "grammar"), "engine_args.skip_tokenizer_init is set")
+        lacks |= dict.fromkeys(("guided", "grammar", VISION), "engine_args.skip_tokenizer_init is set")
     elif guided_backend(arguments) != _LARK_BACKEND:
         lacks["grammar"] = f'needs engine_args {{"structured_outputs_config": {{"backend": "{_LARK_BACKEND}"}}}}'
     if (policy := arguments["scheduling_policy"]) != "priority":

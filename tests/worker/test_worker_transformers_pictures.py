@@ -1,0 +1,414 @@
+"""Pictures in the transformers engine, compared with `model.generate` and the model's own forward pass."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from schemas.conversation import Sampling  # noqa: E402
+from schemas.errors import Invalid  # noqa: E402
+from schemas.events import FinishReason  # noqa: E402
+from schemas.frames import unpack_ids  # noqa: E402
+from services.pictures.picture import picture_hash, read_pixels  # noqa: E402
+from services.runtime.config import WorkerConfig  # noqa: E402
+from services.tokenization.picture_processor import PictureProcessor  # noqa: E402
+from services.worker.engine import Delta, EnginePicture, EngineRequest  # noqa: E402
+from services.worker.engines.transformers import pictures as engine_pictures  # noqa: E402
+from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
+from services.worker.engines.transformers.loader import explain  # noqa: E402
+from tests.vision_model import build_vision_model, png, reference_processor  # noqa: E402
+from tests.worker.listening import listen  # noqa: E402
+
+WAIT_S = 60.0
+PAGE = 32
+WORDS = ["read", "the", "file", "and", "run", "a", "test", "of", "this", "code"]
+SCHEMES = ("qwen", "idefics")
+Part = str | bytes
+"""Text, or a picture's data."""
+
+
+def picture(seed: int, width: int = 150, height: int = 100) -> bytes:
+    return png(width, height, seed)
+
+
+def words(seed: int, count: int) -> str:
+    rng = random.Random(seed)
+    return " ".join(rng.choice(WORDS) for _ in range(count))
+
+
+@dataclass
+class Model:
+    """A vision model in the library's own hands, and its prompts."""
+
+    path: Path
+    own: Any
+    processor: Any
+    expansions: PictureProcessor
+
+    def prompt(self, *parts: Part) -> tuple[list[int], list[EnginePicture]]:
+        """The user's message of these parts, in ids of the library's processor."""
+        content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in parts]
+        text = self.processor.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        )
+        data = [part for part in parts if isinstance(part, bytes)]
+        ids = self._process(text, data)["input_ids"][0].tolist() if data else self.processor.tokenizer(text).input_ids
+        pictures, end = list[EnginePicture](), 0
+        for each in data:
+            expansion = list(unpack_ids(self.expansions.expansion(*read_pixels(each).size).ids))
+            at = next(n for n in range(end, len(ids)) if ids[n : n + len(expansion)] == expansion)
+            end = at + len(expansion)
+            pictures.append(EnginePicture(picture_hash(each, None), at, len(expansion), each))
+        return ids, pictures
+
+    def inputs(self, ids: list[int], pictures: Sequence[EnginePicture]) -> dict[str, Any]:
+        """The arguments of the model's forward pass."""
+        found = {"input_ids": torch.tensor([ids])}
+        if pictures:
+            text = self.processor.image_token * len(pictures)
+            found = self._process(text, [each.data for each in pictures]) | found
+            if "mm_token_type_ids" in found:
+                found["mm_token_type_ids"] = (found["input_ids"] == self.own.config.image_token_id).int()
+        return found | {"attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
+
+    def _process(self, text: str, data: Sequence[bytes]) -> dict[str, Any]:
+        return dict(self.processor(text=[text], images=[[read_pixels(each) for each in data]], return_tensors="pt"))
+
+    def generate(self, ids: list[int], pictures: Sequence[EnginePicture], tokens: int) -> list[int]:
+        inputs = self.inputs(ids, pictures)
+        out = self.own.generate(**inputs, max_new_tokens=tokens, do_sample=False, eos_token_id=None)
+        found: list[int] = out[0, len(ids) :].tolist()
+        return found
+
+    def logprobs(self, ids: list[int], pictures: Sequence[EnginePicture], output: list[int]) -> list[float]:
+        with torch.no_grad():
+            logits = self.own(**self.inputs([*ids, *output], pictures)).logits[0, len(ids) - 1 : -1]
+        chosen = logits.log_softmax(dim=-1).gather(1, torch.tensor(output)[:, None])
+        found: list[float] = chosen[:, 0].tolist()
+        return found
+
+
+@pytest.fixture(scope="module", params=SCHEMES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = build_vision_model(tmp_path_factory.mktemp("vision"), request.param, weights=True)
+    processor = PictureProcessor.load(str(path))
+    assert processor is not None
+    own = transformers.AutoModelForImageTextToText.from_pretrained(path).eval()
+    return Model(path, own, reference_processor(path, request.param), processor)
+
+
+def config(path: Path, **changes: Any) -> WorkerConfig:
+    args = {"threads": 1, **changes.pop("engine_args", {})}
+    return WorkerConfig(model=str(path), **{"slots": 8, "kv_tokens": 8192, **changes}, engine_args=args)
+
+
+@pytest.fixture
+async def engine(model: Model) -> AsyncIterator[TransformersEngine]:
+    made = TransformersEngine(config(model.path))
+    info = await made.start()
+    assert "vision" in info.features
+    assert "vision" not in info.lacking
+    yield made
+    await made.stop(5.0)
+
+
+def request(
+    turn: str, prompt: tuple[list[int], list[EnginePicture]], *, tokens: int = 12, **sampling: Any
+) -> EngineRequest:
+    options = {"max_tokens": tokens, "temperature": 0.0, "logprobs": 0, **sampling}
+    return EngineRequest(turn, prompt[0], Sampling(**options), [], pictures=prompt[1])
+
+
+async def run(engine: TransformersEngine, asked: EngineRequest) -> list[Delta]:
+    async with asyncio.timeout(WAIT_S):
+        return [delta async for delta in listen(engine, asked)]
+
+
+def ids_of(deltas: list[Delta]) -> list[int]:
+    return [token for delta in deltas for token in delta.ids]
+
+
+def logprobs_of(deltas: list[Delta]) -> list[float]:
+    return [row[0][1] for delta in deltas for row in delta.logprobs or []]
+
+
+def cached(deltas: list[Delta]) -> int:
+    return next(delta.cached for delta in deltas if delta.cached is not None)
+
+
+def check(model: Model, prompt: tuple[list[int], list[EnginePicture]], deltas: list[Delta]) -> None:
+    """The tokens are those of `generate`, the log probabilities those of the model's forward pass."""
+    ids = ids_of(deltas)
+    assert ids == model.generate(*prompt, len(ids))
+    assert logprobs_of(deltas) == pytest.approx(model.logprobs(*prompt, ids), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (picture(1),),
+        ("Look: ", picture(1), " What is it?"),
+        (picture(1), "and", picture(2, 320, 200), "differ"),
+        (words(3, 400), picture(3), words(4, 300), picture(3), words(5, 50)),
+    ],
+    ids=["alone", "between", "two", "long"],
+)
+async def test_tokens_and_log_probabilities_are_those_of_the_library(
+    model: Model, engine: TransformersEngine, parts: tuple[Part, ...]
+) -> None:
+    prompt = model.prompt(*parts)
+    check(model, prompt, await run(engine, request("a", prompt)))
+
+
+async def test_second_turn_computes_only_what_is_new(model: Model, engine: TransformersEngine) -> None:
+    ids, pictures = model.prompt(words(1, 40), picture(1), words(2, 40))
+    first = ids_of(await run(engine, request("a", (ids, pictures), tokens=40)))
+    after, more = model.prompt("And this?", picture(2))
+    moved = [EnginePicture(each.hash, each.at + len(ids) + len(first), each.tokens, each.data) for each in more]
+    second = [*ids, *first, *after], [*pictures, *moved]
+    deltas = await run(engine, request("b", second))
+    assert cached(deltas) == (len(ids) + len(first) - 1) // PAGE * PAGE
+    check(model, second, deltas)
+
+
+async def test_another_picture_shares_no_block_from_its_first_token_on(
+    model: Model, engine: TransformersEngine
+) -> None:
+    one, other = (model.prompt(words(1, 100), picture(seed), words(2, 100)) for seed in (1, 2))
+    assert one[0] == other[0]
+    first, second = await run(engine, request("a", one)), await run(engine, request("b", other))
+    assert logprobs_of(first) != pytest.approx(logprobs_of(second), abs=1e-3)
+    assert cached(second) == other[1][0].at // PAGE * PAGE
+    check(model, other, second)
+    again = await run(engine, request("c", one))
+    assert cached(again) == (len(one[0]) - 1) // PAGE * PAGE
+    assert ids_of(again) == ids_of(first)
+
+
+async def test_requests_with_and_without_pictures_share_a_batch(model: Model, engine: TransformersEngine) -> None:
+    prompts = [
+        model.prompt(words(seed, 30 * seed), *([picture(seed)] if seed % 3 else []), words(seed, 20))
+        for seed in range(1, 7)
+    ]
+    results = await asyncio.gather(
+        *(run(engine, request(str(n), prompt, tokens=20)) for n, prompt in enumerate(prompts))
+    )
+    for prompt, deltas in zip(prompts, results, strict=True):
+        check(model, prompt, deltas)
+
+
+@pytest.mark.slow
+async def test_preempted_requests_continue_with_their_pictures(model: Model, monkeypatch: Any) -> None:
+    """Four prompts fit the cache, and their outputs do not: the library computes some of them again."""
+    engine = TransformersEngine(config(model.path, kv_tokens=1024, slots=4))
+    await engine.start()
+    preempted = list[str]()
+    state = transformers.generation.continuous_batching.requests.RequestState
+    again = state.create_equivalent_initial_request
+
+    def noted(self: Any) -> Any:
+        preempted.append(self.request_id)
+        return again(self)
+
+    monkeypatch.setattr(state, "create_equivalent_initial_request", noted)
+    prompts = [model.prompt(picture(seed), words(seed, 100)) for seed in range(4)]
+    results = await asyncio.gather(
+        *(run(engine, request(str(n), prompt, tokens=150)) for n, prompt in enumerate(prompts))
+    )
+    await engine.stop(5.0)
+    assert preempted
+    for prompt, deltas in zip(prompts, results, strict=True):
+        check(model, prompt, deltas)
+
+
+@pytest.mark.slow
+async def test_cancelled_requests_disturb_nobody(model: Model, engine: TransformersEngine) -> None:
+    """They end before their pictures are read, in their prefill, and while they decode."""
+    kept = model.prompt(words(1, 60), picture(1), words(2, 60))
+    running = asyncio.create_task(run(engine, request("kept", kept, tokens=200)))
+    for n in range(12):
+        turn = listen(engine, request(f"gone-{n}", model.prompt(words(n, 600), picture(n % 3), "?"), tokens=100))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01 * n):
+                await _drain(turn)
+        await turn.aclose()
+    check(model, kept, await running)
+    check(model, kept, await run(engine, request("after", kept)))
+    assert engine.healthy()
+
+
+async def _drain(deltas: Any) -> None:
+    async for _ in deltas:
+        pass
+
+
+async def test_penalties_bias_and_alternatives_see_ordinary_ids(model: Model, engine: TransformersEngine) -> None:
+    prompt = model.prompt("Look: ", picture(1), " What is it?")
+    expected = model.own.generate(
+        **model.inputs(*prompt), max_new_tokens=12, do_sample=False, eos_token_id=None, repetition_penalty=1.3
+    )[0, len(prompt[0]) :].tolist()
+    deltas = await run(engine, request("a", prompt, repetition_penalty=1.3, logprobs=2))
+    assert ids_of(deltas) == expected
+    deltas = await run(engine, request("b", prompt, logit_bias={300: 100.0}, presence_penalty=0.5, tokens=3))
+    assert ids_of(deltas) == [300, 300, 300]
+
+
+@pytest.mark.parametrize("fault", ["tokens", "data", "size"])
+async def test_picture_that_does_not_fit_its_prompt_fails_alone(
+    model: Model, engine: TransformersEngine, fault: str
+) -> None:
+    ids, (own,) = model.prompt("Look: ", picture(1), " What is it?")
+    wrong = {
+        "tokens": EnginePicture(own.hash, own.at, own.tokens - 4, own.data),
+        "data": EnginePicture("ab" * 20, own.at, own.tokens, own.data[:2000]),
+        "size": EnginePicture("cd" * 20, own.at, own.tokens, picture(1, 100, 100)),
+    }[fault]
+    bad, good = await asyncio.gather(
+        run(engine, request("bad", (ids, [wrong]))), run(engine, request("good", (ids, [own]))), return_exceptions=True
+    )
+    assert isinstance(bad, Invalid)
+    assert isinstance(good, list)
+    check(model, (ids, [own]), good)
+
+
+async def test_prefill_without_output_is_found_by_the_next_request(model: Model, engine: TransformersEngine) -> None:
+    prompt = model.prompt(words(1, 40), picture(1), words(2, 40))
+    (end,) = await run(engine, request("a", prompt, tokens=0))
+    assert end.finish is FinishReason.LENGTH
+    deltas = await run(engine, request("b", prompt))
+    assert cached(deltas) == (len(prompt[0]) - 1) // PAGE * PAGE
+    check(model, prompt, deltas)
+
+
+@pytest.mark.slow
+async def test_random_mixes_equal_the_library(model: Model) -> None:
+    """Conversations of one to three turns with zero to three pictures of few, in a cache that is often full."""
+    arguments = {"batching": {"max_batch_tokens": 96}}  # most pictures are computed in parts
+    engine = TransformersEngine(config(model.path, kv_tokens=3072, slots=4, engine_args=arguments))
+    await engine.start()
+    rng = random.Random(7)
+
+    async def converse(seed: int) -> None:
+        own = random.Random(seed)
+        ids, pictures = list[int](), list[EnginePicture]()
+        for turn in range(own.randint(1, 3)):
+            parts: list[Part] = [words(own.randrange(4), own.choice((1, 30, 90)))]
+            parts += [picture(own.randrange(4), *own.choice(((60, 60), (150, 100)))) for _ in range(own.randint(0, 2))]
+            own.shuffle(parts)
+            after, more = model.prompt(*parts)
+            pictures += [EnginePicture(each.hash, each.at + len(ids), each.tokens, each.data) for each in more]
+            ids = [*ids, *after]
+            if own.random() < 0.2:
+                stream = listen(engine, request(f"{seed}-{turn}-gone", (ids, pictures), tokens=50))
+                await anext(stream)
+                await stream.aclose()
+            deltas = await run(engine, request(f"{seed}-{turn}", (ids, pictures), tokens=own.choice((1, 8, 40))))
+            check(model, (ids, pictures), deltas)
+            ids += ids_of(deltas)
+
+    for _ in range(10):
+        await asyncio.gather(*(converse(rng.randrange(1000)) for _ in range(3)))
+    await engine.stop(5.0)
+
+
+def rewrite(path: Path, file: str, **changes: Any) -> None:
+    document = json.loads((path / file).read_bytes())
+    (path / file).write_text(json.dumps(document | changes))
+
+
+def save(path: Path, kind: Any, own: Any) -> None:
+    """Writes a model of this class with random weights, with the end tokens that the directory has."""
+    ends = {key: json.loads((path / "config.json").read_bytes())[key] for key in ("eos_token_id", "pad_token_id")}
+    kind(own).to(torch.float32).save_pretrained(path)
+    rewrite(path, "config.json", **ends)
+
+
+def deep_model(path: Path) -> Path:
+    """A Qwen3-VL, which adds features of pictures in several layers."""
+    build_vision_model(path, "qwen")
+    before = json.loads((path / "config.json").read_bytes())
+    text = {**before["text_config"], "head_dim": 16}
+    text["rope_parameters"] = {"rope_type": "default", "mrope_section": [4, 2, 2], "rope_theta": 1e6}
+    vision: dict[str, Any] = {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+    }
+    vision |= {"patch_size": 14, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
+    ids = {key: value for key, value in before.items() if key.endswith("_token_id") and key.startswith(("im", "vi"))}
+    own = transformers.Qwen3VLConfig(text_config=text | {"model_type": "qwen3_vl_text"}, vision_config=vision, **ids)
+    save(path, transformers.Qwen3VLForConditionalGeneration, own)
+    rewrite(path, "preprocessor_config.json", processor_class="Qwen3VLProcessor")
+    return path
+
+
+def mutual_model(path: Path) -> Path:
+    """A Gemma 3: the tokens of a picture see each other both ways."""
+    build_vision_model(path, "idefics")
+    tokens = {"image_token": "<image>", "boi_token": "<global-img>", "eoi_token": "<fake_token_around_image>"}
+    ids = transformers.AutoTokenizer.from_pretrained(path).convert_tokens_to_ids(list(tokens.values()))
+    before = json.loads((path / "config.json").read_bytes())
+    text = {**before["text_config"], "head_dim": 16, "layer_types": ["full_attention"] * 2, "model_type": "gemma3_text"}
+    names = ("image_token_id", "boi_token_index", "eoi_token_index")
+    vision = {**before["vision_config"], "model_type": "siglip_vision_model"}
+    own = transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=4, **dict(zip(names, ids, strict=True))
+    )
+    save(path, transformers.Gemma3ForConditionalGeneration, own)
+    rewrite(path, "tokenizer_config.json", extra_special_tokens=tokens, **tokens)
+    rewrite(path, "processor_config.json", processor_class="Gemma3Processor", image_seq_length=4)
+    size: dict[str, Any] = {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 56, "width": 56}}
+    (path / "preprocessor_config.json").write_text(json.dumps(size | {"processor_class": "Gemma3Processor"}))
+    return path
+
+
+@pytest.mark.parametrize("build", [deep_model, mutual_model])
+async def test_model_that_reads_more_than_rows_decodes_text_alone(tmp_path: Path, build: Any) -> None:
+    path = build(tmp_path / "m")
+    engine = TransformersEngine(config(path))
+    info = await engine.start()
+    assert "vision" not in info.features
+    assert "in several layers" in info.lacking["vision"]
+    ids = [7 * n % 500 + 300 for n in range(100)]
+    own = transformers.AutoModelForImageTextToText.from_pretrained(path).eval()
+    expected = own.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, eos_token_id=None)[0, 100:]
+    assert ids_of(await run(engine, request("a", (ids, [])))) == expected.tolist()
+    await engine.stop(5.0)
+
+
+async def test_model_without_usable_processor_decodes_text_alone(tmp_path: Path) -> None:
+    path = build_vision_model(tmp_path / "m", "idefics", weights=True)
+    (path / "preprocessor_config.json").write_text("{")
+    engine = TransformersEngine(config(path))
+    info = await engine.start()
+    assert "processor cannot be loaded" in info.lacking["vision"]
+    assert len(ids_of(await run(engine, request("a", ([300, 301], []))))) == 12
+    await engine.stop(5.0)
+
+
+def test_features_are_explained_without_a_start(tmp_path: Path, tiny_model: Path) -> None:
+    assert "vision" in explain(config(build_vision_model(tmp_path / "m", "qwen"))).features
+    assert explain(config(tiny_model)).lacking["vision"] == "the model sees no pictures"
+
+
+def test_picture_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:
+    """Blocks with its old number may still be in the library's cache."""
+    monkeypatch.setattr(engine_pictures, "_NUMBERS", 2)
+    made = engine_pictures.Pictures(model.own, model.expansions)
+    numbers = list[int]()
+    for seed in (1, 2, 1, 3, 2, 1):
+        asked = request("a", model.prompt(picture(seed)))
+        ids = made.prompt(asked, [made.look(each) for each in asked.pictures]).ids
+        numbers += {each for each in ids if each >= model.own.get_input_embeddings().num_embeddings}
+    first = numbers[0]
+    assert numbers == [first, first + 1, first, first + 2, first + 3, first + 4]

@@ -1,0 +1,128 @@
+"""Pictures in the vLLM engine, over a small strict fake: what it compares, refuses, sends again and leaves behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from schemas.conversation import Sampling
+from schemas.errors import EngineFailed, Invalid
+from schemas.frames import unpack_ids
+from services.pictures.picture import picture_hash
+from services.runtime.config import WorkerConfig
+from services.worker.engine import Delta, EnginePicture, EngineRequest
+from services.worker.engines.vllm.engine import VllmEngine
+from tests.conftest import LIMIT_S, eventually
+from tests.vision_model import build_vision_model
+from tests.worker.fake_vllm import SIZE
+from tests.worker.listening import Listener, listen
+
+BEFORE = list(range(8, 30))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_vision_model(tmp_path_factory.mktemp("vision") / "model", "idefics")
+
+
+@pytest.fixture
+async def engine(fake_vllm: Any, model: Path) -> AsyncIterator[VllmEngine]:
+    engine = VllmEngine(WorkerConfig(model=str(model), slots=4, max_model_len=1024))
+    await engine.start()
+    yield engine
+    await engine.stop(5.0)
+
+
+def png(color: int) -> bytes:
+    Image.new("RGB", SIZE, (color, 0, 0)).save(made := BytesIO(), "PNG")
+    return made.getvalue()
+
+
+def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
+    expansion = unpack_ids(fake_vllm.last.renderer.processor.expansion(*SIZE).ids)
+    placeholder = fake_vllm.last.renderer.tokenizer.convert_tokens_to_ids("<image>")
+    ids, pictures = [*BEFORE, placeholder], []  # one that is text
+    for one in data:
+        pictures.append(EnginePicture(picture_hash(one, None), len(ids), len(expansion), one))
+        ids += [*expansion, 9]
+    return EngineRequest(turn, ids, Sampling(max_tokens=8, temperature=0.0), [], cache_salt="salt", pictures=pictures)
+
+
+async def run(engine: VllmEngine, made: EngineRequest) -> list[Delta]:
+    async with asyncio.timeout(LIMIT_S):
+        return [delta async for delta in listen(engine, made)]
+
+
+async def test_a_vision_model_gets_pictures(engine: VllmEngine, fake_vllm: Any, model: Path) -> None:
+    assert "vision" in engine._info.features
+    assert "vision" in VllmEngine.explain(WorkerConfig(model=str(model))).features
+    fake_vllm.last.gate.clear()
+    made = request(fake_vllm, png(1), png(2))
+    task = asyncio.create_task(run(engine, made))
+    await eventually(lambda: fake_vllm.last.requests)
+    (queued,) = fake_vllm.last.requests
+    assert (queued.prompt, queued.salt) == (made.token_ids, "salt")
+    fake_vllm.last.gate.set()
+    assert len(await task) == 8
+
+
+async def test_a_model_without_vision_has_a_reason(fake_vllm: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 512}')
+    config = WorkerConfig(model=str(tmp_path), max_model_len=64)
+    engine = VllmEngine(config)
+    info = await engine.start()
+    await engine.stop(5.0)
+    assert "vision" not in info.features
+    assert info.lacking["vision"] == VllmEngine.explain(config).lacking["vision"] == "the model has no vision"
+
+
+async def test_vllm_may_expand_pictures_in_its_own_way(
+    fake_vllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.worker.fake_vllm.SIZE", (640, 100))
+    engine = VllmEngine(WorkerConfig(model=str(model), max_model_len=64))
+    info = await engine.start()
+    await engine.stop(5.0)
+    assert "differently" in info.lacking["vision"]
+
+
+async def test_a_wrong_picture_fails_alone(engine: VllmEngine, fake_vllm: Any) -> None:
+    made = request(fake_vllm, png(1))
+    (picture,) = made.pictures
+    later = EnginePicture(picture.hash, picture.at + 1, picture.tokens - 1, picture.data)
+    for wrong, error, why in [
+        ([later], EngineFailed, "differently"),
+        ([EnginePicture("0" * 40, picture.at, picture.tokens, b"GIF89a")], Invalid, "Could not process image"),
+        (request(fake_vllm, png(1), png(2), png(3)).pictures, Invalid, "At most 2"),
+    ]:
+        with pytest.raises(error, match=why):
+            await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], pictures=wrong))
+    assert len(await run(engine, made)) == 8
+
+
+async def test_a_picture_is_decoded_and_sent_once(engine: VllmEngine, fake_vllm: Any) -> None:
+    made = request(fake_vllm, png(1))
+    await run(engine, made)
+    (picture,) = made.pictures
+    again = EnginePicture(picture.hash, picture.at, picture.tokens, b"not decoded")
+    assert len(await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], pictures=[again]))) == 8
+
+
+async def test_closing_before_vllm_has_the_request_leaves_nothing(engine: VllmEngine, fake_vllm: Any) -> None:
+    renderer = fake_vllm.last.renderer
+    renderer.gate.clear()
+    listener = Listener()
+    handle = engine.open(request(fake_vllm, png(1)), listener)
+    listener.opened = True
+    await eventually(lambda: renderer.waiting)
+    handle.close()
+    assert engine.load().running == 0
+    renderer.gate.set()
+    await eventually(lambda: len(renderer.processed) == 2)  # the trial's picture and this one
+    assert (fake_vllm.last.requests, fake_vllm.last.aborted, listener.error) == ([], [], None)
+    # The renderer believes that vLLM has the picture, which was not sent.
+    assert len(await run(engine, request(fake_vllm, png(1)))) == 8

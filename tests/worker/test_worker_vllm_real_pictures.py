@@ -1,0 +1,225 @@
+"""Pictures in vLLM itself on a CPU (`make test-vllm`), with a tiny Idefics3 that has random weights.
+
+Its greedy tokens are equal for different pictures, so tests compare log probabilities and counts of cached tokens.
+"""
+
+import asyncio
+import importlib.util
+from collections.abc import AsyncIterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from PIL import Image
+
+from schemas.errors import EngineFailed, Invalid
+from schemas.frames import pack_ids
+from services.runtime.config import WorkerConfig
+from services.tokenization.block_keys import block_keys, with_pictures
+from services.worker.engine import Delta, EngineRequest
+from services.worker.engines.vllm.engine import VllmEngine
+from services.worker.kv.blocks import KvBlockIndex
+from tests.conftest import eventually
+from tests.vision_model import build_vision_model, png
+from tests.worker import conformance
+from tests.worker.conformance import Bench, output
+from tests.worker.listening import Listener
+from tests.worker.vision import TEXT, VisionConformance, VisionPrompts
+
+BLOCK = 32
+LIMIT_S = 1800.0
+ONE, OTHER, WIDE = png(112, 84, 1), png(112, 84, 2), png(224, 56, 3)
+QUESTION = "What is in it, and what is beside it?"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(2 * LIMIT_S),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make test-vllm"),
+]
+
+
+class VllmBench(Bench):
+    """The engine, with vLLM's own methods."""
+
+    index: KvBlockIndex
+    engine: VllmEngine
+
+    @property
+    def llm(self) -> Any:
+        return self.engine._llm
+
+    async def clear(self) -> None:
+        """Empties the prefix cache; the event comes with the next request."""
+        await self.idle()
+        await asyncio.wait_for(self.llm.reset_prefix_cache(), LIMIT_S)
+
+    async def own(self, text: str, data: Sequence[bytes], ids: Sequence[int]) -> list[dict[int, float]]:
+        """The log probabilities that vLLM computes for a text with placeholders, which has these ids."""
+        names = self.engine._vllm
+        sampling = names.sampling(max_tokens=8, temperature=0.0, logprobs=3, ignore_eos=True, output_kind=names.delta)
+        prompt = {"prompt": text, "multi_modal_data": {"image": [Image.open(BytesIO(one)) for one in data]}}
+        rows = []
+        async for step in self.llm.generate(prompt, sampling, "own"):
+            assert step.prompt_token_ids in (None, ids)
+            rows += [{token: entry.logprob for token, entry in row.items()} for row in step.outputs[0].logprobs]
+        return rows
+
+
+def logprobs(deltas: list[Delta]) -> list[dict[int, float]]:
+    return [dict(row) for delta in deltas for row in delta.logprobs or ()]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_vision_model(tmp_path_factory.mktemp("vision") / "model", "idefics", weights=True)
+
+
+@pytest.fixture(scope="module")
+def vision(model: Path) -> VisionPrompts:
+    return VisionPrompts(model, "idefics")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def started(model: Path) -> AsyncIterator[VllmBench]:
+    arguments = {
+        "block_size": BLOCK,
+        "enforce_eager": True,
+        "max_num_batched_tokens": 1024,
+        "limit_mm_per_prompt": {"image": 4},
+    }
+    engine = VllmEngine(
+        WorkerConfig(
+            model=str(model),
+            slots=8,
+            dtype="float32",
+            max_model_len=2048,
+            watchdog_s=LIMIT_S,
+            engine_args=arguments,
+        )
+    )
+    info = await asyncio.wait_for(engine.start(), LIMIT_S)
+    bench = VllmBench(engine, info, list(range(8, 108)), lambda: None)
+    bench.index = KvBlockIndex(BLOCK, None)
+
+    async def read() -> None:
+        async for event in engine.kv_events():
+            bench.index.event(event)
+
+    reading = asyncio.create_task(read())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conformance, "WAIT_S", LIMIT_S)
+        yield bench
+    await engine.stop(20.0)
+    await asyncio.wait_for(reading, LIMIT_S)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bench(started: VllmBench) -> VllmBench:
+    await started.clear()
+    return started
+
+
+@pytest.mark.parametrize("parts", [(TEXT, ONE), (TEXT, OTHER), (ONE, "and", WIDE, QUESTION, ONE, "?")])
+async def test_the_output_is_that_of_vllm_for_the_same_text_and_pictures(
+    bench: VllmBench, vision: VisionPrompts, parts: tuple[str | bytes, ...]
+) -> None:
+    request = vision.request(bench, *parts, logprobs=3, max_tokens=8)
+    text = "".join(part if isinstance(part, str) else "<image>" for part in parts)
+    text = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    own = await bench.own(text, [part for part in parts if isinstance(part, bytes)], request.token_ids)
+    await bench.clear()
+    ours = logprobs(await bench.run(request))
+    assert len(ours) == len(own) == 8
+    for mine, theirs in zip(ours, own, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-4)
+
+
+async def test_pictures_change_the_output(bench: VllmBench, vision: VisionPrompts) -> None:
+    one, other = [await bench.run(vision.request(bench, TEXT, data, logprobs=3)) for data in (ONE, OTHER)]
+    assert logprobs(one) != logprobs(other)
+
+
+@pytest.mark.parametrize("salt", [None, "tenant"])
+@pytest.mark.parametrize("parts", [(TEXT, ONE, QUESTION, WIDE, QUESTION), (ONE, ONE, TEXT, OTHER)])
+async def test_the_index_has_the_keys_of_the_preprocessor(
+    bench: VllmBench, vision: VisionPrompts, parts: tuple[str | bytes, ...], salt: str | None
+) -> None:
+    request = vision.request(bench, *parts, max_tokens=40, cache_salt=salt)
+    computed = [*request.token_ids, *(await bench.ids(request))[:-1]]
+    keys = block_keys(with_pictures(pack_ids(computed), request.pictures), BLOCK, salt=salt)
+    assert len(keys) > len(request.token_ids) // BLOCK
+    await eventually(lambda: set(bench.index.keys()) == set(keys))
+
+
+async def test_a_prompt_that_vllm_expands_differently_fails_alone(bench: VllmBench, vision: VisionPrompts) -> None:
+    request = vision.request(bench, QUESTION, ONE, QUESTION)
+    ids, (picture,) = request.token_ids, request.pictures
+    replace = msgspec.structs.replace
+    for wrong in (
+        replace(picture, tokens=picture.tokens - 1),
+        replace(picture, at=1),
+        replace(picture, data=WIDE, hash="0" * 40),
+    ):
+        with pytest.raises(EngineFailed, match="differently"):
+            await bench.run(EngineRequest("wrong", ids, request.sampling, [], pictures=[wrong]))
+    assert len(await bench.ids(request)) == 24
+
+
+async def test_placeholder_without_a_picture_is_text(bench: VllmBench, vision: VisionPrompts) -> None:
+    """As in the output of an earlier turn."""
+    seen = []
+    for data in (ONE, OTHER, ONE):
+        request = vision.request(bench, QUESTION, data, QUESTION, logprobs=3)
+        (picture,) = request.pictures
+        text = [bench.llm.get_tokenizer().convert_tokens_to_ids("<image>"), *request.token_ids]
+        await bench.clear()
+        moved = [msgspec.structs.replace(picture, at=picture.at + 1)]
+        made = EngineRequest("text", text, request.sampling, [], pictures=moved)
+        seen.append(logprobs(await bench.run(made)))
+    assert seen[0] == seen[2] != seen[1]
+
+
+async def test_more_pictures_than_vllm_takes_are_invalid(bench: VllmBench, vision: VisionPrompts) -> None:
+    request = vision.request(bench, *(png(14, 14, seed) for seed in range(5)))
+    with pytest.raises(Invalid, match="At most 4"):
+        await bench.run(request)
+
+
+async def test_a_picture_that_vllm_only_believes_to_have_is_sent_again(bench: VllmBench, vision: VisionPrompts) -> None:
+    request = vision.request(bench, TEXT, png(112, 84, 4), QUESTION)
+    await bench.engine._pictures.render(list(request.token_ids), request)  # type: ignore[union-attr]
+    assert len(await bench.ids(request)) == 24
+
+
+async def test_mixed_requests_at_once_have_the_output_of_each_alone(bench: VllmBench, vision: VisionPrompts) -> None:
+    async def leave(request: EngineRequest, steps: int) -> None:
+        handle = bench.engine.open(request, Listener())
+        for _ in range(steps):
+            await asyncio.sleep(0.01)
+        handle.close()
+
+    parts = [
+        (f"Request {n}. ", *((png(56 + 28 * (n % 3), 84, 10 + n % 7), QUESTION) * (n % 4)), "Answer.")
+        for n in range(20)
+    ]
+    left: list[tuple[str | bytes, ...]] = [(png(84, 84, 30 + n), QUESTION) for n in range(8)]
+    together, _ = await asyncio.gather(
+        asyncio.gather(*(bench.run(vision.request(bench, *one, logprobs=3)) for one in parts)),
+        asyncio.gather(*(leave(vision.request(bench, *one, max_tokens=900), n) for n, one in enumerate(left))),
+    )
+    for one in left:
+        assert len(await bench.ids(vision.request(bench, *one))) == 24
+    for one, deltas in zip(parts, together, strict=True):
+        await bench.clear()
+        alone = await bench.run(vision.request(bench, *one, logprobs=3))
+        assert output(deltas) == output(alone)
+        for mine, theirs in zip(logprobs(deltas), logprobs(alone), strict=True):
+            assert mine == pytest.approx(theirs, abs=1e-3)
+
+
+class TestVision(VisionConformance):
+    pass
