@@ -85,7 +85,7 @@ def check_pictures(pictures: Sequence[PromptPicture], prompt: int, info: EngineI
     """Raises Invalid if the engine sees no pictures, or if they are not in order and apart within a prompt of `prompt`
     tokens."""
     if pictures:
-        _require("image", VISION, info)
+        _require("image", VISION, info, param="messages")
     end = 0
     for picture in pictures:
         if not end <= picture.at < picture.at + picture.tokens <= prompt:
@@ -113,7 +113,7 @@ def _check_features(request: EngineRequest, info: EngineInfo) -> None:
         _require(name, feature, info)
 
 
-def _require(name: str, feature: str, info: EngineInfo) -> None:
+def _require(name: str, feature: str, info: EngineInfo, *, param: str = "") -> None:
     if feature not in info.features:
         why = f": {info.lacking[feature]}" if feature in info.lacking else ""
-        raise Invalid(f"{name} is not supported by the {info.name} engine of this model{why}", param=name)
+        raise Invalid(f"{name} is not supported by the {info.name} engine of this model{why}", param=param or name)

@@ -94,7 +94,7 @@ class OutputSource:
             try:
                 width, height = read_pixels(picture.data).size
             except UnreadablePicture as error:
-                raise Invalid(str(error), param="image") from None
+                raise Invalid(str(error), param="messages") from None
             if not answered(self._decode(ids[picture.at :])):
                 lines.append(f"I see a picture of {width} x {height} pixels ({picture.hash[:8]}).")
         return "\n".join(lines)

@@ -147,7 +147,7 @@ class TransformersEngine(Engine):
         except TurnwireError as error:
             turn.fail(error)
         except ValueError as error:
-            turn.fail(Invalid(str(error), param="image"))
+            turn.fail(Invalid(str(error), param="messages"))
         except Exception as error:
             turn.fail(EngineFailed(f"transformers, with a picture: {type(error).__name__}: {error}"))
 

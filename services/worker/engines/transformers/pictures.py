@@ -99,7 +99,7 @@ class Pictures:
             places = [index for index in span if own[index] == self._placeholder]
             if len(places) != len(found.rows):
                 fault = f"a picture has {len(places)} tokens in the prompt, and {len(found.rows)} in the model"
-                raise Invalid(fault, param="image")
+                raise Invalid(fault, param="messages")
             number = self._numbers.get(picture.hash)
             if number is None:
                 number = self._numbers[picture.hash] = next(self._next)
