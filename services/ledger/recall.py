@@ -59,6 +59,9 @@ class LedgerModel(Struct, frozen=True):
     """Writes calls that follow each other as the template does."""
     header: str = ""
     """The template's text before a turn of the model, without reasoning markers and white space around it."""
+    placeholder: int | None = None
+    """The token that stands for a picture. Turns in which the model wrote it are not reused: they would look like one
+    in the prompt."""
 
 
 class RecalledPrompt(Struct, frozen=True):
@@ -117,10 +120,13 @@ class Ledger:
         return Recall(self, conversation, links, tools, unseal)
 
     def read(self, entry: LedgerEntry, tools: list[ToolSpec]) -> OriginalTurn | None:
-        """The text and parts of the entry's turn; None where its tokens cannot be read."""
+        """The text and parts of the entry's turn; None where its tokens cannot be read, or not be reused."""
         try:
-            text = self.reader.text_of(unpack_ids(entry.ids)) + entry.tail
+            ids = unpack_ids(entry.ids)
+            text = self.reader.text_of(ids) + entry.tail
         except (ValueError, IndexError, OverflowError, TypeError):
+            return None
+        if self.model.placeholder in ids:
             return None
         parts = self.reader.read(text, tools, ParseMode.of(entry))
         return None if parts is None else OriginalTurn(text, parts)

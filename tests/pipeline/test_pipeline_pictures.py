@@ -10,10 +10,12 @@ from typing import Any
 import nats
 import pytest
 from nats.js.manager import JetStreamManager
+from tokenizers import Tokenizer
 
 from schemas import subjects
 from services.pictures.picture import picture_hash
 from services.pictures.store import PICTURE_BUCKET
+from services.tokenization.picture_processor import PictureProcessor
 from tests.clients.bus_turns import BusTurns, prefix_break
 from tests.conftest import NatsServer
 from tests.pipeline.client import TOOLS, Client, call, say
@@ -93,6 +95,24 @@ async def test_messages_session_with_pictures(picture_stack: Stack, client: Clie
     assert hashes == [[first, second], [first, second, first], [first, second, first, third]]
     assert [prefix_break(earlier, later) for earlier, later in itertools.pairwise(turns)] == [None, None]
     assert all((later.cached or 0) > len(earlier.prompt) - 32 for earlier, later in itertools.pairwise(turns))
+
+
+async def test_placeholders_of_the_model_are_no_picture(picture_stack: Stack, client: Client, vision_dir: Path) -> None:
+    """The model writes tokens that stand for a picture: the next turn's picture is not taken to be there."""
+    processor = PictureProcessor.load(str(vision_dir))
+    assert processor is not None
+    written = processor.expansion(*SIZES[1]).text
+    messages: list[dict[str, Any]] = [{"role": "user", "content": say(THOUGHT + f"So {written} it is.")}]
+    async with BusTurns(picture_stack.nats.url) as bus:
+        messages.append((await client.stream(body(messages, stream=True))).message)
+        messages.append({"role": "user", "content": [text(say(THOUGHT + "Seen.")), source(png(*SIZES[1], 13))]})
+        await client.stream(body(messages, stream=True))
+        _, second = bus.turns.values()
+    (picture,) = second.pictures
+    tokenizer = Tokenizer.from_file(str(vision_dir / "tokenizer.json"))
+    token, inside = tokenizer.token_to_id(processor.placeholder), range(picture.at, picture.at + picture.tokens)
+    assert all(at in inside for at, one in enumerate(second.prompt) if one == token)
+    assert "Seen." in tokenizer.decode(second.prompt[: picture.at])
 
 
 def chat(data: bytes, words: str) -> tuple[str, dict[str, Any]]:

@@ -27,6 +27,7 @@ from schemas.frames import (
     EventEntry,
     EventFrame,
     GenerateRequest,
+    PromptPicture,
     TokenEntry,
     TokenFinish,
     TokenFrame,
@@ -76,8 +77,9 @@ def lines_of(subject: str, message: Struct) -> list[Line]:
                 *("t2", 1, "m", pack_ids([7]), "p1", "f1", Sampling(max_tokens=9), [2], Raw(b"{}")),
                 held_s=0.25,
                 held_for="t1",
+                pictures=[PromptPicture("a" * 40, 0, 1)] * 2,
             ),
-            Line("gen", "m w", "t2", "prompt [7], max_tokens 9, tokens to p1, held 0.250 s for t1"),
+            Line("gen", "m w", "t2", "prompt [7] with 2 pictures, max_tokens 9, tokens to p1, held 0.250 s for t1"),
         ),
         (subjects.count("m", "pre"), CountRequest(CONVERSATION), Line("count", "m pre", "", "count 1 messages")),
         (

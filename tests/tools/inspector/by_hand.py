@@ -12,6 +12,7 @@ from schemas.frames import (
     EventFrame,
     GenerateRequest,
     ParseContext,
+    PromptPicture,
     TokenEntry,
     TokenFrame,
     TurnRequest,
@@ -46,6 +47,7 @@ class Bus:
         worker: str = "worker-1",
         reused: int = 0,
         recall: str = "first",
+        pictures: Sequence[PromptPicture] = (),
     ) -> str:
         """Everything up to the first token."""
         self.count += 1
@@ -65,6 +67,7 @@ class Bus:
                 Raw(json.encode(context)),
                 reused=reused,
                 recall=recall,
+                pictures=[*pictures],
             ),
             worker,
         )

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from schemas.conversation import Call, Conversation, Message, Reasoning, Text, Thinking, ToolSpec
+from schemas.conversation import Call, Conversation, Media, Message, Reasoning, Text, Thinking, ToolSpec
+from schemas.frames import PromptPicture
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result, user
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.turns import Departure
@@ -42,6 +43,16 @@ def test_the_same_prompt_again_is_another_try(bus: Bus) -> None:
     found = compared(bus, asked(user("Q")), PROMPT)
     assert (found.extends, found.cause, found.at) == (False, "none", 200)
     assert "another try" in found.reason
+
+
+def test_another_picture_of_the_same_size_is_a_difference(bus: Bus) -> None:
+    for digit in "ab":
+        shown = Media("image", "image/png", 9, hash=digit * 40, width=1, height=1)
+        question = asked(Message("user", [Text("Q"), shown]))
+        turn = bus.begin(question, PROMPT, pictures=[PromptPicture(shown.hash, at=20, tokens=4)])
+    found = bus.fold.turns[turn].difference
+    assert found is not None
+    assert (found.extends, found.cause, found.at) == (False, "message", 20)
 
 
 @pytest.mark.parametrize(
