@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from schemas.conversation import Conversation, Media, Part, Result, ResultPart
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import EngineFailed
 from schemas.frames import PromptPicture, pack_ids
 from services.templates.wording import PICTURE_MARK, media_note, picture_marks
 from services.tokenization.block_keys import TOKEN_ID_BYTES
@@ -33,8 +35,8 @@ def show_pictures(
 ) -> tuple[str, list[tuple[str, Expansion]]]:
     """Replaces the marks in a rendered text, by notes for a model that sees no pictures (`processor` None).
 
-    `frame`: `TemplateTraits.picture`. Returns also hash and expansion of each shown picture, in order. Raises Invalid
-    for a picture that the model's processor refuses.
+    `frame`: `TemplateTraits.picture`. Returns also hash and expansion of each shown picture, in order. A picture
+    that the model's processor refuses becomes a note.
     """
     if PICTURE_MARK not in text:
         return text, []
@@ -53,9 +55,10 @@ def show_pictures(
             continue
         try:
             expansion = processor.expansion(media.width, media.height)
-        except ValueError as error:
-            size = f"{media.width} x {media.height} pixels"
-            raise Invalid(f"this model takes no picture of {size}: {error}", param="messages") from error
+        except ValueError:  # refused in a result, it would end the session: clients send it again with every request
+            size = f"its processor takes none of {media.width} x {media.height} pixels"
+            pieces.append(media_note(replace(media, problem=size)))
+            continue
         pieces += [frame[0], expansion.text, frame[1]]
         shown.append((media.hash, expansion))
     return "".join((*pieces, text[at:])), shown

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Media, Message, Part, Result, ResultPart, Text, ToolSpec
-from schemas.errors import EngineFailed, Invalid
+from schemas.errors import EngineFailed
 from schemas.frames import pack_ids
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.pictures import place_pictures
@@ -143,10 +143,11 @@ def test_model_without_vision_gets_a_note(setup: ModelSetup) -> None:
     assert "vision" not in setup.card.features
 
 
-def test_size_that_the_processor_refuses_is_invalid(tmp_path: Path) -> None:
+def test_size_that_the_processor_refuses_becomes_a_note(tmp_path: Path) -> None:
     own = ModelSetup.load(PreprocessorConfig(model=str(build_vision_model(tmp_path / "qwen"))))
-    with pytest.raises(Invalid, match="2000 x 3 pixels"):
-        assemble(asked(picture(1, (2000, 3))), own)
+    prompt = assemble(asked(picture(1, (2000, 3)), picture(2)), own)
+    assert "not shown to this model: its processor takes none of 2000 x 3 pixels]" in prompt.text
+    assert [one.hash for one in prompt.pictures] == [picture(2).hash]
 
 
 def test_other_tokens_than_the_processors_are_an_error() -> None:
