@@ -1,10 +1,11 @@
 """Puts pictures into prompts: the text in the place of each, and its place among the prompt's tokens. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Media, Part, Result, ResultPart
+from schemas.conversation import Conversation, Media, Result, Text
 from schemas.errors import EngineFailed
 from schemas.frames import PromptPicture, pack_ids
 from services.templates.wording import PICTURE_MARK, media_note, picture_marks
@@ -12,22 +13,25 @@ from services.tokenization.block_keys import TOKEN_ID_BYTES
 from services.tokenization.picture_processor import Expansion, PictureProcessor
 
 
-def pictures_of(conversation: Conversation) -> dict[str, Media]:
-    """The pictures that the model gets, by their hash."""
-    return {media.hash: media for message in conversation.messages for media in _pictures(message.parts)}
+def pictures_of(conversation: Conversation) -> list[Media]:
+    """The pictures that the model gets, in order."""
+    pictures: list[Media] = []
+    for message in conversation.messages:
+        for part in message.parts:
+            if type(part) is Text:  # most parts; this runs for every part of every request
+                continue
+            if isinstance(part, Result):
+                for inner in part.parts:
+                    if isinstance(inner, Media) and inner.hash:
+                        pictures.append(inner)
+            elif isinstance(part, Media) and part.hash:
+                pictures.append(part)
+    return pictures
 
 
 def all_known(conversation: Conversation, processor: PictureProcessor) -> bool:
     """Whether the expansions of all pictures are known, so that they take no time."""
-    return all(processor.knows(media.width, media.height) for media in pictures_of(conversation).values())
-
-
-def _pictures(parts: Iterable[Part | ResultPart]) -> Iterator[Media]:
-    for part in parts:
-        if isinstance(part, Media) and part.hash:
-            yield part
-        elif isinstance(part, Result):
-            yield from _pictures(part.parts)
+    return all(processor.knows(media.width, media.height) for media in pictures_of(conversation))
 
 
 def show_pictures(
@@ -40,14 +44,17 @@ def show_pictures(
     """
     if PICTURE_MARK not in text:
         return text, []
-    known = pictures_of(conversation)
+    pictures = pictures_of(conversation)
+    known = {media.hash: media for media in pictures}
+    left = Counter(media.hash for media in pictures)
     pieces: list[str] = []
     shown: list[tuple[str, Expansion]] = []
     at = 0
     for mark in picture_marks(text):
         media = known.get(mark[1])
-        if media is None:  # text of a client
+        if media is None or not left[media.hash]:  # text of a client, which could make a prompt of any size
             continue
+        left[media.hash] -= 1
         pieces.append(text[at : mark.start()])
         at = mark.end()
         if processor is None or frame is None:

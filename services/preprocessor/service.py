@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections import defaultdict
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -66,6 +67,8 @@ PICTURES_TIMEOUT_S = 10.0
 UNANSWERED_REQUESTS = 7
 """Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
 for which 64 MB wait in the server."""
+UNANSWERED_PICTURES = 3
+"""Requests with pictures among them: the worker answers those later, and other turns do not wait for that."""
 REFUSE_TIMEOUT_S = 1.0
 REFUSE_S = 60.0
 """How long a refusal is sent again: as long as a frontend waits for a prompt."""
@@ -104,6 +107,7 @@ class Preprocessor(Service):
         self._placement = Placement(process, self._model, router)
         self._holding = Holding(process, self._placement, config.hold_tokens)
         self._unanswered = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_REQUESTS))
+        self._unanswered_pictures = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_PICTURES))
         """Bounds the requests that each worker has not answered."""
         process.registry.on_leave(self._process_left)
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
@@ -268,7 +272,8 @@ class Preprocessor(Service):
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
         reply: GenerateReply | None = None
         try:
-            async with self._unanswered[worker]:
+            pictures = self._unanswered_pictures[worker] if generate.pictures else nullcontext()
+            async with pictures, self._unanswered[worker]:
                 if self._process.registry.get("worker", worker) is None:
                     raise Unavailable("it left while the turn waited")
                 generate = replace(generate, timeout_s=seconds_left(deadline, asyncio.get_running_loop().time()))
@@ -309,6 +314,7 @@ class Preprocessor(Service):
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
         self._unanswered.pop(heartbeat.id, None)
+        self._unanswered_pictures.pop(heartbeat.id, None)
 
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)

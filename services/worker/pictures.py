@@ -13,6 +13,7 @@ from services.runtime.process import Process
 from services.worker.engine import EnginePicture
 
 CACHE_BYTES = 64 * MIB
+_ENTRY_BYTES = 256
 CONCURRENT = 4
 """Pictures of all requests that are read at once, 20 MiB at most: a server of the bus disconnects a client for which
 64 MiB wait."""
@@ -25,22 +26,27 @@ class PictureFetcher:
 
     def __init__(self, process: Process) -> None:
         self._store = PictureStore(process.bus, PictureStoreConfig(), process.log)
-        self._cache: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, getsizeof=len)
+        self._cache: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES)
         self._free = asyncio.Semaphore(CONCURRENT)
 
     async def fetch(self, pictures: Sequence[PromptPicture]) -> list[EnginePicture]:
         """Returns the pictures with their data. Raises Unavailable, with code MEDIA_MISSING if one is not stored."""
-        hashes = list(dict.fromkeys(picture.hash for picture in pictures))
+        reads = {name: asyncio.create_task(self._get(name)) for name in dict.fromkeys(one.hash for one in pictures)}
         try:
             async with asyncio.timeout(FETCH_S):
-                data = dict(zip(hashes, await asyncio.gather(*map(self._get, hashes)), strict=True))
+                data = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))
         except (TimedOut, TimeoutError) as error:
             raise Unavailable("the pictures could not be read in time", retry_after_s=RETRY_AFTER_S) from error
+        finally:  # other requests wait for the bucket
+            for read in reads.values():
+                read.cancel()
         return [EnginePicture(one.hash, one.at, one.tokens, data[one.hash]) for one in pictures]
 
     async def _get(self, picture: str) -> bytes:
         data: bytes | None = self._cache.get(picture)
         if data is None:
             async with self._free:
-                data = self._cache[picture] = await self._store.get(picture)
+                data = self._cache.get(picture)  # siblings read the same pictures
+                if data is None:
+                    data = self._cache[picture] = await self._store.get(picture)
         return data

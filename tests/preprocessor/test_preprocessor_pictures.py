@@ -135,6 +135,11 @@ def test_mark_in_a_text_is_text(vision_setup: ModelSetup) -> None:
     assert len(prompt.pictures) == 1
 
 
+def test_text_shows_no_picture_again(vision_setup: ModelSetup) -> None:
+    prompt = assemble(asked(picture(1), Text(picture_mark(picture(1).hash) * 50)), vision_setup)
+    assert len(prompt.pictures) == 1
+
+
 def test_model_without_vision_gets_a_note(setup: ModelSetup) -> None:
     prompt = assemble(asked(Text("Look"), picture(1), Text("at it")), setup)
     assert media_note(picture(1)) in prompt.text

@@ -7,19 +7,22 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from schemas import subjects
-from schemas.conversation import Conversation, Message, Text
+from schemas.control import VISION
+from schemas.conversation import Conversation, Media, Message, Part, Text
 from schemas.errors import ErrorKind, TimedOut
 from schemas.events import Failed
-from schemas.frames import Accepted, EventEntry, EventFrame, TurnRequest
+from schemas.frames import Accepted, EventEntry, EventFrame, GenerateRequest, TurnRequest, decode_generate
 from services.preprocessor.library import prompt_ids
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation, seconds_left
 from services.preprocessor.prompt import assemble
-from services.preprocessor.service import Preprocessor
+from services.preprocessor.service import UNANSWERED_PICTURES, UNANSWERED_REQUESTS, Preprocessor
 from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
+from services.runtime.process import Service
 from services.runtime.storage.seal import Sealer
 from tests.conftest import MakeProcess, eventually
 
@@ -120,3 +123,39 @@ async def test_refusal_is_sent_until_the_frontend_has_it(
     await eventually(lambda: tries == 4, 60)
     await preprocessor.drain()
     assert tries == 4
+
+
+class Peer(Service):
+    """A worker or parser that only announces itself."""
+
+    def __init__(self, setup: ModelSetup) -> None:
+        self.models = [structs.replace(setup.card, features=[VISION])]
+
+
+async def test_turn_without_pictures_does_not_wait_for_the_pictures_of_others(
+    make_process: MakeProcess, vision_setup: ModelSetup
+) -> None:
+    """However long the worker fetches those."""
+    frontend, process = await make_process("frontend", "see-f"), await make_process("preprocessor", "see-p")
+    worker, parser = await make_process("worker", "see-w"), await make_process("parser", "see-s")
+    arrived: list[GenerateRequest] = []
+    await worker.subscribe(
+        subjects.generate("m", worker.id), lambda delivery: arrived.append(decode_generate(delivery.data))
+    )
+    setup = replace(vision_setup, card=structs.replace(vision_setup.card, name="m"))
+    preprocessor = Preprocessor(process, setup, Sealer(b"test"), PreprocessorConfig(model="m", threads=1))
+    await preprocessor.start()
+    for peer in (worker, parser):
+        peer.serve(Peer(setup))
+        peer.send_heartbeat()
+    for one in (frontend, process, worker):
+        await one.bus.flush(60)
+    await eventually(lambda: all(process.registry.get(peer.stage, peer.id) for peer in (worker, parser)))
+    picture = Media("image", "image/png", 99, hash="a" * 40, width=56, height=56)
+    for number in range(UNANSWERED_REQUESTS + 1):
+        parts: list[Part] = [Text("Look"), picture] if number < UNANSWERED_REQUESTS else [Text("Hello")]
+        request = TurnRequest(f"turn-{number}", frontend.id, Conversation("m", [Message("user", parts)]))
+        await frontend.bus.request(subjects.turn("m", process.id), msgspec.json.encode(request), 60)
+        await eventually(lambda: bool(arrived))  # then the expansion is known, and the others stay in order
+    await eventually(lambda: any(not request.pictures for request in arrived))
+    assert sum(bool(request.pictures) for request in arrived) == UNANSWERED_PICTURES

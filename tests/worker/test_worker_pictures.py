@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from schemas import subjects
 from schemas.control import Cancel
 from schemas.conversation import Sampling
-from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind
+from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind, Unavailable
 from schemas.frames import GenerateReply, GenerateRequest, PromptPicture, ThoughtBudget, TokenFrame, pack_ids
 from services.pictures.picture import picture_hash
 from services.pictures.store import PictureStore, picture_bucket
@@ -20,6 +20,7 @@ from services.runtime.config import PictureStoreConfig, WorkerConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import create_bucket
 from services.worker.engines.registry import open_engine
+from services.worker.pictures import PictureFetcher
 from services.worker.service import Worker
 from tests.conftest import MakeProcess, NatsServer, eventually
 from tests.worker.vision import VisionPrompts, picture
@@ -300,3 +301,36 @@ async def test_store_that_does_not_answer_is_an_error_in_time(
     error = error_of(await trial.send(trial.request("t", *placed(vision, picture()))))
     assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, None)
     assert error.retry_after_s is not None
+
+
+async def test_requests_that_wait_for_a_picture_read_it_once(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.worker.pictures.CONCURRENT", 1)
+    slow, one = SlowStore(monkeypatch), PromptPicture(picture_hash(picture(), None), 0, 4)
+    await trial.store.put(one.hash, picture())
+    fetcher = PictureFetcher(trial.worker)
+    fetches = [asyncio.create_task(fetcher.fetch([one])) for _ in range(3)]
+    await eventually(lambda: slow.waiting == 1)
+    slow.release.set()
+    assert {found.data for (found,) in await asyncio.gather(*fetches)} == {picture()}
+    assert slow.waiting == 1
+
+
+async def test_missing_picture_ends_the_reads_of_the_others(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = set[str]()
+
+    async def get(_: PictureStore, name: str) -> bytes:
+        if name == "missing":
+            await eventually(lambda: len(reading) == 2)
+            raise Unavailable("missing", code=MEDIA_MISSING)
+        reading.add(name)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            reading.remove(name)
+        return b""
+
+    monkeypatch.setattr(PictureStore, "get", get)
+    pictures = [PromptPicture(name, 0, 4) for name in ("one", "other", "missing")]
+    with pytest.raises(Unavailable, match="missing"):
+        await PictureFetcher(trial.worker).fetch(pictures)
+    await eventually(lambda: not reading)

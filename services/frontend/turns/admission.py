@@ -102,7 +102,7 @@ class Admission:
             tenant = caller.tenant if caller is not None else None
             read = self._pictures.read
             conversation, pictures = await read(conversation, media, tenant, vision=vision, store=not charge)
-        conversation, text = self._with_notice(conversation)
+        conversation, text = self._with_notice(conversation, has_media=bool(media))
         return Admitted(ADMISSION, card, _with_names(conversation, caller, card), text, pictures)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
@@ -137,11 +137,11 @@ class Admission:
         _charge(caller)
         return Admitted(ADMISSION, card, Conversation(card.name, []))
 
-    def _with_notice(self, conversation: Conversation) -> tuple[Conversation, str]:
+    def _with_notice(self, conversation: Conversation, *, has_media: bool) -> tuple[Conversation, str]:
         """Removes this server's notes from earlier answers. Returns also the note for the new answer; "" for none."""
         conversation, noted = without_notices(conversation)
         text = ""
-        if self._notices and wants_notice(conversation):
+        if has_media and self._notices and wants_notice(conversation):
             new = {item.kind for item in media_of(conversation) if not item.hash} - noted
             text = notice(new) if new else ""
         return conversation, text

@@ -8,6 +8,7 @@ has the same content, so the prefix of a session stays.
 import asyncio
 import hashlib
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -83,9 +84,10 @@ class PdfReader:
             if content is None:
                 async with self._slots:
                     content = self._contents.get(key) or await self._run(data, pictures)
-                    if pictures and content is _OVER_LIMIT:
+                    if pictures and content.problem:
                         content = await self._run(data, 0)
-                self._contents[key] = content
+                with suppress(ValueError):  # larger than everything that is kept
+                    self._contents[key] = content
             source.content, source.data = content, ""
 
     async def _run(self, data: str, pictures: int) -> PdfContent:

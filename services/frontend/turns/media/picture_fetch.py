@@ -22,6 +22,9 @@ TIMEOUT_S = 10.0
 """Limit of one picture."""
 CACHE_BYTES = 64 * 1024 * 1024
 """Agents send every URL again with every request."""
+_ENTRY_BYTES = 256
+_CONNECTIONS = 8
+"""Connections to one host."""
 _OK = 200
 
 
@@ -47,7 +50,8 @@ class PublicResolver(AbstractResolver):
 
 def public_connector() -> aiohttp.BaseConnector:
     """Makes a connector that reaches public addresses only."""
-    return aiohttp.TCPConnector(resolver=PublicResolver(aiohttp.DefaultResolver()))
+    resolver = PublicResolver(aiohttp.DefaultResolver())
+    return aiohttp.TCPConnector(resolver=resolver, limit_per_host=_CONNECTIONS)
 
 
 class PictureFetcher:
@@ -61,7 +65,7 @@ class PictureFetcher:
         self._log = log
         self._connector = connector
         self._client: aiohttp.ClientSession | None = None
-        self._pictures: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, len)
+        self._pictures: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES)
 
     def allows(self, url: str) -> bool:
         """Returns whether a picture may be fetched."""
@@ -89,7 +93,12 @@ class PictureFetcher:
     async def _get(self, url: str) -> bytes:
         if self._client is None:
             headers = {"accept": "image/*", "accept-encoding": "identity"}
-            self._client = aiohttp.ClientSession(connector=self._connector(), headers=headers, auto_decompress=False)
+            self._client = aiohttp.ClientSession(
+                connector=self._connector(),
+                headers=headers,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),  # a cookie for one tenant's URL must not open another's
+            )
         data = bytearray()
         async with self._client.get(url, allow_redirects=False) as response:
             if response.status != _OK:

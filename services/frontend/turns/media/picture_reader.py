@@ -51,6 +51,8 @@ class PictureReader:
         self._decoder = ThreadPoolExecutor(1, "picture")
         """Decodes one picture at a time, also if clients hang up: it takes up to 550 MB and a second, and token streams
         need the CPUs."""
+        self._turn = asyncio.Lock()
+        """Requests that wait for the decoder find what the ones before them have decoded."""
 
     async def read(
         self, conversation: Conversation, media: Sequence[Media], tenant: str | None, *, vision: bool, store: bool
@@ -96,7 +98,9 @@ class PictureReader:
 
     async def _fetch(self, conversation: Conversation, urls: Iterable[str]) -> Conversation:
         """Returns the conversation with the pictures that could be fetched."""
-        data = {url: base64.b64encode(found) for url in urls if (found := await self._fetcher.fetch(url)) is not None}
+        unique = list(dict.fromkeys(urls))
+        found = zip(unique, await asyncio.gather(*map(self._fetcher.fetch, unique)), strict=True)
+        data = {url: base64.b64encode(picture) for url, picture in found if picture is not None}
 
         def fetched(item: Media) -> Media:
             if item.url not in data or not self._is_fetched(item):
@@ -121,10 +125,13 @@ class PictureReader:
 
     async def _examine(self, source: PictureSource, tenant: str | None) -> _Known:
         key = tenant, await data_key(source.data)
-        if key not in self._known:
-            loop = asyncio.get_running_loop()
-            self._known[key] = await loop.run_in_executor(self._decoder, _examine, source, tenant)
-        return self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            async with self._turn:
+                if (known := self._known.get(key)) is None:
+                    loop = asyncio.get_running_loop()
+                    known = self._known[key] = await loop.run_in_executor(self._decoder, _examine, source, tenant)
+        return known
 
 
 class RequestPictures:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.conversation import Conversation, Media, Message, Part, Result, Text
+from services.frontend.turns.media import pdf_reader
 from services.frontend.turns.media.pdf_document import PDF, PdfDocument, document
 from services.frontend.turns.media.pdf_reader import PdfReader
 from tests.frontend.frontend_fakes import log_into
@@ -124,6 +125,23 @@ async def test_memory_limit_ends_only_the_process_of_the_document(reading: Readi
 async def test_cpu_limit_ends_only_the_process_of_the_document(reading: Reading) -> None:
     bomb = pdf_of([zlib.compress(b"BT /F1 1 Tf 10 10 Td (AAAAAAAA) Tj ET\n" * 2_000_000, 1)])
     await check_bomb(reading, bomb, reading.reader(cpu_s=1, wall_s=60))
+
+
+async def test_text_is_read_where_pages_cannot_be_pictures(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        if command[-1] != "0":
+            command = (command[0], "-c", """print('{"problem": "too large to read"}')""")
+        return await SPAWN(*command, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn)
+    conversation = Conversation("m", [Message("user", [given(pdf("First page."))])])
+    made = await reading.reader(page_pictures=2).read(conversation, vision=True)
+    assert made.messages[0].parts == [Text("[page 1]\nFirst page.")]
+
+
+async def test_document_larger_than_the_cache_is_read(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf_reader, "CACHE_BYTES", 64)
+    assert await read(reading.reader(), given(pdf("First page."))) == [Text("[page 1]\nFirst page.")]
 
 
 async def check_bomb(reading: Reading, bomb: bytes, reader: PdfReader) -> None:

@@ -57,9 +57,12 @@ class Internet:
         self.port = 0
         self.requests: Counter[str] = Counter()
         self.silent = asyncio.Event()
+        self.together = asyncio.Barrier(3)
+        self.cookies: list[str] = []
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests[request.path] += 1
+        self.cookies += request.cookies
         if request.path == "/shot.png":
             return web.Response(body=PNG, content_type="text/plain")
         if request.path == "/moved":
@@ -68,6 +71,11 @@ class Internet:
             return web.Response(text="<html>")
         if request.path == "/large":
             return web.Response(body=PNG + bytes(MAX_BYTES))
+        if request.path == "/small":
+            return web.Response(body=b"x", headers={"set-cookie": "access=all; Path=/"})
+        if request.path == "/together":
+            await self.together.wait()
+            return web.Response(body=PNG)
         if request.path == "/silent":
             await self.silent.wait()
         return web.Response(status=404)
@@ -168,6 +176,26 @@ async def test_silent_host_is_given_up(internet: Internet, monkeypatch: pytest.M
     assert fetcher.allows("https://a.b.example.org/silent")
     assert await fetcher.fetch("https://a.b.example.org/silent") is None
     assert await fetcher.fetch(URL) == PNG
+    async for _ in fetcher.context(None):
+        pass
+
+
+async def test_pictures_of_a_request_are_fetched_together(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a host that does not answer delay a turn by one timeout."""
+    monkeypatch.setattr(app, "public_connector", internet.connector)
+    api, urls = APIS[0], [f"https://pictures.example/together?{number}" for number in (0, 1, 2, 0)]
+    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_picture=Store().put) as served:
+        assert api.text(await post(served, api.path, api.body([link(api, url) for url in urls]))) == HELLO
+    assert internet.requests == {"/together": 3}
+
+
+async def test_small_answers_fill_the_cache_too(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture_fetch, "CACHE_BYTES", 1024)
+    fetcher = internet.fetcher()
+    for number in (*range(9), 0):
+        assert await fetcher.fetch(f"https://pictures.example/small?{number}") == b"x"
+    assert internet.requests == {"/small": 10}
+    assert internet.cookies == [], "what one tenant's URL sets is not sent with another's"
     async for _ in fetcher.context(None):
         pass
 

@@ -12,16 +12,18 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+import structlog
 from msgspec.structs import replace
 from PIL import Image
 
 from schemas.control import VISION, ModelCard
 from schemas.conversation import Call, Conversation, Media, Message, Result, Text
-from schemas.errors import Unavailable
+from schemas.errors import Invalid, Unavailable
 from services.frontend.turns.media import pdf_reader, picture_reader
 from services.frontend.turns.media.notice import notice
 from services.frontend.turns.media.parts import media_of
-from services.frontend.turns.media.picture import InlinePicture, without_pictures
+from services.frontend.turns.media.picture import InlinePicture, PictureSource, without_pictures
+from services.frontend.turns.media.picture_fetch import PictureFetcher, public_connector
 from services.pictures.picture import MAX_BYTES, PictureFacts, picture_hash, read_facts
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, Served, finish, serving
@@ -107,6 +109,27 @@ async def test_model_without_vision_gets_the_same_note_as_ever(api: Api, place: 
     assert type(found) is Media
     assert found == Media("image", "image/png", 10)
     assert not store.pictures
+
+
+async def test_siblings_decode_a_picture_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = list[bytes]()
+
+    def counted(data: bytes) -> PictureFacts:
+        decoded.append(data)
+        return read_facts(data)
+
+    monkeypatch.setattr(picture_reader, "read_facts", counted)
+    config, log = FrontendConfig(), structlog.get_logger()
+    reader = picture_reader.PictureReader(config, Store().put, PictureFetcher([], log, public_connector))
+
+    async def read() -> Media:
+        picture = InlinePicture("image", source=PictureSource(encoded(PNG), Invalid))
+        conversation = Conversation("m", [Message("user", [picture])])
+        made, _ = await reader.read(conversation, [picture], None, vision=True, store=True)
+        return media(made)[0]
+
+    assert {one.hash for one in await asyncio.gather(*(read() for _ in range(5)))} == {SEEN.hash}
+    assert decoded == [PNG]
 
 
 async def test_counting_stores_no_picture() -> None:
