@@ -85,7 +85,7 @@ def make_app(
     )
     fetcher = PictureFetcher(config.image_url_hosts, log, public_connector)
     app.cleanup_ctx.append(fetcher.context)
-    pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_pictures)
+    pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
     pictures = PictureReader(config, put_picture, fetcher)
     admission = Admission(pipeline, conversation_limits, pdfs, pictures, notices=config.media_notice, hosted=hosted)
     enabled = tuple(api for api in apis if api.enabled(config))

@@ -19,9 +19,9 @@ def picture_bucket(config: PictureStoreConfig) -> BucketConfig:
     """Returns the bucket of the pictures of all models, which frontends write and workers read."""
     return BucketConfig(
         name=PICTURE_BUCKET,
-        description="Turnwire: pictures of requests",
-        ttl_s=config.picture_ttl_s,
-        max_bytes=config.picture_store_mb * MIB,
+        description="Turnwire: images of requests",
+        ttl_s=config.image_ttl_s,
+        max_bytes=config.image_store_mb * MIB,
         max_value_bytes=MAX_BYTES + _SEAL_ROOM,
     )
 
@@ -46,6 +46,6 @@ class PictureStore:
             await asyncio.sleep(AGAIN_S)
             data = await self._bucket.get(picture)
         if data is None:
-            message = "a picture of this request is not stored any more, or the bucket tw_media is missing"
+            message = "an image of this request is not stored any more, or the bucket tw_media is missing"
             raise Unavailable(message, code=MEDIA_MISSING)
         return data

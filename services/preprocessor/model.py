@@ -95,7 +95,7 @@ class ModelSetup:
         if pictures is not None and (frame := picture_frame(template, pictures.placeholder)) is not None:
             traits = replace(traits, picture=frame)
         elif pictures is not None:
-            pictures, blindness = None, "its chat template renders no pictures"
+            pictures, blindness = None, "its chat template renders no images"
         thoughts = unlimited_thoughts(tokenizer, found, traits.separators[1])
         features = [*([THINKING_BUDGET] if thoughts else []), *([VISION] if pictures is not None else [])]
         return cls(

@@ -81,7 +81,7 @@ def place_pictures(ids: Sequence[int], shown: Sequence[tuple[str, Expansion]]) -
         while at % TOKEN_ID_BYTES and at >= 0:
             at = packed.find(expansion.ids, at + 1)
         if at < 0:
-            raise EngineFailed("a picture's tokens are not in the prompt as the model's processor makes them")
+            raise EngineFailed("an image's tokens are not in the prompt as the model's processor makes them")
         tokens = len(expansion.ids) // TOKEN_ID_BYTES
         pictures.append(PromptPicture(picture, at // TOKEN_ID_BYTES, tokens))
         at += len(expansion.ids)

@@ -50,7 +50,7 @@ class PictureProcessor:
             return None
         processor = _load(model, trust_remote_code=trust_remote_code)
         if not isinstance(getattr(processor, "image_token", None), str) or not hasattr(processor, "image_processor"):
-            raise ValueError(f"the processor of {model} has no token that stands for a picture")
+            raise ValueError(f"the processor of {model} has no token that stands for an image")
         return cls(processor)
 
     def knows(self, width: int, height: int) -> bool:

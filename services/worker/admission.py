@@ -90,7 +90,7 @@ def check_pictures(pictures: Sequence[PromptPicture], prompt: int, info: EngineI
     for picture in pictures:
         if not end <= picture.at < picture.at + picture.tokens <= prompt:
             place = f"{picture.tokens} tokens at {picture.at}"
-            raise Invalid(f"a picture is not at its place in the prompt of {prompt} tokens: {place}", param="messages")
+            raise Invalid(f"an image is not at its place in the prompt of {prompt} tokens: {place}", param="messages")
         end = picture.at + picture.tokens
 
 

@@ -36,7 +36,7 @@ class PictureFetcher:
             async with asyncio.timeout(FETCH_S):
                 data = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))
         except (TimedOut, TimeoutError) as error:
-            raise Unavailable("the pictures could not be read in time", retry_after_s=RETRY_AFTER_S) from error
+            raise Unavailable("the images could not be read in time", retry_after_s=RETRY_AFTER_S) from error
         finally:  # other requests wait for the bucket
             for read in reads.values():
                 read.cancel()

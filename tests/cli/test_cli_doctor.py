@@ -119,7 +119,7 @@ def test_complete_model_is_ok(demo: str) -> None:
         "parser": "ok",
         "history": "ok",
         "turns": "ok",
-        "pictures": "note",
+        "images": "note",
         "context": "ok",
         "weights": "note",
     }

@@ -182,4 +182,4 @@ def test_model_with_a_template_for_text_only_is_blind(tmp_path: Path) -> None:
     template = path / "chat_template.jinja"
     template.write_text(template.read_text().replace("<|image_pad|>", ""))
     found = ModelSetup.load(PreprocessorConfig(model=str(path)))
-    assert (found.pictures, found.blindness) == (None, "its chat template renders no pictures")
+    assert (found.pictures, found.blindness) == (None, "its chat template renders no images")

@@ -50,7 +50,7 @@ class Stage:
 
     def line(self, number: int, size: str) -> str:
         """What the agent says of the picture with this number."""
-        return f"I see a picture of {size} pixels ({self.pictures[number].hash[:8]})."
+        return f"I see an image of {size} pixels ({self.pictures[number].hash[:8]})."
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def lines_of(subject: str, message: Struct) -> list[Line]:
                 held_for="t1",
                 pictures=[PromptPicture("a" * 40, 0, 1)] * 2,
             ),
-            Line("gen", "m w", "t2", "prompt [7] with 2 pictures, max_tokens 9, tokens to p1, held 0.250 s for t1"),
+            Line("gen", "m w", "t2", "prompt [7] with 2 images, max_tokens 9, tokens to p1, held 0.250 s for t1"),
         ),
         (subjects.count("m", "pre"), CountRequest(CONVERSATION), Line("count", "m pre", "", "count 1 messages")),
         (

@@ -135,7 +135,7 @@ async def test_engine_gets_the_picture_and_the_second_request_reads_nothing(
     answer = await trial.answer("t")
     names = [one.hash for one in pictures]
     for name, size in zip(names, ("112 x 56", "84 x 84", "112 x 56"), strict=True):
-        assert f"I see a picture of {size} pixels ({name[:8]})." in answer
+        assert f"I see an image of {size} pixels ({name[:8]})." in answer
     assert sorted(reads) == sorted(set(names))
     second = await trial.send(trial.request("u", ids, pictures))
     assert (second.error, second.held) == (None, (len(ids) - 1) // 16 * 16)
@@ -176,7 +176,7 @@ async def test_place_outside_the_prompt_is_refused(trial: Trial, vision: VisionP
     wrong = PromptPicture(one.hash, at, tokens)
     error = error_of(await trial.send(trial.request("t", ids, [wrong])))
     assert error.kind is ErrorKind.INVALID
-    assert f"a picture is not at its place in the prompt of {len(ids)} tokens" in error.message
+    assert f"an image is not at its place in the prompt of {len(ids)} tokens" in error.message
 
 
 async def test_places_that_overlap_or_are_not_in_order_are_refused(trial: Trial, vision: VisionPrompts) -> None:
@@ -219,7 +219,7 @@ async def test_turn_keeps_its_pictures_after_an_ended_thought(trial: Trial, visi
     assert (await trial.send(trial.request("t", ids, pictures, thoughts=budget))).error is None
     answer = await trial.answer("t")
     assert trial.ids["t"].index(trial.token("</think>")) == 3
-    assert f"I see a picture of 84 x 56 pixels ({pictures[0].hash[:8]})." in answer
+    assert f"I see an image of 84 x 56 pixels ({pictures[0].hash[:8]})." in answer
 
 
 async def test_prefill_has_its_pictures(trial: Trial, vision: VisionPrompts) -> None:

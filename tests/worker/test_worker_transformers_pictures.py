@@ -398,7 +398,7 @@ async def test_model_without_usable_processor_decodes_text_alone(tmp_path: Path)
 
 def test_features_are_explained_without_a_start(tmp_path: Path, tiny_model: Path) -> None:
     assert "vision" in explain(config(build_vision_model(tmp_path / "m", "qwen"))).features
-    assert explain(config(tiny_model)).lacking["vision"] == "the model sees no pictures"
+    assert explain(config(tiny_model)).lacking["vision"] == "the model sees no images"
 
 
 def test_picture_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:

@@ -96,7 +96,7 @@ class OutputSource:
             except UnreadablePicture as error:
                 raise Invalid(str(error), param="messages") from None
             if not answered(self._decode(ids[picture.at :])):
-                lines.append(f"I see a picture of {width} x {height} pixels ({picture.hash[:8]}).")
+                lines.append(f"I see an image of {width} x {height} pixels ({picture.hash[:8]}).")
         return "\n".join(lines)
 
     def _played(

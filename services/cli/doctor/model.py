@@ -89,10 +89,10 @@ def check_pictures(config: PreprocessorConfig) -> Finding:
     try:
         processor = PictureProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     except (*_ERRORS, ImportError) as error:
-        return Finding("warn", "pictures", f"the model's processor cannot be used: {first_line(error)}")
+        return Finding("warn", "images", f"the model's processor cannot be used: {first_line(error)}")
     if processor is None:
-        return Finding("note", "pictures", "the model sees none: a line in the prompt names each")
-    return Finding("ok", "pictures", f"the model sees them as {processor.placeholder}, if the engine has vision")
+        return Finding("note", "images", "the model sees none: a line in the prompt names each")
+    return Finding("ok", "images", f"the model sees them as {processor.placeholder}, if the engine has vision")
 
 
 def check_directory(config: WorkerConfig) -> Iterable[Finding]:

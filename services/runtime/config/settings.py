@@ -132,12 +132,12 @@ class ResponseStoreConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureStoreConfig(Config):
-    """The bucket of pictures, for models that see them."""
+    """The bucket of images, for models that get them."""
 
-    picture_ttl_s: Positive = 6 * 3600.0
-    """Time after which JetStream deletes a picture that was not sent again; `turnwire buckets` applies it."""
-    picture_store_mb: Annotated[int, Parameter(validator=Number(gte=16))] = 1024
-    """JetStream storage in MiB for pictures; `turnwire buckets` applies it."""
+    image_ttl_s: Positive = 6 * 3600.0
+    """Time after which JetStream deletes an image that was not sent again; `turnwire buckets` applies it."""
+    image_store_mb: Annotated[int, Parameter(validator=Number(gte=16))] = 1024
+    """JetStream storage in MiB for images; `turnwire buckets` applies it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,15 +189,15 @@ class FrontendConfig(ResponseStoreConfig, PictureStoreConfig, ServiceConfig):
     """Most tools in a request."""
     max_media: Count = 1024
     """Most images and documents in a request."""
-    max_pictures: Count = 100
+    max_images: Count = 100
     """Most images in a request to a model that gets images."""
     image_url_hosts: list[str] = field(default_factory=list)
     """Hosts from which images by `https:` URL are fetched for models that get images, for example `*.example.org`;
     never from private addresses. Default: none."""
     pdf_max_pages: Count = 200
     """Most pages of a PDF with text in the prompt; a line states how many are left out."""
-    pdf_page_pictures: Annotated[int, Parameter(validator=Number(gte=0, lte=100))] = 10
-    """Most pages of a PDF that a model which gets images also sees as pictures, of some 2,000 tokens each."""
+    pdf_page_images: Annotated[int, Parameter(validator=Number(gte=0, lte=100))] = 10
+    """Most pages of a PDF that a model which gets images also gets as images, of some 2,000 tokens each."""
     media_notice: bool = True
     """End an answer with a note to the user that the model does not receive the images of the conversation, once in a
     session. No prompt has it."""

@@ -28,7 +28,7 @@ _MAX_SCALE = 3.0
 """Pixels per point of small pages."""
 
 
-def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int, max_pictures: int) -> dict[str, Any]:
+def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int, max_images: int) -> dict[str, Any]:
     """Reads the PDF on standard input; returns the output."""
     try:
         data = binascii.a2b_base64(sys.stdin.buffer.read(), strict_mode=True)
@@ -36,7 +36,7 @@ def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int, max_pict
         return {"problem": "not valid base64"}
     _limit(cpu_s, memory_bytes + 4 * len(data))
     try:
-        return _read(data, max_pages, max_chars, max_pictures)
+        return _read(data, max_pages, max_chars, max_images)
     except PdfiumError as error:
         if error.err_code == raw.FPDF_ERR_PASSWORD:
             return {"problem": "protected by a password"}
@@ -45,7 +45,7 @@ def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int, max_pict
         return {"problem": "too large to read"}
 
 
-def _read(data: bytes, max_pages: int, max_chars: int, max_pictures: int) -> dict[str, Any]:
+def _read(data: bytes, max_pages: int, max_chars: int, max_images: int) -> dict[str, Any]:
     pages: list[str] = []
     pictures: list[str] = []
     size = 0
@@ -55,7 +55,7 @@ def _read(data: bytes, max_pages: int, max_chars: int, max_pictures: int) -> dic
             text = _page_text(document, number - 1)[: max_chars - size]
             size += len(text)
             pages.append(f"[page {number}]\n{text}" if text else f"[page {number}: no text]")
-            if number <= max_pictures:
+            if number <= max_images:
                 pictures.append(_page_picture(document, number - 1))
             if size == max_chars:
                 break

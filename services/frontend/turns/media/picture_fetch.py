@@ -87,7 +87,7 @@ class PictureFetcher:
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 # not the URL, which may be signed
                 host = urlsplit(url).hostname
-                self._log.warning("picture.fetch_failed", host=host, error=str(error) or type(error).__name__)
+                self._log.warning("image.fetch_failed", host=host, error=str(error) or type(error).__name__)
         return self._pictures.get(url)
 
     async def _get(self, url: str) -> bytes:

@@ -44,8 +44,8 @@ class PictureReader:
     def __init__(self, config: FrontendConfig, put: Put | None, fetcher: PictureFetcher) -> None:
         """`put`: None if no model gets pictures."""
         self._fetcher = fetcher
-        self._max = config.max_pictures
-        self._fresh_s = config.picture_ttl_s / 2
+        self._max = config.max_images
+        self._fresh_s = config.image_ttl_s / 2
         self._put = put
         self._known: LRUCache[tuple[str | None, bytes], _Known] = LRUCache(CACHED)
         self._decoder = ThreadPoolExecutor(1, "picture")

@@ -149,7 +149,7 @@ class TransformersEngine(Engine):
         except ValueError as error:
             turn.fail(Invalid(str(error), param="messages"))
         except Exception as error:
-            turn.fail(EngineFailed(f"transformers, with a picture: {type(error).__name__}: {error}"))
+            turn.fail(EngineFailed(f"transformers, with an image: {type(error).__name__}: {error}"))
 
     def _submit(
         self,

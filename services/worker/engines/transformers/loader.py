@@ -125,7 +125,7 @@ def _picture_processor(config: WorkerConfig, *, graphs: bool) -> tuple[PicturePr
     except (OSError, ValueError, ImportError) as error:
         return None, f"the model's processor cannot be loaded: {' '.join(str(error).split())}"
     if processor is None:
-        return None, "the model sees no pictures"
+        return None, "the model sees no images"
     return (None, adapter.GRAPHS) if graphs else (processor, None)
 
 
@@ -135,7 +135,7 @@ def _pictures(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any,
     if processor is None:
         return None, blind
     if not hasattr(manager.model, "get_image_features") or not hasattr(manager.model.config, "image_token_id"):
-        return None, f"transformers has no features of pictures for {type(manager.model).__name__}"
+        return None, f"transformers has no features of images for {type(manager.model).__name__}"
     from services.worker.engines.transformers.pictures import Pictures
 
     pictures = Pictures(manager.model, processor)

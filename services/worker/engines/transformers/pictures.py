@@ -98,7 +98,7 @@ class Pictures:
             span = range(picture.at, min(picture.at + picture.tokens, len(own)))
             places = [index for index in span if own[index] == self._placeholder]
             if len(places) != len(found.rows):
-                fault = f"a picture has {len(places)} tokens in the prompt, and {len(found.rows)} in the model"
+                fault = f"an image has {len(places)} tokens in the prompt, and {len(found.rows)} in the model"
                 raise Invalid(fault, param="messages")
             number = self._numbers.get(picture.hash)
             if number is None:
@@ -132,7 +132,7 @@ class Pictures:
         try:
             fault = self._compare()
         except Exception as error:
-            fault = f"the model's forward pass with a picture fails: {type(error).__name__}: {error}"
+            fault = f"the model's forward pass with an image fails: {type(error).__name__}: {error}"
         if fault is not None:
             self._hook.remove()
         return fault
@@ -153,7 +153,7 @@ class Pictures:
             self._step = []
         if torch.allclose(logits, expected, rtol=0.01, atol=0.01 * float(expected.std())):
             return None
-        return "the model reads pictures in several layers, or their tokens see later ones, which its batches cannot do"
+        return "the model reads images in several layers, or their tokens see later ones, which its batches cannot do"
 
     def _tensors(self, image: Image.Image) -> dict[str, torch.Tensor]:
         found = self._processor.inputs([image])

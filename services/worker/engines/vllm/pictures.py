@@ -77,6 +77,6 @@ class PictureRenderer:
         expanded, places = made["prompt_token_ids"], made["mm_placeholders"]["image"]
         theirs = [expanded[place.offset : place.offset + place.length] for place in places]
         if (theirs, made["mm_hashes"]["image"]) != ([ids[one.at : one.at + one.tokens] for one in pictures], hashes):
-            raise EngineFailed("vLLM and the model's processor expand the pictures differently")
+            raise EngineFailed("vLLM and the model's processor expand the images differently")
         moved = [dataclasses.replace(place, offset=one.at) for place, one in zip(places, pictures, strict=True)]
         return made | {"prompt_token_ids": ids, "mm_placeholders": {"image": moved}}

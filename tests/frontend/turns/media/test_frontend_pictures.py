@@ -204,7 +204,7 @@ async def test_only_messages_refuses_another_type_than_stated() -> None:
 
 
 async def test_number_of_pictures_is_limited_for_models_that_see_them() -> None:
-    config = FrontendConfig(max_pictures=2)
+    config = FrontendConfig(max_images=2)
     three = [MESSAGES.image()] * 3
     async with serving(seeing(), config, put_picture=Store().put) as served:
         await post(served, MESSAGES.path, MESSAGES.body(three[1:]))
@@ -229,7 +229,7 @@ async def test_picture_that_cannot_be_stored_fails_the_request() -> None:
 
 async def test_picture_is_stored_again_after_half_of_its_time() -> None:
     store = Store()
-    async with serving(seeing(), FrontendConfig(picture_ttl_s=1e-6), put_picture=store.put) as served:
+    async with serving(seeing(), FrontendConfig(image_ttl_s=1e-6), put_picture=store.put) as served:
         for _ in range(2):
             await post(served, MESSAGES.path, MESSAGES.body([MESSAGES.image()]))
     assert store.puts[SEEN.hash] == 2
@@ -239,7 +239,7 @@ async def test_picture_is_stored_again_after_half_of_its_time() -> None:
 async def test_pages_of_a_pdf_are_text_and_pictures(api: Api) -> None:
     store, gateway = Store(), seeing()
     document = api.pdf(encoded(pdf("First.", "", "Third.", "Fourth.")))
-    config = FrontendConfig(pdf_page_pictures=3)
+    config = FrontendConfig(pdf_page_images=3)
     async with serving(gateway, config, put_picture=store.put) as served:
         for _ in range(2):
             assert api.text(await post(served, api.path, api.body([document]))) == HELLO
