@@ -9,7 +9,7 @@ THINKING_BUDGET: Final = "thinking_budget"
 """The feature of ending thoughts at a budget: of a worker with any engine, and of a preprocessor that can name the
 markers of its model's reasoning."""
 VISION: Final = "vision"
-"""The feature of pictures in prompts: of a worker with an engine that takes them, and of a preprocessor that has the
+"""The feature of images in prompts: of a worker with an engine that takes them, and of a preprocessor that has the
 model's processor."""
 
 

@@ -34,9 +34,9 @@ class Media(Struct, frozen=True, tag="media", omit_defaults=True):
     problem: str = ""
     """Why a document's text was not read, if this server tried."""
     hash: str = ""
-    """Set if the model gets the picture: `pictures.picture_hash` of its data, its key in the bucket `tw_media`."""
+    """Set if the model gets the image: `images.image_hash` of its data, its key in the bucket `tw_media`."""
     width: int = 0
-    """Pixels, of a picture with a hash, upright."""
+    """Pixels, of an image with a hash, upright."""
     height: int = 0
 
 

@@ -30,7 +30,7 @@ turn has ended, it continues elsewhere."""
 DEADLINE_PASSED = "deadline_passed"
 """`ErrorInfo.code` of a request that arrived after its deadline: it is not retried."""
 MEDIA_MISSING = "media_missing"
-"""`ErrorInfo.code` of a request with a picture that is not stored any more: its frontend stores it again."""
+"""`ErrorInfo.code` of a request with an image that is not stored any more: its frontend stores it again."""
 RETRY_AFTER_S = 1.0
 """`retry_after_s` of errors for which no process can take a request at the moment."""
 

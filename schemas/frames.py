@@ -170,8 +170,8 @@ class ThoughtBudget(Struct, frozen=True, omit_defaults=True):
     """Grammar of the output after an ended thought; "": it is free."""
 
 
-class PromptPicture(Struct, frozen=True):
-    """A picture in a prompt. Its data is in the bucket `tw_media`."""
+class PromptImage(Struct, frozen=True):
+    """An image in a prompt. Its data is in the bucket `tw_media`."""
 
     hash: str
     """`Media.hash`."""
@@ -230,8 +230,8 @@ class GenerateRequest(Struct, frozen=True, omit_defaults=True):
     """How long the preprocessor held the turn, until another one had computed the beginning of its prompt."""
     held_for: str = ""
     """That turn."""
-    pictures: list[PromptPicture] = []
-    """The pictures in `prompt`, in order."""
+    images: list[PromptImage] = []
+    """The images in `prompt`, in order."""
 
 
 _PROMPT = b"\0"

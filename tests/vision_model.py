@@ -1,6 +1,6 @@
 """Tiny vision models with random weights: the demo's tokenizer and two schemes of placeholders.
 
-`qwen` (Qwen2.5-VL): a picture is `<|vision_start|>`, one `<|image_pad|>` for each token, `<|vision_end|>`, which the
+`qwen` (Qwen2.5-VL): an image is `<|vision_start|>`, one `<|image_pad|>` for each token, `<|vision_end|>`, which the
 chat template writes. `idefics` (Idefics3): rows and tiles with tokens of their own, which the processor writes.
 """
 
@@ -26,8 +26,8 @@ _TOKENS: dict[Scheme, list[str]] = {
         *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)),
     ],
 }
-_PICTURE = {"qwen": "<|vision_start|><|image_pad|><|vision_end|>", "idefics": "<image>"}
-"""What the chat template writes for a picture."""
+_IMAGE = {"qwen": "<|vision_start|><|image_pad|><|vision_end|>", "idefics": "<image>"}
+"""What the chat template writes for an image."""
 
 
 def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = False, window: int = 8192) -> Path:
@@ -35,7 +35,7 @@ def build_vision_model(path: Path, scheme: Scheme = "qwen", *, weights: bool = F
     import transformers
 
     build_demo_model(path)
-    _write_template(path, _PICTURE[scheme])
+    _write_template(path, _IMAGE[scheme])
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     tokenizer.add_special_tokens({"additional_special_tokens": _TOKENS[scheme]})
     tokenizer.save_pretrained(path)
@@ -66,11 +66,11 @@ def reference_processor(path: Path, scheme: Scheme) -> Any:
     if scheme == "idefics":
         return library.Idefics3Processor.from_pretrained(path)
 
-    class PicturesOnly(transformers.Qwen2_5_VLProcessor):
+    class ImagesOnly(transformers.Qwen2_5_VLProcessor):
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
             return None
 
-    made: Any = PicturesOnly
+    made: Any = ImagesOnly
     return made(
         image_processor=library.AutoImageProcessor.from_pretrained(path),
         tokenizer=library.AutoTokenizer.from_pretrained(path),
@@ -79,7 +79,7 @@ def reference_processor(path: Path, scheme: Scheme) -> Any:
 
 
 def noise(width: int, height: int, seed: int | str) -> Image.Image:
-    """A picture of random pixels, the same for the same seed."""
+    """An image of random pixels, the same for the same seed."""
     return Image.frombytes("RGB", (width, height), random.Random(seed).randbytes(3 * width * height))
 
 
@@ -170,9 +170,9 @@ def _idefics(path: Path, tokenizer: Any) -> Any:
     )
 
 
-def _write_template(path: Path, picture: str) -> None:
-    """Adds pictures to the demo's chat template, in users' messages and in results."""
+def _write_template(path: Path, image: str) -> None:
+    """Adds images to the demo's chat template, in users' messages and in results."""
     file = path / "chat_template.jinja"
     text = "{{- part.text }}"
-    shown = f"{{%- if part.type == 'image' %}}{{{{- '{picture}' }}}}{{%- else %}}{text}{{%- endif %}}"
+    shown = f"{{%- if part.type == 'image' %}}{{{{- '{image}' }}}}{{%- else %}}{text}{{%- endif %}}"
     file.write_text(file.read_text().replace(text, shown, 1))

@@ -15,7 +15,7 @@ from schemas.errors import Invalid
 from services.frontend.apis.chat.request import Chat
 from services.frontend.apis.completions.request import Completions
 from services.frontend.apis.shared.shared_errors import openai_error
-from services.frontend.turns.media.picture import without_pictures
+from services.frontend.turns.media.image import without_images
 
 _encoder: Final = msgspec.json.Encoder()
 _dialects: Final = (Chat(), Completions())
@@ -68,7 +68,7 @@ def one(data: bytes) -> None:
         _encoder.encode(openai_error(error.info))
     else:
         for conversation in ask.conversations[:2]:
-            _encoder.encode(without_pictures(conversation))
+            _encoder.encode(without_images(conversation))
 
 
 def mutate(data: bytes, chance: Random) -> bytes:

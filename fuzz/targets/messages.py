@@ -14,7 +14,7 @@ import msgspec
 from fuzz.bodies import SCALARS, Mutator
 from schemas.errors import Invalid
 from services.frontend.apis.messages.request import parse
-from services.frontend.turns.media.picture import without_pictures
+from services.frontend.turns.media.image import without_images
 
 FIXTURES: Final = Path(__file__).parents[2] / "tests" / "fixtures" / "messages"
 _encoder: Final = msgspec.json.Encoder()
@@ -61,7 +61,7 @@ def one(data: bytes) -> None:
     except Invalid as error:
         _encoder.encode(error.info)
     else:
-        _encoder.encode(without_pictures(ask.conversation))
+        _encoder.encode(without_images(ask.conversation))
 
 
 def mutate(data: bytes, chance: Random) -> bytes:

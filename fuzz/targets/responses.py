@@ -20,7 +20,7 @@ from services.frontend.apis.responses.request.body import decode
 from services.frontend.apis.responses.state.input_items import stored_items
 from services.frontend.apis.shared.shared_errors import openai_error
 from services.frontend.turns.interfaces import Reply
-from services.frontend.turns.media.picture import without_pictures
+from services.frontend.turns.media.image import without_images
 
 _encoder: Final = msgspec.json.Encoder()
 _WORDS: Final = tuple(
@@ -97,7 +97,7 @@ def one(data: bytes) -> None:
     except (Invalid, NotFound) as error:
         _encoder.encode(openai_error(error.info))
         return
-    _encoder.encode(without_pictures(ask.conversation))
+    _encoder.encode(without_images(ask.conversation))
     _encoder.encode(stored_items(request, "t1"))
     renderer = ask.renderer(Reply("t1", "req", ask.request.model, 1))
     rendered = renderer.start([Prepared(1, 1)]) + renderer.events(_TURN)

@@ -27,9 +27,9 @@ from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.hosted.provider import provider_of
 from services.frontend.turns.interfaces import Pipeline
+from services.frontend.turns.media.image_fetch import ImageFetcher, public_connector
+from services.frontend.turns.media.image_reader import ImageReader, Put
 from services.frontend.turns.media.pdf_reader import PdfReader
-from services.frontend.turns.media.picture_fetch import PictureFetcher, public_connector
-from services.frontend.turns.media.picture_reader import PictureReader, Put
 from services.frontend.turns.metrics import FrontendMetrics
 from services.frontend.turns.turn_runner import TurnRunner
 from services.runtime.config import FrontendConfig
@@ -53,14 +53,14 @@ def make_app(
     log: FilteringBoundLogger,
     *,
     sharing: Sharing | None = None,
-    put_picture: Put | None = None,
+    put_image: Put | None = None,
     apis: tuple[Api, ...] = APIS,
     tracer: "Tracer | None" = None,
 ) -> web.Application:
     """Makes the application for a pipeline. `make_runner` runs it.
 
-    `sharing`: access to the shared store of Responses; `put_picture`: stores a picture for the workers, and None if no
-    model gets pictures; `tracer`: records the requests.
+    `sharing`: access to the shared store of Responses; `put_image`: stores an image for the workers, and None if no
+    model gets images; `tracer`: records the requests.
 
     Raises ValueError for a key file without keys or a missing Codex profile, OSError if a file cannot be read.
     """
@@ -83,11 +83,11 @@ def make_app(
     conversation_limits = ConversationLimits(
         config.max_messages, config.max_tools, config.max_media, config.max_nesting
     )
-    fetcher = PictureFetcher(config.image_url_hosts, log, public_connector)
+    fetcher = ImageFetcher(config.image_url_hosts, log, public_connector)
     app.cleanup_ctx.append(fetcher.context)
     pdfs = PdfReader(log, config.pdf_max_pages, config.pdf_page_images)
-    pictures = PictureReader(config, put_picture, fetcher)
-    admission = Admission(pipeline, conversation_limits, pdfs, pictures, notices=config.media_notice, hosted=hosted)
+    images = ImageReader(config, put_image, fetcher)
+    admission = Admission(pipeline, conversation_limits, pdfs, images, notices=config.media_notice, hosted=hosted)
     enabled = tuple(api for api in apis if api.enabled(config))
     runner = TurnRunner(admission, config, FrontendMetrics(registry), log)
     mount = Mount(app, config, pipeline, runner, registry, log, enabled)

@@ -14,7 +14,7 @@ from services.frontend.http.file_watch import FileWatch
 from services.frontend.http.tls import Tls
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.pipeline import BusPipeline
-from services.pictures.store import PictureStore
+from services.images.store import ImageStore
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
 from services.runtime.config.loader import ConfigError
@@ -59,9 +59,9 @@ async def run(config: FrontendConfig) -> None:
     pipeline = BusPipeline(process, config)
     try:
         sharing = _sharing(process, config)
-        put_picture = PictureStore(process.bus, config, process.log, patience_s=config.wait_s).put
+        put_image = ImageStore(process.bus, config, process.log, patience_s=config.wait_s).put
         metrics, log, tracer = process.metrics, process.log, process.tracer
-        app = make_app(config, pipeline, metrics, log, sharing=sharing, put_picture=put_picture, tracer=tracer)
+        app = make_app(config, pipeline, metrics, log, sharing=sharing, put_image=put_image, tracer=tracer)
         tls = Tls.of(config)
     except (ValueError, OSError) as error:
         raise ConfigError([str(error)]) from error

@@ -60,7 +60,7 @@ class LedgerModel(Struct, frozen=True):
     header: str = ""
     """The template's text before a turn of the model, without reasoning markers and white space around it."""
     placeholder: int | None = None
-    """The token that stands for a picture. Turns in which the model wrote it are not reused: they would look like one
+    """The token that stands for an image. Turns in which the model wrote it are not reused: they would look like one
     in the prompt."""
 
 

@@ -83,7 +83,7 @@ def generate_request(
         trace=request.trace,
         reused=0 if prompt.found is None else prompt.found.reused,
         recall="" if prompt.found is None else prompt.found.outcome,
-        pictures=prompt.pictures,
+        images=prompt.images,
     )
 
 

@@ -62,7 +62,7 @@ def open_ledger(setup: ModelSetup, *, entry_bytes: int, prompt_bytes: int) -> Le
         ends=tuple(sorted(ends)),
         write_calls=_call_writer(setup),
         header=_header(setup, TurnReader(setup.family, vocabulary)),
-        placeholder=None if setup.pictures is None else backend.token_to_id(setup.pictures.placeholder),
+        placeholder=None if setup.images is None else backend.token_to_id(setup.images.placeholder),
     )
     return Ledger(model, entry_bytes=entry_bytes, prompt_bytes=prompt_bytes)
 

@@ -19,12 +19,12 @@ from services.runtime.memo import Memo
 from services.templates.chat_template import ChatTemplate
 from services.templates.control_tokens import data_marks
 from services.templates.detection import detect_family, unread_calls
-from services.templates.probe import own_tags, picture_frame, probe
+from services.templates.probe import image_frame, own_tags, probe
 from services.templates.tools import PromptTools
 from services.templates.traits import TemplateTraits
 from services.tokenization.encoder import Encoder
+from services.tokenization.image_processor import ImageProcessor
 from services.tokenization.model_files import find_file, read_facts, read_json, read_response_template
-from services.tokenization.picture_processor import PictureProcessor
 from services.tokenization.prompt_tokenizer import PromptTokenizer
 from services.tokenization.tokenizer_files import load_tokenizer
 
@@ -60,10 +60,10 @@ class ModelSetup:
     cache_bytes: int
     """Bound of the cached tools, in bytes of their JSON."""
     card: ModelCard
-    pictures: PictureProcessor | None
-    """None: the model gets a note for each picture."""
+    images: ImageProcessor | None
+    """None: the model gets a note for each image."""
     blindness: str
-    """Why that is so; "" for a model that sees pictures."""
+    """Why that is so; "" for a model that sees images."""
     thoughts: ThoughtBudget | None
     """The budget of reasoning tokens, without a limit; None: the family reads no reasoning."""
     _tools: Memo[PromptTools] = field(init=False, repr=False, compare=False)
@@ -91,13 +91,13 @@ class ModelSetup:
         window = config.max_model_len or facts.window
         if window is None:
             raise ValueError(f"{config.model} states no context window; set max_model_len")
-        pictures, blindness = _pictures(config)
-        if pictures is not None and (frame := picture_frame(template, pictures.placeholder)) is not None:
-            traits = replace(traits, picture=frame)
-        elif pictures is not None:
-            pictures, blindness = None, "its chat template renders no images"
+        images, blindness = _images(config)
+        if images is not None and (frame := image_frame(template, images.placeholder)) is not None:
+            traits = replace(traits, image=frame)
+        elif images is not None:
+            images, blindness = None, "its chat template renders no images"
         thoughts = unlimited_thoughts(tokenizer, found, traits.separators[1])
-        features = [*([THINKING_BUDGET] if thoughts else []), *([VISION] if pictures is not None else [])]
+        features = [*([THINKING_BUDGET] if thoughts else []), *([VISION] if images is not None else [])]
         return cls(
             template=template,
             traits=traits,
@@ -113,7 +113,7 @@ class ModelSetup:
             strip_preamble=config.strip_anthropic_preamble,
             cache_bytes=config.prompt_cache_mb * MIB // OBJECT_FACTOR,
             card=_card(config, traits, found, window, features),
-            pictures=pictures,
+            images=images,
             blindness=blindness,
             thoughts=thoughts,
         )
@@ -133,10 +133,10 @@ class ModelSetup:
         return worker if self.window_cap is None else min(worker, self.window_cap)
 
 
-def _pictures(config: PreprocessorConfig) -> tuple[PictureProcessor | None, str]:
-    """The processor of a model that sees pictures, else why there is none."""
+def _images(config: PreprocessorConfig) -> tuple[ImageProcessor | None, str]:
+    """The processor of a model that sees images, else why there is none."""
     try:
-        found = PictureProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
+        found = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
         return None, f"its image processor cannot be loaded: {error}"
     return found, "" if found is not None else "it is a text model"

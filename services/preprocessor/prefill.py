@@ -18,7 +18,7 @@ from prometheus_client import Counter
 from schemas import subjects
 from schemas.conversation import Call, Conversation, Message, Part, Result, Sampling, Text, ToolSpec
 from schemas.errors import TurnwireError
-from schemas.frames import GenerateReply, GenerateRequest, PromptPicture, pack_ids
+from schemas.frames import GenerateReply, GenerateRequest, PromptImage, pack_ids
 from schemas.ledger import LedgerContext, LedgerEntry
 from schemas.session import tenant_key
 from services.ledger.recall import Ledger
@@ -26,7 +26,7 @@ from services.preprocessor.preparation import Preparation
 from services.preprocessor.routing.placement import Placement
 from services.preprocessor.routing.router import MAX_PRIORITY
 from services.runtime.process import Process
-from services.tokenization.block_keys import with_pictures
+from services.tokenization.block_keys import with_images
 from services.tokenization.segments import TokenIds, common_prefix
 
 MAX_PENDING = 4096
@@ -91,9 +91,9 @@ class Prefills:
         found = await self._preparation.run(partial(self._prefix, turn, entry))
         if found is None:
             return "unreadable"
-        prefix, pictures = found
+        prefix, images = found
         packed = pack_ids(prefix)
-        held = self._placement.held_by(turn.worker, with_pictures(packed, pictures), turn.conversation)
+        held = self._placement.held_by(turn.worker, with_images(packed, images), turn.conversation)
         if held is None:
             return "gone"
         if len(prefix) - held < LEAST_TOKENS:
@@ -111,14 +111,14 @@ class Prefills:
             priority=-MAX_PRIORITY,
             cache_salt=self._placement.salt(turn.conversation),
             session=tenant_key(turn.conversation, turn.conversation.client.session),
-            pictures=pictures,
+            images=images,
         )
         subject = subjects.generate(self._model, turn.worker)
         data = self._placement.encode(request, turn.worker)
         reply = _decode_reply(await self._process.bus.request(subject, data, TAKE_TIMEOUT_S))
         return "done" if reply.error is None else "busy"
 
-    def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "tuple[TokenIds, list[PromptPicture]] | None":
+    def _prefix(self, turn: PendingTurn, entry: LedgerEntry) -> "tuple[TokenIds, list[PromptImage]] | None":
         ended = self._ledger.read(entry, turn.tools)
         if ended is None or not ended.parts:
             return None
@@ -132,16 +132,16 @@ def _key(context: LedgerContext) -> bytes:
 def certain_prefix(
     conversation: Conversation,
     answer: Sequence[Part],
-    make: Callable[[Conversation], tuple[Sequence[int], list[PromptPicture]]],
-) -> tuple[TokenIds, list[PromptPicture]]:
-    """The ids, and their pictures, with which every prompt begins that continues `conversation` after the model's turn
+    make: Callable[[Conversation], tuple[Sequence[int], list[PromptImage]]],
+) -> tuple[TokenIds, list[PromptImage]]:
+    """The ids, and their images, with which every prompt begins that continues `conversation` after the model's turn
     `answer`.
 
-    `make` makes the ids and pictures of a conversation's prompt; its exceptions propagate.
+    `make` makes the ids and images of a conversation's prompt; its exceptions propagate.
     """
-    (one, pictures), (other, _) = (make(_with_reply(conversation, answer, reply)) for reply in _ANSWERS)
+    (one, images), (other, _) = (make(_with_reply(conversation, answer, reply)) for reply in _ANSWERS)
     ids = common_prefix(array("I", one), array("I", other))
-    return ids, [picture for picture in pictures if picture.at + picture.tokens <= len(ids)]
+    return ids, [image for image in images if image.at + image.tokens <= len(ids)]
 
 
 def _with_reply(conversation: Conversation, answer: Sequence[Part], reply: str) -> Conversation:

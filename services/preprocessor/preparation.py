@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from schemas.conversation import Conversation, ToolSpec
 from schemas.errors import DEADLINE_PASSED, Invalid, TimedOut
-from schemas.frames import PromptPicture
+from schemas.frames import PromptImage
 from services.ledger.recall import Recall
+from services.preprocessor.images import all_known
 from services.preprocessor.ledger_reader import LedgerReader
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.pictures import all_known
 from services.preprocessor.prompt import OnStep, Prompt, assemble, no_step
 from services.runtime.long_work import LongWork
 from services.runtime.process import Process
@@ -132,8 +132,8 @@ class Preparation:
             await ledger.fetch(unfetched.keys)
         return await self._run_limited(partial(make, look_up=ledger.look_up), expected_s)
 
-    def ids(self, conversation: Conversation) -> tuple[Sequence[int], list[PromptPicture]]:
-        """Ids and pictures of a conversation's prompt, without fetching turns from the bucket. Thread-safe."""
+    def ids(self, conversation: Conversation) -> tuple[Sequence[int], list[PromptImage]]:
+        """Ids and images of a conversation's prompt, without fetching turns from the bucket. Thread-safe."""
         look_up = self.ledger.look_up if self.ledger is not None else None
         unseal = self._sealer.of(conversation.client.tenant).open
         make = partial(assemble, conversation, self.setup, limit=False, unseal=unseal, look_up=look_up)
@@ -141,7 +141,7 @@ class Preparation:
             prompt = self._stopped(make, self._render_timeout_s, time.monotonic)
         except _SlowTemplate:
             raise self._slow_template() from None
-        return prompt.ids, prompt.pictures
+        return prompt.ids, prompt.images
 
     def check(self, prompt: Prompt) -> None:
         """Counts a prompt, and starts a comparison of the tokenizers on it if one is due."""
@@ -183,7 +183,7 @@ class Preparation:
             raise self._slow_template() from None
 
     def _expected_s(self, conversation: Conversation, size: int) -> float:
-        if self.setup.pictures is not None and not all_known(conversation, self.setup.pictures):
+        if self.setup.images is not None and not all_known(conversation, self.setup.images):
             return THREAD_STOP_S
         byte_s = FAST_BYTE_S if self.setup.encoder.name == "fastokens" else SLOW_BYTE_S
         return len(conversation.messages) * MESSAGE_S + size * byte_s

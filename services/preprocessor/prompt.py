@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Sampling, ToolSpec, Unseal
 from schemas.errors import Invalid
-from schemas.frames import PromptPicture
+from schemas.frames import PromptImage
 from services.ledger.pairs import join_pairs
 from services.ledger.recall import Recall, RecalledPrompt
 from services.preprocessor.encode import encode, encode_raw
+from services.preprocessor.images import place_images
 from services.preprocessor.limit import check_sampling, limit_output
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.pictures import place_pictures
 from services.preprocessor.render import RenderedPrompt, render, with_format_instruction
 from services.preprocessor.strip import strip_preamble
 from services.templates.tools import PromptTools
@@ -60,7 +60,7 @@ class Prompt(Struct, frozen=True, kw_only=True):
     """The client's settings, with the model's defaults for the others, and `max_tokens` set."""
     found: RecalledPrompt | None = None
     """The ledger's part, if there is a ledger."""
-    pictures: list[PromptPicture] = []
+    images: list[PromptImage] = []
 
 
 def no_step(name: str) -> None:
@@ -131,7 +131,7 @@ def assemble(
         stop_ids=_stop_ids(conversation.sampling, setup),
         sampling=replace(with_defaults(conversation.sampling, setup.sampling), max_tokens=max_tokens),
         found=found,
-        pictures=place_pictures(ids, rendered.pictures),
+        images=place_images(ids, rendered.images),
     )
 
 

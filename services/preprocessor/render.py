@@ -19,12 +19,12 @@ from schemas.conversation import Conversation, OutputFormat, Text, Unseal
 from schemas.errors import Invalid
 from schemas.events import BlockStart, FinishReason
 from services.families import Family, open_parser
+from services.preprocessor.images import show_images
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.pictures import show_pictures
 from services.templates.messages import TemplateInput, adapt
 from services.templates.thinking import template_variables, without_old_reasoning
 from services.templates.tools import PromptTools, rendered_tool, tool_name
-from services.tokenization.picture_processor import Expansion
+from services.tokenization.image_processor import Expansion
 
 _TAIL_CHARS = 512
 _CONTINUATION = "\ue000continues here\ue000"
@@ -41,8 +41,8 @@ class RenderedPrompt(Struct, frozen=True, kw_only=True):
     """The text ends inside an open reasoning block."""
     continues: bool = False
     """The text ends in the assistant's own text, which the model continues."""
-    pictures: Sequence[tuple[str, Expansion]] = ()
-    """Hash and expansion of each picture in the text, in order."""
+    images: Sequence[tuple[str, Expansion]] = ()
+    """Hash and expansion of each image in the text, in order."""
 
 
 def render(
@@ -68,7 +68,7 @@ def render(
         text = _continued(adapted, setup, tools, variables)
     else:
         text = setup.template.render(adapted.messages, tools=tools.definitions, variables=variables)
-    text, pictures = show_pictures(text, conversation, setup.pictures, setup.traits.picture)
+    text, images = show_images(text, conversation, setup.images, setup.traits.image)
     in_reasoning = setup.family.opens_reasoning(text[-_TAIL_CHARS:])
     if in_reasoning and (call is not None or enforced_format(conversation) is not None):
         # Constrained decoding begins with the first token: the model could never close the reasoning itself.
@@ -80,7 +80,7 @@ def render(
         prefix=call or "",
         in_reasoning=in_reasoning,
         continues=adapted.continues,
-        pictures=pictures,
+        images=images,
     )
 
 

@@ -58,17 +58,17 @@ from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
 from services.runtime.storage.kv import Bucket, ledger_bucket
 from services.runtime.storage.seal import Sealer
-from services.tokenization.block_keys import with_pictures
+from services.tokenization.block_keys import with_images
 
 TAKE_TIMEOUT_S = 2.0
 """After this time without an answer the worker may have the turn or not, and the attempt fails."""
-PICTURES_TIMEOUT_S = 10.0
-"""This time for a turn with pictures: the worker fetches them first, in 8 s at most."""
+IMAGES_TIMEOUT_S = 10.0
+"""This time for a turn with images: the worker fetches them first, in 8 s at most."""
 UNANSWERED_REQUESTS = 7
 """Requests on their way to one worker; others wait, in order. A message may have 8 MB, and NATS disconnects a client
 for which 64 MB wait in the server."""
-UNANSWERED_PICTURES = 3
-"""Requests with pictures among them: the worker answers those later, and other turns do not wait for that."""
+UNANSWERED_IMAGES = 3
+"""Requests with images among them: the worker answers those later, and other turns do not wait for that."""
 REFUSE_TIMEOUT_S = 1.0
 REFUSE_S = 60.0
 """How long a refusal is sent again: as long as a frontend waits for a prompt."""
@@ -107,7 +107,7 @@ class Preprocessor(Service):
         self._placement = Placement(process, self._model, router)
         self._holding = Holding(process, self._placement, config.hold_tokens)
         self._unanswered = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_REQUESTS))
-        self._unanswered_pictures = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_PICTURES))
+        self._unanswered_images = defaultdict[str, asyncio.Semaphore](partial(asyncio.Semaphore, UNANSWERED_IMAGES))
         """Bounds the requests that each worker has not answered."""
         process.registry.on_leave(self._process_left)
         self._turns: dict[str, tuple[int, asyncio.Task[None]]] = {}
@@ -235,7 +235,7 @@ class Preprocessor(Service):
         generate = generate_request(
             request, prompt, packed, self._setup, grammar, thoughts=thoughts, comparison=comparison
         )
-        keyed = with_pictures(packed, prompt.pictures)
+        keyed = with_images(packed, prompt.images)
         long = self._holding.prompt(request, keyed)
         try:
             workers = await self._holding.workers(request, keyed, long, deadline)
@@ -272,13 +272,13 @@ class Preprocessor(Service):
         """Sends a turn to a worker. Returns why the worker did not take it; None: it has."""
         reply: GenerateReply | None = None
         try:
-            pictures = self._unanswered_pictures[worker] if generate.pictures else nullcontext()
-            async with pictures, self._unanswered[worker]:
+            images = self._unanswered_images[worker] if generate.images else nullcontext()
+            async with images, self._unanswered[worker]:
                 if self._process.registry.get("worker", worker) is None:
                     raise Unavailable("it left while the turn waited")
                 generate = replace(generate, timeout_s=seconds_left(deadline, asyncio.get_running_loop().time()))
                 data = self._placement.encode(generate, worker)
-                timeout_s = PICTURES_TIMEOUT_S if generate.pictures else TAKE_TIMEOUT_S
+                timeout_s = IMAGES_TIMEOUT_S if generate.images else TAKE_TIMEOUT_S
                 answer = await self._process.bus.request(subjects.generate(self._model, worker), data, timeout_s)
             reply = _decode_reply(answer)
         except Unavailable:  # the worker certainly does not have the turn
@@ -314,7 +314,7 @@ class Preprocessor(Service):
 
     def _process_left(self, heartbeat: Heartbeat) -> None:
         self._unanswered.pop(heartbeat.id, None)
-        self._unanswered_pictures.pop(heartbeat.id, None)
+        self._unanswered_images.pop(heartbeat.id, None)
 
     def _cancel(self, delivery: Delivery) -> None:
         cancel = _decode_cancel(delivery.data)
@@ -357,7 +357,7 @@ async def run(config: PreprocessorConfig) -> None:
         tokenizer=setup.encoder.name,
         tokenizer_reason=setup.encoder.reason,
         max_model_len=setup.card.max_model_len,
-        vision=setup.pictures is not None or setup.blindness,
+        vision=setup.images is not None or setup.blindness,
     )
     await process.connect()
     sealer = Sealer.load(config.seal_key_file, config.model_name)

@@ -49,7 +49,7 @@ def adapt(
     that no control token is made of it; tags of reasoning keep their meaning in the assistant's text where the template
     reads them there.
 
-    Reasoning without text or a readable seal is absent. Pictures become a mark, other media a note, a
+    Reasoning without text or a readable seal is absent. Images become a mark, other media a note, a
     failed result gets a short prefix, a
     loaded tool is defined where it was loaded. Raises nothing: a template may still refuse the messages.
     """

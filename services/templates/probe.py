@@ -46,10 +46,10 @@ def probe(template: ChatTemplate) -> TemplateTraits:
     return _Probe(template).traits()
 
 
-def picture_frame(template: ChatTemplate, placeholder: str) -> tuple[str, str] | None:
-    """`TemplateTraits.picture`, for a model with this placeholder; None where the template renders no picture.
+def image_frame(template: ChatTemplate, placeholder: str) -> tuple[str, str] | None:
+    """`TemplateTraits.image`, for a model with this placeholder; None where the template renders no image.
 
-    A template may move pictures before the texts of their message (LLaVA): they stay in their place here.
+    A template may move images before the texts of their message (LLaVA): they stay in their place here.
     """
     content = [{"type": "text", "text": _USER}, {"type": "image"}, {"type": "text", "text": _USER2}]
     try:

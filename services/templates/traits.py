@@ -57,8 +57,8 @@ class TemplateTraits(Struct, frozen=True, kw_only=True):
     inline_text_end: bool = True
     """A turn that calls and ends in text may be inline; else it is sorted into the fields. MiniMax M2 and M3 raise
     where the message before a result has no `tool_calls`; Ministral 3 counts such a message as an answer."""
-    picture: tuple[str, str] | None = None
-    """The text before and after a picture's placeholder, with what separates it from texts; None: not rendered."""
+    image: tuple[str, str] | None = None
+    """The text before and after an image's placeholder, with what separates it from texts; None: not rendered."""
     frame: tuple[str, str] = ("", "")
     """The text before and after an assistant's text in the small conversation from which calls are cut out."""
     separators: tuple[str, str, str] = ("", "", "")

@@ -14,9 +14,9 @@ from services.templates.tools import tool_definition
 JOIN = "\n"
 """Joins the text blocks of one message, as other servers do."""
 ERROR_PREFIX = "[error] "
-PICTURE_MARK = "turnwire picture "
-"""Begins the mark of a picture."""
-_MARK = re.compile(PICTURE_MARK + "([0-9a-f]{40}) here")
+IMAGE_MARK = "turnwire image "
+"""Begins the mark of an image."""
+_MARK = re.compile(IMAGE_MARK + "([0-9a-f]{40}) here")
 
 
 def call_text(name: str, arguments: dict[str, Any]) -> str:
@@ -38,8 +38,8 @@ def response_text(text: str) -> str:
 
 
 def media_text(media: Media) -> str:
-    """The text in the place of media: a mark, which `pictures.show_pictures` replaces, or a note."""
-    return picture_mark(media.hash) if media.hash else media_note(media)
+    """The text in the place of media: a mark, which `images.show_images` replaces, or a note."""
+    return image_mark(media.hash) if media.hash else media_note(media)
 
 
 def media_note(media: Media) -> str:
@@ -50,18 +50,18 @@ def media_note(media: Media) -> str:
     return f"[{media.kind}{title}{': ' + facts if facts else ''}; not shown to this model{reason}]"
 
 
-def picture_mark(picture: str) -> str:
-    """The mark of a picture with this hash. Templates and JSON do not change it, and it joins with no control token."""
-    return f"{PICTURE_MARK}{picture} here"
+def image_mark(image: str) -> str:
+    """The mark of an image with this hash. Templates and JSON do not change it, and it joins with no control token."""
+    return f"{IMAGE_MARK}{image} here"
 
 
-def picture_marks(text: str) -> Iterator[re.Match[str]]:
+def image_marks(text: str) -> Iterator[re.Match[str]]:
     """The marks in a text, in order; group 1 is the hash."""
     return _MARK.finditer(text)
 
 
 def join_blocks(texts: Iterable[str]) -> str:
-    """The texts of one message's blocks as one text. Pictures are separated from texts as the template does it."""
+    """The texts of one message's blocks as one text. Images are separated from texts as the template does it."""
     joined: list[str] = []
     for text in texts:
         if joined and not (_MARK.fullmatch(text) or _MARK.fullmatch(joined[-1])):

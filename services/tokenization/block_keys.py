@@ -13,7 +13,7 @@ from typing import overload
 from cachetools import LRUCache
 from xxhash import xxh3_64_intdigest
 
-from schemas.frames import PromptPicture
+from schemas.frames import PromptImage
 
 TOKEN_ID_BYTES = 4
 _STRETCH = 128
@@ -31,20 +31,20 @@ def block_keys(packed: bytes, block_tokens: int, *, salt: str | None = None, par
     return array("Q", [key := xxh3_64_intdigest(block, key) for (block,) in blocks])
 
 
-def with_pictures(packed: bytes, pictures: Iterable[PromptPicture]) -> bytes:
-    """The ids from which the keys of a prompt with pictures are made: the first token of each picture is replaced by a
-    part of its hash, so that its block, and all blocks after it, have other keys than those of another picture."""
-    if not pictures:
+def with_images(packed: bytes, images: Iterable[PromptImage]) -> bytes:
+    """The ids from which the keys of a prompt with images are made: the first token of each image is replaced by a
+    part of its hash, so that its block, and all blocks after it, have other keys than those of another image."""
+    if not images:
         return packed
     ids = bytearray(packed)
-    for picture in pictures:
-        ids[picture.at * TOKEN_ID_BYTES : (picture.at + 1) * TOKEN_ID_BYTES] = picture_word(picture.hash)
+    for image in images:
+        ids[image.at * TOKEN_ID_BYTES : (image.at + 1) * TOKEN_ID_BYTES] = image_word(image.hash)
     return bytes(ids)
 
 
-def picture_word(picture: str) -> bytes:
-    """The id (`frames.pack_ids`) that stands for a picture with this hash in block keys."""
-    return bytes.fromhex(picture[: 2 * TOKEN_ID_BYTES])
+def image_word(image: str) -> bytes:
+    """The id (`frames.pack_ids`) that stands for an image with this hash in block keys."""
+    return bytes.fromhex(image[: 2 * TOKEN_ID_BYTES])
 
 
 class KeyMemo:

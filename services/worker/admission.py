@@ -13,7 +13,7 @@ from math import isfinite
 from schemas.control import VISION
 from schemas.conversation import Sampling
 from schemas.errors import ContextOverflow, Invalid
-from schemas.frames import PromptPicture
+from schemas.frames import PromptImage
 from services.worker.engine import SAMPLING_FIELDS, EngineInfo, EngineRequest, required_features
 
 _BYTES = bytes(range(256))
@@ -37,7 +37,7 @@ def check(request: EngineRequest, info: EngineInfo) -> None:
         raise Invalid(f"max_tokens must be 0 or more, not {max_tokens}", param="max_tokens")
     room = info.max_model_len if info.kv_tokens is None else min(info.max_model_len, info.kv_tokens)
     check_room(len(request.token_ids), max_tokens, room)
-    check_pictures(request.pictures, len(request.token_ids) - request.resumed, info)
+    check_images(request.images, len(request.token_ids) - request.resumed, info)
     _check_values(request.sampling)
     _check_ids("logit_bias", list(request.sampling.logit_bias), info.vocab_size)
     _check_features(request, info)
@@ -81,17 +81,17 @@ def check_room(prompt: int, max_tokens: int, room: int) -> None:
         )
 
 
-def check_pictures(pictures: Sequence[PromptPicture], prompt: int, info: EngineInfo) -> None:
-    """Raises Invalid if the engine sees no pictures, or if they are not in order and apart within a prompt of `prompt`
+def check_images(images: Sequence[PromptImage], prompt: int, info: EngineInfo) -> None:
+    """Raises Invalid if the engine sees no images, or if they are not in order and apart within a prompt of `prompt`
     tokens."""
-    if pictures:
+    if images:
         _require("image", VISION, info, param="messages")
     end = 0
-    for picture in pictures:
-        if not end <= picture.at < picture.at + picture.tokens <= prompt:
-            place = f"{picture.tokens} tokens at {picture.at}"
+    for image in images:
+        if not end <= image.at < image.at + image.tokens <= prompt:
+            place = f"{image.tokens} tokens at {image.at}"
             raise Invalid(f"an image is not at its place in the prompt of {prompt} tokens: {place}", param="messages")
-        end = picture.at + picture.tokens
+        end = image.at + image.tokens
 
 
 def _check_values(sampling: Sampling) -> None:

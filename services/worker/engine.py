@@ -21,7 +21,7 @@ from schemas.control import VISION, Load
 from schemas.conversation import OutputFormat, Sampling
 from schemas.errors import ENGINE_DIED, EngineFailed, TurnwireError
 from schemas.events import FinishReason
-from schemas.frames import PromptPicture
+from schemas.frames import PromptImage
 
 KV_LIMIT = "the KV cache holds no more tokens"
 LOWEST_LOGPROB = -9999.0
@@ -73,7 +73,7 @@ FEATURES = frozenset(
 )
 """All features of engines. top_logprobs: log probabilities of other tokens than the chosen one; guided: JSON, and JSON
 of a schema; grammar: a whole turn by a grammar of llguidance; retention: prompts that are evicted after others;
-vision: pictures in prompts."""
+vision: images in prompts."""
 
 
 def required_features(sampling: Sampling) -> list[tuple[str, str]]:
@@ -116,11 +116,11 @@ class EngineInfo(Struct, frozen=True):
     release, the model's attention windows and the reuse policy."""
 
 
-class EnginePicture(PromptPicture, frozen=True):
-    """A picture in a prompt, with its data. The hash differs for different pictures and tenants."""
+class EngineImage(PromptImage, frozen=True):
+    """An image in a prompt, with its data. The hash differs for different images and tenants."""
 
     data: bytes
-    """PNG, JPEG, WebP or GIF data, which `pictures.read_pixels` decodes."""
+    """PNG, JPEG, WebP or GIF data, which `images.read_pixels` decodes."""
 
 
 class EngineRequest(Struct, frozen=True):
@@ -153,8 +153,8 @@ class EngineRequest(Struct, frozen=True):
     """W3C trace context of a traced turn, for a library that has spans of its own."""
     block_keys: Sequence[int] | None = None
     """The keys of the prompt's whole blocks (`tokenization.block_keys`), where the worker has computed them."""
-    pictures: Sequence[EnginePicture] = ()
-    """The pictures in the prompt, in order; only for an engine with `vision`."""
+    images: Sequence[EngineImage] = ()
+    """The images in the prompt, in order; only for an engine with `vision`."""
 
 
 class Delta(Struct, gc=False):

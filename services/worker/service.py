@@ -2,7 +2,7 @@
 
 The path of a turn: `_request` admits or refuses a generate request at once; the engine then puts each step's tokens
 into the turn's token stream, and the outbox drains what is ready to the parser shards, one frame per shard and tick.
-Nothing awaits, so that a turn needs no task, except one with pictures, which are fetched first. Cancellation closes the
+Nothing awaits, so that a turn needs no task, except one with images, which are fetched first. Cancellation closes the
 engine's handle.
 """
 
@@ -40,16 +40,16 @@ from services.runtime.recent_turns import RecentTurns
 from services.runtime.requests import after_sending
 from services.runtime.streams.frames import FRAME_BYTES, FrameSender
 from services.runtime.streams.frontend_watch import FrontendWatch
-from services.tokenization.block_keys import with_pictures
-from services.worker.admission import check, check_pictures
+from services.tokenization.block_keys import with_images
+from services.worker.admission import check, check_images
 from services.worker.decoding import Decoding, Prefill
-from services.worker.engine import Engine, EngineDied, EngineInfo, EnginePicture, EngineRequest, Sink
+from services.worker.engine import Engine, EngineDied, EngineImage, EngineInfo, EngineRequest, Sink
 from services.worker.engines.registry import open_engine
+from services.worker.images import ImageFetcher
 from services.worker.kv.publisher import PromptBlocks, open_publisher
 from services.worker.metrics import WorkerMetrics
 from services.worker.outbox import UNSENDABLE, Outbox, TokenStream
 from services.worker.pacing import Pacer
-from services.worker.pictures import PictureFetcher
 from services.worker.retention import RetentionQuota
 from services.worker.shards import ParserShards
 from services.worker.stream_spans import StreamSpans
@@ -103,9 +103,9 @@ class Worker(Service):
         self._deadlines: dict[Decoding, asyncio.TimerHandle] = {}
         self._spans: dict[Decoding, StreamSpans] = {}
         """The spans of traced turns."""
-        self._pictures = PictureFetcher(process)
-        self._fetches: set[asyncio.Task[Sequence[EnginePicture]]] = set()
-        """Requests with pictures that are not answered yet."""
+        self._images = ImageFetcher(process)
+        self._fetches: set[asyncio.Task[Sequence[EngineImage]]] = set()
+        """Requests with images that are not answered yet."""
         self._settled = asyncio.Event()
         """No turn decodes, and the shards have everything. Set only while this process drains."""
         self._cancelled = RecentTurns()
@@ -171,24 +171,24 @@ class Worker(Service):
 
     def _request(self, delivery: Delivery) -> None:
         request = decode_generate(delivery.data)
-        if not request.pictures:
+        if not request.images:
             self._answer(delivery, request)
             return
         task = self._loop.create_task(self._fetch(request))
         self._fetches.add(task)
         task.add_done_callback(partial(self._fetched, delivery, request, self._loop.time()))
 
-    async def _fetch(self, request: GenerateRequest) -> Sequence[EnginePicture]:
+    async def _fetch(self, request: GenerateRequest) -> Sequence[EngineImage]:
         self._admit(request)
-        check_pictures(request.pictures, len(request.prompt) // 4, self._info)
-        return await self._pictures.fetch(request.pictures)
+        check_images(request.images, len(request.prompt) // 4, self._info)
+        return await self._images.fetch(request.images)
 
     def _fetched(
         self,
         delivery: Delivery,
         request: GenerateRequest,
         arrived: float,
-        task: "asyncio.Task[Sequence[EnginePicture]]",
+        task: "asyncio.Task[Sequence[EngineImage]]",
     ) -> None:
         self._fetches.discard(task)
         if not task.cancelled():  # as at the end of the process
@@ -199,11 +199,11 @@ class Worker(Service):
         self._settle()
 
     def _answer(
-        self, delivery: Delivery, request: GenerateRequest, pictures: Callable[[], Sequence[EnginePicture]] = tuple
+        self, delivery: Delivery, request: GenerateRequest, images: Callable[[], Sequence[EngineImage]] = tuple
     ) -> None:
         error = held = None
         try:
-            held = self._take(request, pictures())
+            held = self._take(request, images())
         except errors.TurnwireError as refusal:
             error = refusal.info
         except Exception as failure:
@@ -215,7 +215,7 @@ class Worker(Service):
         else:
             delivery.reply(reply)
 
-    def _take(self, request: GenerateRequest, pictures: Sequence[EnginePicture]) -> int | None:
+    def _take(self, request: GenerateRequest, images: Sequence[EngineImage]) -> int | None:
         """Returns `GenerateReply.held`. Raises TurnwireError to refuse."""
         self._admit(request)
         resume = unpack_ids(request.resume)
@@ -224,7 +224,7 @@ class Worker(Service):
             counter = ThoughtCounter(request.thoughts)
             resume += counter.resume(resume)[: max((request.sampling.max_tokens or 0) - len(resume), 0)]
         prompt = request.prompt + pack_ids(resume)
-        keyed = with_pictures(prompt, request.pictures)
+        keyed = with_images(prompt, request.images)
         blocks = self._kv.blocks(keyed, request.cache_salt) if self._kv is not None else None
         held = self._kv.held(keyed, request.cache_salt, blocks) if self._kv is not None else None
         engine_request = EngineRequest(
@@ -242,7 +242,7 @@ class Worker(Service):
             session=request.session,
             trace=request.trace,
             block_keys=blocks.keys if blocks is not None else None,
-            pictures=pictures,
+            images=images,
         )
         check(engine_request, self._info)
         if request.parser:

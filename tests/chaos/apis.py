@@ -42,9 +42,9 @@ class Frame:
 
 
 def request(
-    api: Api, model: str, script: Script, *, stream: bool, system: str = "", pictures: Sequence[bytes] = ()
+    api: Api, model: str, script: Script, *, stream: bool, system: str = "", images: Sequence[bytes] = ()
 ) -> bytes:
-    """A request that makes the script engine write `script`. `system`: the beginning of its prompt; `pictures`: PNG
+    """A request that makes the script engine write `script`. `system`: the beginning of its prompt; `images`: PNG
     data after the question."""
     conversation = Conversation(
         model,
@@ -54,18 +54,18 @@ def request(
         sampling=Sampling(max_tokens=MAX_TOKENS if api == "messages" else None),
     )
     body = CLIENTS[api].request(conversation, stream=stream)
-    if not pictures:
+    if not images:
         return body
     document = json.loads(body)
     question = next(one for one in document.get("messages", document.get("input")) if one["role"] == "user")
     texts = question["content"]
     kind = "input_text" if api == "responses" else "text"
     texts = [{"type": kind, "text": texts}] if isinstance(texts, str) else texts
-    question["content"] = [*texts, *(_picture(api, data) for data in pictures)]
+    question["content"] = [*texts, *(_image(api, data) for data in images)]
     return json.dumps(document).encode()
 
 
-def _picture(api: Api, data: bytes) -> dict[str, object]:
+def _image(api: Api, data: bytes) -> dict[str, object]:
     encoded = base64.b64encode(data).decode()
     if api == "messages":
         return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": encoded}}

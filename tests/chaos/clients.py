@@ -29,7 +29,7 @@ class Stream:
     """The beginning of its prompt, which others of its group have, too."""
     new: bool = False
     """Whether it is sent during a fault or after it."""
-    pictures: Sequence[bytes] = ()
+    images: Sequence[bytes] = ()
     """PNG data after its question."""
     attempts: list[Attempt] = field(default_factory=list)
     judgement: Judgement | None = None
@@ -49,9 +49,7 @@ async def run_stream(
     As behind a load balancer, an attempt after a broken one goes to the next frontend.
     """
     wanted = stream.wanted
-    body = request(
-        wanted.api, MODEL, wanted.script, stream=wanted.stream, system=stream.system, pictures=stream.pictures
-    )
+    body = request(wanted.api, MODEL, wanted.script, stream=wanted.stream, system=stream.system, images=stream.images)
     while True:
         known = urls()
         url = known[(stream.frontend + len(stream.attempts)) % len(known)] + CLIENTS[wanted.api].path

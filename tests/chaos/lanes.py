@@ -37,7 +37,7 @@ def run_lanes(
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory(prefix="turnwire-chaos-model-") as scratch:
-        sees = any(trial.load.pictures for trial in trials)
+        sees = any(trial.load.images for trial in trials)
         build = partial(build_vision_model, window=WINDOW) if sees else build_demo_model
         model = build(Path(scratch) / "model")
         lanes = [

@@ -25,7 +25,7 @@ from tests.chaos.disturbances import (
 from tests.chaos.faults import ACTIONS, Action, Disturbance, Fault
 from tests.chaos.trials import Load, Trial
 
-SUITES = ("faults", "pairs", "rolling", "clock", "disk", "memory", "many", "groups", "pictures", "soak")
+SUITES = ("faults", "pairs", "rolling", "clock", "disk", "memory", "many", "groups", "images", "soak")
 MANY = Load(streams=1000, seconds=(10.0, 25.0), delay_ms=(150, 300), start_s=10.0)
 """A thousand streams at once, slow ones: the load is their number."""
 GROUP = 8
@@ -90,8 +90,8 @@ def planned(
     elif suite == "groups":
         found = _faults(seeds, chance, only or ["*"], outage, replace(load, new=2 * GROUP, group=GROUP))
         yield Plan(found, {"options": {"worker": {"prefill_tokens_per_s": 5000}}})
-    elif suite == "pictures":
-        yield Plan(_faults(seeds, chance, only or ["*"], outage, replace(load, pictures=2)))
+    elif suite == "images":
+        yield Plan(_faults(seeds, chance, only or ["*"], outage, replace(load, images=2)))
     else:
         steady = replace(load, streams=32, new=0, steady=True)
         found = [Trial(one, 2, (RandomFaults(one, 5.0, soak_s),), steady, watch=True) for one in seeds]

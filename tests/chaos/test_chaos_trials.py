@@ -41,7 +41,7 @@ def test_streams_survive_a_fault_of_each_stage(action: str, instances: int, tmp_
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("suite", "count"),
-    [("rolling", 2), ("clock", 2), ("disk", 1), ("memory", 2), ("groups", 2), ("pictures", 2), ("soak", 1)],
+    [("rolling", 2), ("clock", 2), ("disk", 1), ("memory", 2), ("groups", 2), ("images", 2), ("soak", 1)],
 )
 def test_streams_survive(suite: str, count: int, tmp_path: Path) -> None:
     check(suite, count, tmp_path)

@@ -50,8 +50,8 @@ class Load:
     """Within which all are sent."""
     group: int = 0
     """This number of streams is sent in one moment, with prompts that begin alike; 0: each alone."""
-    pictures: int = 0
-    """Each stream's question has this number of new pictures."""
+    images: int = 0
+    """Each stream's question has this number of new images."""
     steady: bool = False
     """Each stream is followed by another, until the fault is over."""
 
@@ -209,8 +209,8 @@ class Run:
         tokens = len(self._tokenizer.encode(script.written, add_special_tokens=False).ids) + 1
         wanted = Wanted(APIS[number % 3], number % 8 != 7, script, tokens)
         system = f"Group {number // load.group} of {trial.seed}. {GROUP_TEXT}" if load.group else ""
-        pictures = [png(64 + number, 48, f"{trial.seed} {number} {turn} {n}") for n in range(load.pictures)]
-        return Stream(tag, wanted, chance.randrange(8), system, late or turn > 0, pictures)
+        images = [png(64 + number, 48, f"{trial.seed} {number} {turn} {n}") for n in range(load.images)]
+        return Stream(tag, wanted, chance.randrange(8), system, late or turn > 0, images)
 
 
 async def _all_opened(streams: Sequence[Stream], count: int) -> None:

@@ -112,7 +112,7 @@ def test_opencode_gets_a_provider(api: Any, package: str) -> None:
     assert "model" not in settings.values
 
 
-def test_opencode_sends_pictures_to_models_that_see_them() -> None:
+def test_opencode_sends_images_to_models_that_see_them() -> None:
     seeing = ServedModel("seeing", 32_768, 4096, capabilities={"image_input": {"supported": True}})
     [settings] = opencode.CLIENT.plan(target(others=[seeing])).files
     models = settings.values["provider"]["turnwire"]["models"]

@@ -72,13 +72,12 @@ def test_draining_process_is_described() -> None:
     assert doctor_bus.describe(beat) == "p1, 2 running, draining"
 
 
-def test_pictures_are_explained(demo: str, tmp_path: Path) -> None:
+def test_images_are_explained(demo: str, tmp_path: Path) -> None:
     vision = build_vision_model(tmp_path / "vision")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text('{"vision_config": {}}')
     found = [
-        doctor_model.check_pictures(PreprocessorConfig(model=str(model)))
-        for model in (demo, vision, tmp_path / "broken")
+        doctor_model.check_images(PreprocessorConfig(model=str(model))) for model in (demo, vision, tmp_path / "broken")
     ]
     assert [one.status for one in found] == ["note", "ok", "warn"]
     assert "a line in the prompt names each" in found[0].text

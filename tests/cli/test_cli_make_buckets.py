@@ -39,8 +39,8 @@ def test_buckets_are_created_updated_or_unchanged(own_nats: NatsServer, capsys: 
         made = streams(own_nats.url)
         assert set(made) == {"KV_tw_ledger", "KV_tw_responses", "KV_tw_media"}
         assert (made["KV_tw_ledger"].max_bytes, made["KV_tw_ledger"].max_age) == (64 << 20, 86_400)
-    ledger, pictures = ("--ledger-store-mb", "32", "--ledger-ttl-s", "60"), ("--image-store-mb", "64")
-    assert run(own_nats.url, *ledger, *pictures, "--image-ttl-s", "30", "--response-store-bytes", "100MiB") == 0
+    ledger, images = ("--ledger-store-mb", "32", "--ledger-ttl-s", "60"), ("--image-store-mb", "64")
+    assert run(own_nats.url, *ledger, *images, "--image-ttl-s", "30", "--response-store-bytes", "100MiB") == 0
     made = streams(own_nats.url)
     assert (made["KV_tw_ledger"].max_bytes, made["KV_tw_ledger"].max_age) == (32 << 20, 60)
     assert made["KV_tw_responses"].max_bytes == 100 << 20

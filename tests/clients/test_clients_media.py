@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.pictures.picture import picture_hash
+from services.images.image import image_hash
 from tests.clients.bus_turns import BusTurns
 from tests.clients.claude import ClaudeCode, blocks, normalized
 from tests.clients.codex import CodexCli, items
@@ -77,19 +77,19 @@ async def vision_session(vision_stack: Stack) -> AsyncIterator[Session]:
 
 
 def sent_hashes(body: dict[str, Any]) -> list[str]:
-    """The hashes of the pictures in a request, in order."""
+    """The hashes of the images in a request, in order."""
     found = re.findall(r"'(?:data:image/[a-z]+;base64,)?([A-Za-z0-9+/]{200,}=*)'", str(body))
-    return [picture_hash(base64.b64decode(data), None) for data in found]
+    return [image_hash(base64.b64decode(data), None) for data in found]
 
 
-async def check_pictures(session: Session, expected: int) -> None:
-    """The worker got the pictures that the client sent, in order, and each prompt extends the one before."""
+async def check_images(session: Session, expected: int) -> None:
+    """The worker got the images that the client sent, in order, and each prompt extends the one before."""
     session.check_served()
     last = session.main[-1]
     assert len(sent_hashes(last.body)) == expected
     for one in session.main:
         turn = await session.bus.ended(turn_id(one))
-        assert [picture.hash for picture in turn.pictures] == sent_hashes(one.body)
+        assert [image.hash for image in turn.images] == sent_hashes(one.body)
     await session.check_counts(session.main)
     assert await session.prefix_breaks(session.main) == []
     assert "Note from the server" not in str([one.body for one in session.main])
@@ -105,7 +105,7 @@ async def test_claude_code_shows_screenshots_to_a_vision_model(machine: Machine,
             answer = await dialog.ask(request([read, "Hm.\n</think>\n\nI have read it."]))
             assert answer["result"].strip() == "I have read it."
     vision_session.check_history(vision_session.main, normalized)
-    await check_pictures(vision_session, 3)
+    await check_images(vision_session, 3)
 
 
 async def test_codex_shows_a_screenshot_to_a_vision_model(machine: Machine, vision_session: Session) -> None:
@@ -116,4 +116,4 @@ async def test_codex_shows_a_screenshot_to_a_vision_model(machine: Machine, visi
     second = await codex.ask(look, resume=True)
     assert [items(ran)[-1]["text"] for ran in (first, second)] == ["I have looked."] * 2
     vision_session.check_history(vision_session.main)
-    await check_pictures(vision_session, 1)
+    await check_images(vision_session, 1)

@@ -14,9 +14,9 @@ from structlog.typing import FilteringBoundLogger
 
 from deploy.audit import BUCKETS, PROBE, STAGES, SUBSCRIBERS, USERS, Audit, User
 from services.frontend.apis.responses.state.store import bucket_config
-from services.pictures.store import PictureStore
+from services.images.store import ImageStore
 from services.runtime.bus import Bus
-from services.runtime.config import BusConfig, FrontendConfig, ParserConfig, PictureStoreConfig
+from services.runtime.config import BusConfig, FrontendConfig, ImageStoreConfig, ParserConfig
 from services.runtime.storage.kv import Bucket, digest_key, ledger_bucket
 from tests.conftest import examples, until
 from tests.deploy.deployed import DeployedNats
@@ -40,8 +40,8 @@ class Stored:
 
     def __init__(self, buses: dict[str, Bus], log: FilteringBoundLogger) -> None:
         self.responses = Bucket(buses["frontend"], bucket_config(FrontendConfig()), log)
-        self._sent = PictureStore(buses["frontend"], PictureStoreConfig(), log)
-        self.pictures = PictureStore(buses["worker"], PictureStoreConfig(), log)
+        self._sent = ImageStore(buses["frontend"], ImageStoreConfig(), log)
+        self.images = ImageStore(buses["worker"], ImageStoreConfig(), log)
         self._ledger = ledger_bucket(ParserConfig(model="m"))
         self._written = Bucket(buses["parser"], self._ledger, log)
         self.turns = Bucket(buses["preprocessor"], self._ledger, log)
@@ -60,7 +60,7 @@ class Stored:
     async def are_unchanged(self) -> None:
         for key in KEYS:
             assert await self.responses.get(key) == SECRET + key.encode()
-            assert await self.pictures.get(key) == SECRET + key.encode()
+            assert await self.images.get(key) == SECRET + key.encode()
             assert await self.turns.members(key) == [SECRET + key.encode()]
 
 

@@ -18,10 +18,10 @@ from structlog.typing import FilteringBoundLogger
 from schemas import subjects
 from schemas.conversation import Sampling
 from schemas.errors import MEDIA_MISSING
-from schemas.frames import GenerateReply, GenerateRequest, PromptPicture
-from services.pictures.store import PictureStore
+from schemas.frames import GenerateReply, GenerateRequest, PromptImage
+from services.images.store import ImageStore
 from services.runtime.bus import Bus
-from services.runtime.config import BusConfig, PictureStoreConfig
+from services.runtime.config import BusConfig, ImageStoreConfig
 from tests.conftest import LIMIT_S, eventually, until
 from tests.deploy.deployed import CONF, DeployedNats, rights, stop, unused, users
 from tests.pipeline.client import Client, body, call, say
@@ -63,7 +63,7 @@ async def test_no_right_is_missing_and_none_is_unused(
             await stored(*clients)
             await cancelled(clients[0], stack)
             await unreadable(nats, stack, clients[0], quiet_log)
-            await pictures(nats, clients[0], quiet_log)
+            await images(nats, clients[0], quiet_log)
             await losses(stack, clients[0], options, second)
             await suspended(stack, clients[1])
             await lost_frames(nats, clients[0])
@@ -175,16 +175,16 @@ async def unreadable(nats: DeployedNats, stack: Stack, client: Client, log: Filt
     await bus.close()
 
 
-async def pictures(nats: DeployedNats, client: Client, log: FilteringBoundLogger) -> None:
-    """A frontend stores a picture, and a worker reads it."""
+async def images(nats: DeployedNats, client: Client, log: FilteringBoundLogger) -> None:
+    """A frontend stores an image, and a worker reads it."""
     _, health = await client.get("/health")
     worker = health["stages"]["worker"][0]["id"]
     frontend, preprocessor = await connected(nats, "frontend", log), await connected(nats, "preprocessor", log)
-    await PictureStore(frontend, PictureStoreConfig(), log).put("0" * 40, b"data")
-    for picture, code in (("0" * 40, None), ("1" * 40, MEDIA_MISSING)):
-        place = [PromptPicture(picture, 0, 1)]
+    await ImageStore(frontend, ImageStoreConfig(), log).put("0" * 40, b"data")
+    for image, code in (("0" * 40, None), ("1" * 40, MEDIA_MISSING)):
+        place = [PromptImage(image, 0, 1)]
         sampling, context = Sampling(max_tokens=0), msgspec.Raw(b"null")
-        request = GenerateRequest("seen", 1, MODEL, b"\0" * 4, "", "", sampling, [], context, pictures=place)
+        request = GenerateRequest("seen", 1, MODEL, b"\0" * 4, "", "", sampling, [], context, images=place)
         reply = await preprocessor.request(subjects.generate(MODEL, worker), msgspec.json.encode(request), LIMIT_S)
         error = msgspec.json.decode(reply, type=GenerateReply).error
         assert (error and error.code) == code

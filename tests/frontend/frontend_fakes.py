@@ -34,10 +34,10 @@ from services.frontend.http.tls import Tls
 from services.frontend.turns.admission import Admission
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.interfaces import Admitted, CancelReason, Pipeline, TurnSink
+from services.frontend.turns.media.image import without_images
+from services.frontend.turns.media.image_fetch import ImageFetcher, public_connector
+from services.frontend.turns.media.image_reader import ImageReader, Put
 from services.frontend.turns.media.pdf_reader import PdfReader
-from services.frontend.turns.media.picture import without_pictures
-from services.frontend.turns.media.picture_fetch import PictureFetcher, public_connector
-from services.frontend.turns.media.picture_reader import PictureReader, Put
 from services.runtime.config import FrontendConfig
 from services.runtime.streams.turn_log import LoggedEvent, TurnLog, with_dispatches
 
@@ -182,15 +182,15 @@ class FakeGateway:
 
 def messages_as_notes(conversation: Conversation) -> list[Message]:
     """The messages as a model without vision gets them."""
-    return without_pictures(conversation).messages
+    return without_images(conversation).messages
 
 
-def admission(pipeline: Pipeline, put_picture: Put | None = None) -> Admission:
+def admission(pipeline: Pipeline, put_image: Put | None = None) -> Admission:
     """Admits whatever a caller without limits sends."""
     limits = ConversationLimits(messages=10**6, tools=10**6, media=10**6, nesting=10**6)
-    fetcher = PictureFetcher([], structlog.get_logger(), public_connector)
-    pdfs, pictures = PdfReader(structlog.get_logger(), 1), PictureReader(FrontendConfig(), put_picture, fetcher)
-    return Admission(pipeline, limits, pdfs, pictures, notices=False)
+    fetcher = ImageFetcher([], structlog.get_logger(), public_connector)
+    pdfs, images = PdfReader(structlog.get_logger(), 1), ImageReader(FrontendConfig(), put_image, fetcher)
+    return Admission(pipeline, limits, pdfs, images, notices=False)
 
 
 def log_into(lines: list[MutableMapping[str, Any]]) -> FilteringBoundLogger:
@@ -231,7 +231,7 @@ async def serving(
     *,
     tls: Tls | None = None,
     sharing: Sharing | None = None,
-    put_picture: Put | None = None,
+    put_image: Put | None = None,
 ) -> AsyncIterator[Served]:
     """The application on a real port, as `make_runner` runs it."""
     gateway = gateway or FakeGateway()
@@ -239,7 +239,7 @@ async def serving(
     lines: list[MutableMapping[str, Any]] = []
     log = log_into(lines)
     config = config or FrontendConfig()
-    app = make_app(config, gateway, registry, log, sharing=sharing, put_picture=put_picture)
+    app = make_app(config, gateway, registry, log, sharing=sharing, put_image=put_image)
     runner = make_runner(app, config, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.context if tls else None)

@@ -103,11 +103,11 @@ def test_long_instructions_are_hashed_once() -> None:
     assert 0 < cache.size <= 1 << 20
 
 
-def test_pictures_differ_by_their_data() -> None:
+def test_images_differ_by_their_data() -> None:
     """Two screenshots of one size are different questions."""
     chains = set()
-    for picture in ("", "a" * 40, "b" * 40):
-        media = Media("image", "image/png", 99, hash=picture, width=9, height=9)
+    for image in ("", "a" * 40, "b" * 40):
+        media = Media("image", "image/png", 99, hash=image, width=9, height=9)
         messages = [Message("user", [media]), assistant(Text("ok")), user("next")]
         chains.add(repr(chain_of(Conversation("m", messages), b"")))
     assert len(chains) == 3

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.conversation import Call, Conversation, Message, Part, Reasoning, Result, Text
-from schemas.frames import PromptPicture
+from schemas.frames import PromptImage
 from services.preprocessor.prefill import certain_prefix
 from services.tokenization.segments import common_prefix
 
@@ -48,15 +48,15 @@ def test_calls_are_followed_by_their_results() -> None:
 def test_prefix_is_what_both_prompts_share(common: list[int], cut: int, other: list[int]) -> None:
     prompts = iter([[*common, *other], [*common[:cut], 9, *common[cut:]]])
 
-    pictures = [PromptPicture("a" * 40, at, 2) for at in range(0, len(common) + len(other) - 1, 2)]
+    images = [PromptImage("a" * 40, at, 2) for at in range(0, len(common) + len(other) - 1, 2)]
 
-    def make(_: Conversation) -> tuple[Sequence[int], list[PromptPicture]]:
-        return next(prompts), pictures
+    def make(_: Conversation) -> tuple[Sequence[int], list[PromptImage]]:
+        return next(prompts), images
 
     found, inside = certain_prefix(QUESTION, [Text("x")], make)
     expected = common[:cut] if cut <= len(common) else common
     assert list(found) == expected
-    assert inside == [picture for picture in pictures if picture.at + 2 <= len(found)]
+    assert inside == [image for image in images if image.at + 2 <= len(found)]
 
 
 @given(st.text("ab", max_size=30), st.text("ab", max_size=30), st.text("ab\u6f22", max_size=30))

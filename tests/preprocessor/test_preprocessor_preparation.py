@@ -19,7 +19,7 @@ from services.preprocessor.library import prompt_ids
 from services.preprocessor.model import ModelSetup
 from services.preprocessor.preparation import Preparation, seconds_left
 from services.preprocessor.prompt import assemble
-from services.preprocessor.service import UNANSWERED_PICTURES, UNANSWERED_REQUESTS, Preprocessor
+from services.preprocessor.service import UNANSWERED_IMAGES, UNANSWERED_REQUESTS, Preprocessor
 from services.runtime.bus import Delivery
 from services.runtime.config import PreprocessorConfig
 from services.runtime.process import Service
@@ -132,7 +132,7 @@ class Peer(Service):
         self.models = [structs.replace(setup.card, features=[VISION])]
 
 
-async def test_turn_without_pictures_does_not_wait_for_the_pictures_of_others(
+async def test_turn_without_images_does_not_wait_for_the_images_of_others(
     make_process: MakeProcess, vision_setup: ModelSetup
 ) -> None:
     """However long the worker fetches those."""
@@ -151,11 +151,11 @@ async def test_turn_without_pictures_does_not_wait_for_the_pictures_of_others(
     for one in (frontend, process, worker):
         await one.bus.flush(60)
     await eventually(lambda: all(process.registry.get(peer.stage, peer.id) for peer in (worker, parser)))
-    picture = Media("image", "image/png", 99, hash="a" * 40, width=56, height=56)
+    image = Media("image", "image/png", 99, hash="a" * 40, width=56, height=56)
     for number in range(UNANSWERED_REQUESTS + 1):
-        parts: list[Part] = [Text("Look"), picture] if number < UNANSWERED_REQUESTS else [Text("Hello")]
+        parts: list[Part] = [Text("Look"), image] if number < UNANSWERED_REQUESTS else [Text("Hello")]
         request = TurnRequest(f"turn-{number}", frontend.id, Conversation("m", [Message("user", parts)]))
         await frontend.bus.request(subjects.turn("m", process.id), msgspec.json.encode(request), 60)
         await eventually(lambda: bool(arrived))  # then the expansion is known, and the others stay in order
-    await eventually(lambda: any(not request.pictures for request in arrived))
-    assert sum(bool(request.pictures) for request in arrived) == UNANSWERED_PICTURES
+    await eventually(lambda: any(not request.images for request in arrived))
+    assert sum(bool(request.images) for request in arrived) == UNANSWERED_IMAGES

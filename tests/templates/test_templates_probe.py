@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from bench.ledger.published import of_trl
 from services.preprocessor.model import ModelSetup
 from services.templates.chat_template import ChatTemplate
-from services.templates.probe import picture_frame, probe
+from services.templates.probe import image_frame, probe
 from services.templates.traits import TemplateTraits
 from tests.templates.real_templates import REAL_TEMPLATES
 
@@ -199,7 +199,7 @@ def test_published_templates_have_the_expected_traits(
     assert {trait: getattr(traits, trait) for trait in expected} == expected
 
 
-PICTURES = {
+IMAGES = {
     "gemma3": ("<start_of_image>", "", ""),
     "gemma4_v2": ("<|image|>", "\n\n", "\n\n"),
     "idefics3": ("<image>", "", ""),
@@ -210,10 +210,10 @@ PICTURES = {
 }
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_frame_of_a_picture(name: str, compiled_template: Callable[[str], ChatTemplate]) -> None:
+@pytest.mark.parametrize("name", IMAGES)
+def test_frame_of_a_image(name: str, compiled_template: Callable[[str], ChatTemplate]) -> None:
     if name not in of_trl():
         pytest.skip("trl is not installed, or lacks this template")
-    placeholder, before, after = PICTURES[name]
-    assert picture_frame(compiled_template(name), placeholder) == (before, after)
-    assert picture_frame(compiled_template(name), "<no such token>") is None
+    placeholder, before, after = IMAGES[name]
+    assert image_frame(compiled_template(name), placeholder) == (before, after)
+    assert image_frame(compiled_template(name), "<no such token>") is None

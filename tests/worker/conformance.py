@@ -19,7 +19,7 @@ from schemas.events import FinishReason
 from schemas.frames import ThoughtBudget, pack_ids
 from services.worker.admission import check
 from services.worker.decoding import Decoding
-from services.worker.engine import Delta, Engine, EngineDied, EngineInfo, EnginePicture, EngineRequest
+from services.worker.engine import Delta, Engine, EngineDied, EngineImage, EngineInfo, EngineRequest
 from services.worker.outbox import Outbox, TokenStream
 from services.worker.thoughts import BudgetedTurn, ThoughtCounter
 from tests.conftest import eventually
@@ -363,8 +363,8 @@ class Conformance:
             bench.request([1, bench.info.vocab_size])
         assert len(await bench.ids(bench.request(max_tokens=4))) == 4
 
-    async def test_picture_is_refused_by_an_engine_without_vision(self, bench: Bench) -> None:
-        made = msgspec.structs.replace(bench.request(), pictures=[EnginePicture("0" * 40, 1, 4, b"")])
+    async def test_image_is_refused_by_an_engine_without_vision(self, bench: Bench) -> None:
+        made = msgspec.structs.replace(bench.request(), images=[EngineImage("0" * 40, 1, 4, b"")])
         if VISION not in bench.info.features:
             with pytest.raises(Invalid, match="image is not supported"):
                 check(made, bench.info)

@@ -44,7 +44,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", params=["qwen", "idefics"])
 def vision_scheme(request: pytest.FixtureRequest) -> Scheme:
-    """How the model of `vision_model` marks pictures."""
+    """How the model of `vision_model` marks images."""
     scheme: Scheme = request.param
     return scheme
 

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import msgspec
 
 from schemas.frames import unpack_ids
-from services.tokenization.picture_processor import PictureProcessor
+from services.tokenization.image_processor import ImageProcessor
 
 VOCAB = 512
 BLOCK = 16
 SIZE = (320, 240)
-"""Pixels of every picture."""
+"""Pixels of every image."""
 _stored_by_endpoint: dict[str, "Subscription"] = {}
 
 
@@ -139,13 +139,13 @@ class PlaceholderRange:
 
 
 class Renderer:
-    """Replaces one placeholder by the tokens of each picture, in order, and keeps which pictures it has processed."""
+    """Replaces one placeholder by the tokens of each image, in order, and keeps which images it has processed."""
 
     def __init__(self, model: str) -> None:
         from transformers import AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(model)
-        processor = PictureProcessor.load(model)
+        processor = ImageProcessor.load(model)
         assert processor is not None
         self.processor = processor
         self.mm_processor_cache = self

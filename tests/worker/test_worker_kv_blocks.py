@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from schemas.frames import PromptPicture, pack_ids, unpack_ids
-from services.tokenization.block_keys import KeyMemo, PromptKeys, block_keys, picture_word, with_pictures
+from schemas.frames import PromptImage, pack_ids, unpack_ids
+from services.tokenization.block_keys import KeyMemo, PromptKeys, block_keys, image_word, with_images
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 from services.worker.kv.blocks import KvBlockIndex
 
@@ -119,38 +119,38 @@ def test_a_follower_of_the_changes_has_the_whole_index(runs: list[list[int]], bl
 
 
 @st.composite
-def _prompts_with_pictures(draw: st.DrawFn) -> tuple[list[int], list[PromptPicture]]:
-    """A prompt of placeholders, of which some are pictures."""
-    ids, pictures = list[int](), []
+def _prompts_with_images(draw: st.DrawFn) -> tuple[list[int], list[PromptImage]]:
+    """A prompt of placeholders, of which some are images."""
+    ids, images = list[int](), []
     for number in range(draw(st.integers(1, 4))):
         ids += [7] * draw(st.integers(0, 9))
         tokens = draw(st.integers(1, 9))
-        pictures.append(PromptPicture(f"{number:040x}", len(ids), tokens))
+        images.append(PromptImage(f"{number:040x}", len(ids), tokens))
         ids += [7] * tokens
-    return ids + [7] * draw(st.integers(0, 9)), pictures
+    return ids + [7] * draw(st.integers(0, 9)), images
 
 
-@given(_prompts_with_pictures(), st.data())
-def test_prompts_with_another_picture_share_the_blocks_before_it_and_no_other(
-    prompt: tuple[list[int], list[PromptPicture]], data: st.DataObject
+@given(_prompts_with_images(), st.data())
+def test_prompts_with_another_image_share_the_blocks_before_it_and_no_other(
+    prompt: tuple[list[int], list[PromptImage]], data: st.DataObject
 ) -> None:
     """Wherever keys are made: of whole prompts, on demand, and of an engine's events, which have the words of
-    pictures in their ids."""
-    ids, pictures = prompt
-    packed, changed = pack_ids(ids), data.draw(st.integers(0, len(pictures) - 1))
-    other = [replace(one, hash=f"{index == changed:x}" + one.hash[1:]) for index, one in enumerate(pictures)]
+    images in their ids."""
+    ids, images = prompt
+    packed, changed = pack_ids(ids), data.draw(st.integers(0, len(images) - 1))
+    other = [replace(one, hash=f"{index == changed:x}" + one.hash[1:]) for index, one in enumerate(images)]
     memo, found = KeyMemo(SIZE), list[list[int]]()
-    for variant in (pictures, list(pictures), other):
-        keyed = with_pictures(packed, variant)
+    for variant in (images, list(images), other):
+        keyed = with_images(packed, variant)
         keys = list(block_keys(keyed, SIZE))
         words = unpack_ids(keyed)
         assert [at for at, one in enumerate(words) if one != 7] == [one.at for one in variant]
-        assert [pack_ids([words[one.at]]) for one in variant] == [picture_word(one.hash) for one in variant]
+        assert [pack_ids([words[one.at]]) for one in variant] == [image_word(one.hash) for one in variant]
         blocks = [words[start : start + SIZE] for start in range(0, len(keys) * SIZE, SIZE)]
         assert book(stored(None, *enumerate(blocks))).keys() == keys
         assert list(memo.keys(keyed)) == list(PromptKeys(memo, keyed)) == keys
         found.append(keys)
-    same = pictures[changed].at // SIZE
+    same = images[changed].at // SIZE
     assert found[1] == found[0]
     assert found[2][:same] == found[0][:same]
     assert not set(found[2][same:]) & set(found[0])

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.frames import PromptPicture, pack_ids
-from services.tokenization.block_keys import block_keys, with_pictures
+from schemas.frames import PromptImage, pack_ids
+from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engine import BlocksRemoved, BlocksStored, CacheCleared
 from services.worker.engines.vllm.events import KvTranslator
 from services.worker.kv.blocks import KvBlockIndex
@@ -41,13 +41,13 @@ def test_blocks_come_with_their_tokens_parent_and_salt(translator: KvTranslator)
 
 @pytest.mark.parametrize("salt", [None, "tenant"])
 @pytest.mark.parametrize("at", [(0, 3), (1, 7), (3, 4), (4, 11)])
-def test_the_keys_of_pictures_are_those_of_the_preprocessor(
+def test_the_keys_of_images_are_those_of_the_preprocessor(
     translator: KvTranslator, at: tuple[int, int], salt: str | None
 ) -> None:
-    pictures = [PromptPicture(digit * 40, start, 3) for digit, start in zip("7f", at, strict=True)]
+    images = [PromptImage(digit * 40, start, 3) for digit, start in zip("7f", at, strict=True)]
     ids = list(range(16))
     extras: list[list[Any]] = [
-        [[one.hash, one.at - block] for one in pictures if one.at < block + BLOCK and one.at + one.tokens > block]
+        [[one.hash, one.at - block] for one in images if one.at < block + BLOCK and one.at + one.tokens > block]
         for block in range(0, len(ids), BLOCK)
     ]
     extras[0] += [salt] if salt else []
@@ -55,7 +55,7 @@ def test_the_keys_of_pictures_are_those_of_the_preprocessor(
     index = KvBlockIndex(BLOCK, None)
     for translated in translator.translate(0, packed({**event, "extra_keys": [extra or None for extra in extras]})):
         index.event(translated)
-    assert index.keys() == list(block_keys(with_pictures(pack_ids(ids), pictures), BLOCK, salt=salt))
+    assert index.keys() == list(block_keys(with_images(pack_ids(ids), images), BLOCK, salt=salt))
 
 
 def test_hashes_may_be_bytes(translator: KvTranslator) -> None:

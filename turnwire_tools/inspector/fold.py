@@ -20,7 +20,7 @@ from schemas.events import Failed, Finish
 from schemas.session import first_question
 from services.ledger.difference import answers_in, content_of
 from services.runtime.streams.turn_log import LoggedEvent, Verdict
-from services.tokenization.block_keys import with_pictures
+from services.tokenization.block_keys import with_images
 from turnwire_tools.inspector.difference import Decode, answer_parts, compare, computed_again
 from turnwire_tools.inspector.prefill import PrefillRate
 from turnwire_tools.inspector.turns import MAX_TEXT, Block, InspectedTurn, StoredPrompt
@@ -216,8 +216,8 @@ class Fold:
             turn.placed_ms = turn.ms_at(now)
         if turn.state == "received":
             turn.state = "placed"
-        # Two pictures of one size have the same tokens, and are not the same prompt.
-        ids = frames.unpack_array(with_pictures(request.prompt, request.pictures))
+        # Two images of one size have the same tokens, and are not the same prompt.
+        ids = frames.unpack_array(with_images(request.prompt, request.images))
         turn.prompt = len(ids) or turn.prompt
         refused = ", after a refusal" if again else ""
         if request.held_for and not again:

@@ -56,7 +56,7 @@ _OVERLAP_CHARS = 8
 
 def act(prompt: str, family: Family, form: OutputFormat | None = None, seen: str = "") -> str:
     """The output that follows `prompt`, its end token not included. With `form` the answer is JSON of that form.
-    `seen`: the description of new pictures, with which any other text begins."""
+    `seen`: the description of new images, with which any other text begins."""
     view = read_prompt(prompt)
     reply = decide(view, form)
     if seen and reply.text and form is None:

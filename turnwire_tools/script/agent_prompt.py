@@ -155,7 +155,7 @@ def _split(role: Role, body: str) -> list[PromptMessage]:
 
 
 def without_additions(text: str) -> str:
-    """A message of the user or a tool without what the harness, or the template for a picture, has added."""
+    """A message of the user or a tool without what the harness, or the template for an image, has added."""
     return _ADDED.sub("", text).strip()
 
 

@@ -32,7 +32,7 @@ from services.runtime.requests import after_sending
 from services.templates.chat_template import ChatTemplate
 from services.templates.detection import detect_family
 from services.templates.probe import probe
-from services.tokenization.block_keys import block_keys, with_pictures
+from services.tokenization.block_keys import block_keys, with_images
 from services.tokenization.model_files import find_file, read_facts, read_json, read_response_template
 from services.worker.engine import FEATURES, Delta, EngineInfo, EngineRequest, EngineSupport, Sink
 from services.worker.engines.support import OpenTurn, OpenTurns
@@ -155,11 +155,11 @@ class ScriptEngine:
     def open(self, request: EngineRequest, sink: Sink) -> OpenTurn:
         """Opens a turn, which plays from the next tick on."""
         keys, ids = request.block_keys, request.token_ids
-        if request.pictures:
-            ids = unpack_array(with_pictures(pack_ids(ids), request.pictures))
+        if request.images:
+            ids = unpack_array(with_images(pack_ids(ids), request.images))
         if keys is None:
             keys = block_keys(pack_ids(ids), BLOCK_TOKENS, salt=request.cache_salt)
-        named = None if request.pictures else self._source.find_script(request)
+        named = None if request.images else self._source.find_script(request)
         turn = self._turns.open(request.id, sink, lambda: self._release(stream))
         stream = _Stream(
             prompt_tokens=len(request.token_ids),
@@ -179,7 +179,7 @@ class ScriptEngine:
         return turn
 
     async def _write(self, stream: _Stream, request: EngineRequest) -> None:
-        """On a thread: the agent reads the whole prompt, and its pictures."""
+        """On a thread: the agent reads the whole prompt, and its images."""
         try:
             written = await self._loop.run_in_executor(None, self._source.output, request)
         except TurnwireError as error:

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 
 from schemas.errors import Invalid
 from services.families import Family
-from services.pictures.picture import UnreadablePicture, read_pixels
-from services.worker.engine import EnginePicture, EngineRequest
+from services.images.image import UnreadableImage, read_pixels
+from services.worker.engine import EngineImage, EngineRequest
 from turnwire_tools.script import player
 from turnwire_tools.script.agent import Reply, act, compose
 from turnwire_tools.script.agent_prompt import answered, read_prompt
@@ -63,14 +63,14 @@ class OutputSource:
 
     def output(self, request: EngineRequest) -> tuple[player.PlayDirective, player.Playback]:
         """Returns the script that the user's request names anywhere, the output that the prompt contains (in request
-        mode), or the agent's reply. Takes milliseconds on long prompts, and on each picture.
+        mode), or the agent's reply. Takes milliseconds on long prompts, and on each image.
 
-        Raises Invalid for a malformed directive, or a damaged picture.
+        Raises Invalid for a malformed directive, or a damaged image.
         """
         ids = list(request.token_ids[: len(request.token_ids) - request.resumed])
-        seen = self._see(ids, request.pictures)
-        for picture in reversed(request.pictures):
-            del ids[picture.at : picture.at + picture.tokens]
+        seen = self._see(ids, request.images)
+        for image in reversed(request.images):
+            del ids[image.at : image.at + image.tokens]
         prompt = self._decode(ids)
         if self._scripts and "[[play " in prompt:
             # Clients put other messages after the user's, so that the directive is not in the prompt's tail.
@@ -87,16 +87,16 @@ class OutputSource:
         compiled = player.compile_script(script, self._encode, self._prose)
         return player.PlayDirective("-"), self._perform(compiled, request)
 
-    def _see(self, ids: Sequence[int], pictures: Sequence[EnginePicture]) -> str:
-        """Decodes all pictures; returns a line for each that came after the last answer."""
+    def _see(self, ids: Sequence[int], images: Sequence[EngineImage]) -> str:
+        """Decodes all images; returns a line for each that came after the last answer."""
         lines = []
-        for picture in pictures:
+        for image in images:
             try:
-                width, height = read_pixels(picture.data).size
-            except UnreadablePicture as error:
+                width, height = read_pixels(image.data).size
+            except UnreadableImage as error:
                 raise Invalid(str(error), param="messages") from None
-            if not answered(self._decode(ids[picture.at :])):
-                lines.append(f"I see an image of {width} x {height} pixels ({picture.hash[:8]}).")
+            if not answered(self._decode(ids[image.at :])):
+                lines.append(f"I see an image of {width} x {height} pixels ({image.hash[:8]}).")
         return "\n".join(lines)
 
     def _played(

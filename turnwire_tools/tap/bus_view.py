@@ -58,7 +58,7 @@ def _describe(message: Any) -> str:
         case frames.GenerateRequest():
             limit = message.sampling.max_tokens
             prompt = ids(frames.unpack_ids(message.prompt))
-            prompt += f" with {len(message.pictures)} images" if message.pictures else ""
+            prompt += f" with {len(message.images)} images" if message.images else ""
             held = f", held {message.held_s:.3f} s for {message.held_for}" if message.held_for else ""
             return _attempt(message.attempt) + f"prompt {prompt}, max_tokens {limit}, tokens to {message.parser}{held}"
         case frames.CountRequest(conversation=conversation):

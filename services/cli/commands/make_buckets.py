@@ -13,7 +13,7 @@ from services.cli.observer import observing
 from services.cli.registry import Command
 from services.cli.signals import run
 from services.frontend.apis.responses.state.store import bucket_config
-from services.pictures.store import picture_bucket
+from services.images.store import image_bucket
 from services.runtime.bus import Bus
 from services.runtime.config import BucketsConfig, BusConfig
 from services.runtime.config.loader import Sources
@@ -66,7 +66,7 @@ async def keep_buckets(config: BucketsConfig, every_s: float) -> None:
 
 def _buckets(config: BucketsConfig) -> list[list[BucketConfig]]:
     """Returns each bucket with the numbers of its copies, the largest first."""
-    buckets = [bucket_config(config), picture_bucket(config)]
+    buckets = [bucket_config(config), image_bucket(config)]
     if config.ledger_store_mb:
         buckets.insert(0, ledger_bucket(config))
     copies = COPIES if config.bucket_replicas is None else (config.bucket_replicas,)

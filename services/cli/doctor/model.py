@@ -9,8 +9,8 @@ from services.cli.doctor.turn_keeping import try_turns
 from services.preprocessor.model import ModelSetup
 from services.runtime.config import PreprocessorConfig, WorkerConfig
 from services.templates.traits import TemplateTraits
+from services.tokenization.image_processor import ImageProcessor
 from services.tokenization.model_files import read_facts
-from services.tokenization.picture_processor import PictureProcessor
 
 _ERRORS = (TurnwireError, ValueError, OSError)
 
@@ -38,7 +38,7 @@ def check(worker: WorkerConfig, preprocessor: PreprocessorConfig) -> Iterable[Fi
         yield check_turns(setup)
     except _ERRORS as error:
         yield Finding("fail", "turns", first_line(error))
-    yield check_pictures(preprocessor)
+    yield check_images(preprocessor)
     yield from check_directory(worker)
 
 
@@ -84,10 +84,10 @@ def check_turns(setup: ModelSetup) -> Finding:
     return Finding("ok", "turns", "kept, token for token")
 
 
-def check_pictures(config: PreprocessorConfig) -> Finding:
-    """Checks whether the model sees pictures. Whether the engine does is among its features."""
+def check_images(config: PreprocessorConfig) -> Finding:
+    """Checks whether the model sees images. Whether the engine does is among its features."""
     try:
-        processor = PictureProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
+        processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     except (*_ERRORS, ImportError) as error:
         return Finding("warn", "images", f"the model's processor cannot be used: {first_line(error)}")
     if processor is None:

@@ -1,5 +1,5 @@
 """Admits requests to the models: checks the caller's rights and the limits of conversations, and reads documents and
-pictures.
+images.
 
 The gateway takes only an `Admitted` request, and only this module makes one, so no route can forget a check.
 """
@@ -18,11 +18,11 @@ from services.frontend.http.bodies import run_in_thread_if
 from services.frontend.turns.conversation_limits import ConversationLimits
 from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, Pipeline, TurnSink
+from services.frontend.turns.media.image_reader import ImageReader
 from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
 from services.frontend.turns.media.parts import media_of
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
-from services.frontend.turns.media.picture_reader import PictureReader
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Admission:
         pipeline: Pipeline,
         limits: ConversationLimits,
         pdfs: PdfReader,
-        pictures: PictureReader,
+        images: ImageReader,
         *,
         notices: bool,
         hosted: HostedTools | None = None,
@@ -46,7 +46,7 @@ class Admission:
         self._opener = pipeline.gateway if hosted is None else hosted
         self._limits = limits
         self._pdfs = pdfs
-        self._pictures = pictures
+        self._images = images
         self._notices = notices
 
     def models(self, caller: Caller | None) -> list[ModelCard]:
@@ -75,11 +75,11 @@ class Admission:
 
         Args:
             card: the model, if this request has already looked it up.
-            charge: the request is not a turn: count it against the caller's rate, and store no pictures. Turns are
+            charge: the request is not a turn: count it against the caller's rate, and store no images. Turns are
                 counted by `RequestContext.open_request`.
 
-        Raises as `resolve`; Invalid for a conversation over a limit, for a picture that cannot be used, and for tools
-        that the model's template would drop; RateLimited; TurnwireError if the pictures cannot be stored.
+        Raises as `resolve`; Invalid for a conversation over a limit, for an image that cannot be used, and for tools
+        that the model's template would drop; RateLimited; TurnwireError if the images cannot be stored.
         """
         if card is None:
             card = self.resolve(conversation.model, caller, conversation)
@@ -95,15 +95,15 @@ class Admission:
         media = await run_in_thread_if(False, lambda: self._limits.check(conversation))
         if charge:
             _charge(caller)
-        pictures, vision = None, VISION in card.features
+        images, vision = None, VISION in card.features
         if any(isinstance(item, PdfDocument) for item in media):
             conversation = await self._pdfs.read(conversation, vision=vision)
         if media:
             tenant = caller.tenant if caller is not None else None
-            read = self._pictures.read
-            conversation, pictures = await read(conversation, media, tenant, vision=vision, store=not charge)
+            read = self._images.read
+            conversation, images = await read(conversation, media, tenant, vision=vision, store=not charge)
         conversation, text = self._with_notice(conversation, has_media=bool(media))
-        return Admitted(ADMISSION, card, _with_names(conversation, caller, card), text, pictures)
+        return Admitted(ADMISSION, card, _with_names(conversation, caller, card), text, images)
 
     async def open(self, admitted: Admitted, sink: TurnSink, *, turn_id: str) -> OpenTurn:
         """Starts a turn as `TurnGateway.open`; with hosted tools, the first turn of the answer."""

@@ -32,7 +32,7 @@ from schemas.frames import EventEntry, EventFrame
 from schemas.session import tenant_key
 from services.frontend.turns.catalog import ModelCatalog
 from services.frontend.turns.interfaces import Admitted, CancelReason, TurnGateway, TurnSink
-from services.frontend.turns.media.picture import without_pictures
+from services.frontend.turns.media.image import without_images
 from services.frontend.turns.preprocessor_client import PreprocessorClient, unreachable
 from services.frontend.turns.process_watch import BOTH_LOST, RESCUE_S, ProcessWatch
 from services.frontend.turns.prompt_origins import PromptOrigins
@@ -106,7 +106,7 @@ class BusGateway(TurnGateway):
             now + self._config.request_timeout_s,
             self._on_cancel,
             now + self._config.wait_s,
-            admitted.pictures,
+            admitted.images,
         )
         if self._process.tracer is not None:
             turn.span = TurnSpan.open(self._process.tracer, turn_id, turn.conversation)
@@ -117,7 +117,7 @@ class BusGateway(TurnGateway):
                 await self._process.bus.flush(FLUSH_S)  # another frontend's notice may be on its way
             turn.compared = self.prompts.find(turn.conversation)
             turn.prepared = await self._attempt(turn)
-            turn.pictures = None
+            turn.images = None
         except asyncio.CancelledError:
             self._on_cancel(turn, "hangup")
             raise
@@ -159,11 +159,11 @@ class BusGateway(TurnGateway):
                 if refusal.info.code == DEADLINE_PASSED:
                     raise
                 if refusal.info.code == MEDIA_MISSING:
-                    # rare: the bucket does not have a picture any more
-                    pictures, turn.pictures = turn.pictures, None
-                    if pictures is None:
+                    # rare: the bucket does not have an image any more
+                    images, turn.images = turn.images, None
+                    if images is None:
                         raise
-                    await pictures.store()
+                    await images.store()
                     tried.clear()
                 if asyncio.get_running_loop().time() >= turn.wait_until:
                     raise unreachable() from refusal
@@ -184,7 +184,7 @@ class BusGateway(TurnGateway):
             turn.card = self._catalog.resolve(alias, turn.conversation)
             turn.conversation = msgspec.structs.replace(turn.conversation, model=turn.card.name)
             if VISION not in turn.card.features:
-                turn.conversation = without_pictures(turn.conversation)
+                turn.conversation = without_images(turn.conversation)
 
     def _supersede(self, turn: BusTurn, reason: str) -> None:
         """Cancels the current attempt in all processes, and starts the next one. `reason`: for the turn's trace."""

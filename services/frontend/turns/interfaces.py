@@ -16,7 +16,7 @@ from schemas.conversation import Conversation, Message, ToolChoice
 from schemas.errors import ErrorInfo
 from schemas.events import Prepared, TurnEvent
 from schemas.frames import TextReply
-from services.frontend.turns.media.picture_reader import RequestPictures
+from services.frontend.turns.media.image_reader import RequestImages
 
 CancelReason: TypeAlias = Literal["hangup", "slow_reader", "timeout", "failed"]
 """`failed`: another choice of the same request failed."""
@@ -36,8 +36,8 @@ class Admitted:
     a request about text alone."""
     notice: str = ""
     """The note that the answer ends with; "" for none."""
-    pictures: RequestPictures | None = None
-    """Set if the model gets pictures of the request."""
+    images: RequestImages | None = None
+    """Set if the model gets images of the request."""
     continues: bool = False
     """The answer has begun: its next turn is accepted while the process drains."""
 
@@ -48,12 +48,12 @@ class Admitted:
     def with_messages(self, messages: list[Message]) -> "Admitted":
         """Returns the request with other messages, which this server made of the admitted ones."""
         conversation = replace(self.conversation, messages=messages)
-        return Admitted(ADMISSION, self.card, conversation, self.notice, self.pictures)
+        return Admitted(ADMISSION, self.card, conversation, self.notice, self.images)
 
     def with_choice(self, other: Conversation) -> "Admitted":
         """Returns the request for another choice of the answer, with its prompt and sampling."""
         conversation = replace(self.conversation, prompt=other.prompt, sampling=other.sampling)
-        return Admitted(ADMISSION, self.card, conversation, self.notice, self.pictures)
+        return Admitted(ADMISSION, self.card, conversation, self.notice, self.images)
 
     def next_turn(self, messages: list[Message], max_tokens: int | None, choice: ToolChoice) -> "Admitted":
         """Returns the request for the next turn of the same answer. `messages`: as for `with_messages`."""

@@ -97,8 +97,8 @@ class TurnRunner:
                     admitted, sink = await begin()
                     turns = await self._open(admitted, sink, answer)
                     answer.turns = turns
-                    if (pictures := admitted[0].pictures) is not None:
-                        pictures.release()
+                    if (images := admitted[0].images) is not None:
+                        images.release()
                     record.prompt_tokens = sum(turn.prepared.prompt_tokens for turn in turns[:: record.each])
                     sink.begin([turn.prepared for turn in turns])
             except TimeoutError:

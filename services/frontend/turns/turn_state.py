@@ -17,7 +17,7 @@ from schemas.errors import ErrorInfo
 from schemas.events import Prepared
 from schemas.frames import TurnRequest
 from services.frontend.turns.interfaces import CancelReason, OpenTurn, TurnSink
-from services.frontend.turns.media.picture_reader import RequestPictures
+from services.frontend.turns.media.image_reader import RequestImages
 from services.frontend.turns.turn_span import TurnSpan
 from services.runtime.streams.turn_log import Cursor
 
@@ -122,8 +122,8 @@ class BusTurn(OpenTurn):
     on_cancel: "Callable[[BusTurn, CancelReason], None]"
     wait_until: float
     """The event loop's time up to which the turn waits for processes that can take it."""
-    pictures: RequestPictures | None = None
-    """Set while the first stream is not prepared, and the pictures can be stored again."""
+    images: RequestImages | None = None
+    """Set while the first stream is not prepared, and the images can be stored again."""
     span: TurnSpan | None = None
     """Set if the turn is traced."""
     compared: FrontendNotice | None = None

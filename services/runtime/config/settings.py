@@ -131,7 +131,7 @@ class ResponseStoreConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureStoreConfig(Config):
+class ImageStoreConfig(Config):
     """The bucket of images, for models that get them."""
 
     image_ttl_s: Positive = 6 * 3600.0
@@ -141,7 +141,7 @@ class PictureStoreConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig, PictureStoreConfig):
+class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig, ImageStoreConfig):
     """The buckets in JetStream, which `turnwire buckets` creates."""
 
     bus: BusConfig = field(default_factory=BusConfig)
@@ -153,7 +153,7 @@ class BucketsConfig(LedgerStoreConfig, ResponseStoreConfig, PictureStoreConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontendConfig(ResponseStoreConfig, PictureStoreConfig, ServiceConfig):
+class FrontendConfig(ResponseStoreConfig, ImageStoreConfig, ServiceConfig):
     """The HTTP server: addresses, limits and APIs."""
 
     host: Annotated[str, also("--http-host")] = "127.0.0.1"

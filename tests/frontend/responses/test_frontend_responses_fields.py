@@ -235,7 +235,7 @@ IGNORED: dict[str, Any] = {
     "access_programs": {"cyber": "standard"},  # OpenAI's own programs
     "background_options": {"completion_window": "2h"},  # OpenAI's cheaper hours
     "context_management": [{"type": "compaction", "compact_threshold": 1000}],  # named in the notes
-    "image": {"context_compression": "auto"},  # pictures do not reach the prompt
+    "image": {"context_compression": "auto"},  # images do not reach the prompt
     "moderation": {"model": "m"},  # there is no moderation
     "service_tier": "flex",  # there is one: the answer says `default`
     "stream_options": {"include_obfuscation": True},  # an answer may go without

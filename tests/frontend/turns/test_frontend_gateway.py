@@ -32,8 +32,8 @@ from schemas.session import placement_key
 from services.frontend.turns import gateway, preprocessor_client
 from services.frontend.turns.gateway import BusGateway
 from services.frontend.turns.interfaces import OpenTurn
-from services.frontend.turns.media.picture import InlinePicture, PictureSource
-from services.frontend.turns.media.picture_reader import Put
+from services.frontend.turns.media.image import ImageSource, InlineImage
+from services.frontend.turns.media.image_reader import Put
 from services.frontend.turns.pipeline import BusPipeline
 from services.runtime.bus import Delivery
 from services.runtime.config import FrontendConfig
@@ -127,7 +127,7 @@ class Stage:
         process: Any = self.process
         self.pipeline = BusPipeline(process, self.process.config)
         self.gateway = self.pipeline.gateway
-        self.put_picture: Put | None = None
+        self.put_image: Put | None = None
         self._seq = 0
 
     async def begin(
@@ -140,7 +140,7 @@ class Stage:
         return sink, opening
 
     async def opened(self, conversation: Conversation, sink: Sink, turn_id: str) -> OpenTurn:
-        admitted = await admission(self.pipeline, self.put_picture).admit(conversation, None)
+        admitted = await admission(self.pipeline, self.put_image).admit(conversation, None)
         return await self.gateway.open(admitted, sink, turn_id=turn_id)
 
     async def open(self, turn_id: str) -> Sink:
@@ -308,26 +308,26 @@ async def test_late_request_is_not_tried_again(stage: Stage) -> None:
     assert stage.gateway.running == 0
 
 
-async def picture_turn(stage: Stage) -> tuple[list[str], asyncio.Task[OpenTurn]]:
-    """Requests a turn with a picture. Returns the hashes of the pictures that are stored, from now on, too."""
+async def image_turn(stage: Stage) -> tuple[list[str], asyncio.Task[OpenTurn]]:
+    """Requests a turn with an image. Returns the hashes of the images that are stored, from now on, too."""
     stored: list[str] = []
 
-    async def put(picture: str, data: bytes) -> None:
+    async def put(image: str, data: bytes) -> None:
         assert data == PNG
-        stored.append(picture)
+        stored.append(image)
 
-    stage.put_picture = put
+    stage.put_image = put
     for kind in ("preprocessor", "worker", "parser"):
         card = ModelCard("m", features=[VISION])
         stage.process.registry.receive(Heartbeat(kind, f"{kind}-1", models=[card]), 0.0)
-    source = PictureSource(base64.b64encode(PNG), Invalid)
-    picture = InlinePicture("image", "image/png", len(PNG), source=source)
-    _, opening = await stage.begin("a", Conversation("m", [Message("user", [picture])]))
+    source = ImageSource(base64.b64encode(PNG), Invalid)
+    image = InlineImage("image", "image/png", len(PNG), source=source)
+    _, opening = await stage.begin("a", Conversation("m", [Message("user", [image])]))
     return stored, opening
 
 
-async def test_missing_picture_is_stored_again_for_the_next_attempt(stage: Stage) -> None:
-    stored, opening = await picture_turn(stage)
+async def test_missing_image_is_stored_again_for_the_next_attempt(stage: Stage) -> None:
+    stored, opening = await image_turn(stage)
     first = stage.process.bus.requests[0].conversation
     assert [part.hash for part in first.messages[0].parts if isinstance(part, Media)] == stored
     assert len(stored) == 1
@@ -339,8 +339,8 @@ async def test_missing_picture_is_stored_again_for_the_next_attempt(stage: Stage
     await opening
 
 
-async def test_picture_that_stays_missing_fails_the_turn(stage: Stage) -> None:
-    stored, opening = await picture_turn(stage)
+async def test_image_that_stays_missing_fails_the_turn(stage: Stage) -> None:
+    stored, opening = await image_turn(stage)
     stage.refuse("a", code=MEDIA_MISSING)
     await eventually(lambda: len(stage.process.bus.requests) == 2)
     stage.refuse("a", attempt=2, code=MEDIA_MISSING)
@@ -350,9 +350,9 @@ async def test_picture_that_stays_missing_fails_the_turn(stage: Stage) -> None:
     assert stage.gateway.running == 0
 
 
-async def test_resumed_turn_whose_picture_is_lost_fails(stage: Stage) -> None:
+async def test_resumed_turn_whose_image_is_lost_fails(stage: Stage) -> None:
     """The data is gone by then."""
-    stored, opening = await picture_turn(stage)
+    stored, opening = await image_turn(stage)
     stage.send(("a", [Prepared(1, 9, "worker-1", "parser-1"), BlockStart(0, "text")]))
     await opening
     stage.send(("a", [Interrupted("worker-1", pack_ids([7]), ErrorInfo(ErrorKind.ENGINE, "died"))]))
@@ -400,16 +400,16 @@ async def test_turn_for_an_alias_moves_to_another_model_if_its_own_drains(stage:
 
 
 @pytest.mark.parametrize("features", [[], [VISION]])
-async def test_model_that_takes_a_turn_over_gets_pictures_only_with_vision(stage: Stage, features: list[str]) -> None:
+async def test_model_that_takes_a_turn_over_gets_images_only_with_vision(stage: Stage, features: list[str]) -> None:
     stage.serves("v1", VISION)
-    picture = Media("image", "image/png", 74, hash="h", width=2, height=2)
-    asked = Conversation("coder", [Message("user", [picture])], client=Client(session="s"))
+    image = Media("image", "image/png", 74, hash="h", width=2, height=2)
+    asked = Conversation("coder", [Message("user", [image])], client=Client(session="s"))
     admitted = await admission(stage.pipeline).admit(asked, None)
     stage.serves("v1", VISION, draining=True)
     stage.serves("v2", *features)
     opening = asyncio.create_task(stage.gateway.open(admitted, Sink(), turn_id="a"))
     await eventually(lambda: len(stage.process.bus.requests) == 1)
-    expected = picture if features else Media("image", "image/png", 74)
+    expected = image if features else Media("image", "image/png", 74)
     assert stage.process.bus.requests[0].conversation.messages[0].parts == [expected]
     stage.send(("a", [Prepared(1, 9, "worker-v2", "parser-v2")]))
     await opening

@@ -12,7 +12,7 @@ from schemas.frames import (
     EventFrame,
     GenerateRequest,
     ParseContext,
-    PromptPicture,
+    PromptImage,
     TokenEntry,
     TokenFrame,
     TurnRequest,
@@ -47,7 +47,7 @@ class Bus:
         worker: str = "worker-1",
         reused: int = 0,
         recall: str = "first",
-        pictures: Sequence[PromptPicture] = (),
+        images: Sequence[PromptImage] = (),
     ) -> str:
         """Everything up to the first token."""
         self.count += 1
@@ -67,7 +67,7 @@ class Bus:
                 Raw(json.encode(context)),
                 reused=reused,
                 recall=recall,
-                pictures=[*pictures],
+                images=[*images],
             ),
             worker,
         )

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.conversation import Call, Conversation, Media, Message, Reasoning, Text, Thinking, ToolSpec
-from schemas.frames import PromptPicture
+from schemas.frames import PromptImage
 from tests.tools.inspector.by_hand import TOOLS, Bus, answer, asked, result, user
 from turnwire_tools.inspector.fold import Fold
 from turnwire_tools.inspector.turns import Departure
@@ -45,11 +45,11 @@ def test_the_same_prompt_again_is_another_try(bus: Bus) -> None:
     assert "another try" in found.reason
 
 
-def test_another_picture_of_the_same_size_is_a_difference(bus: Bus) -> None:
+def test_another_image_of_the_same_size_is_a_difference(bus: Bus) -> None:
     for digit in "ab":
         shown = Media("image", "image/png", 9, hash=digit * 40, width=1, height=1)
         question = asked(Message("user", [Text("Q"), shown]))
-        turn = bus.begin(question, PROMPT, pictures=[PromptPicture(shown.hash, at=20, tokens=4)])
+        turn = bus.begin(question, PROMPT, images=[PromptImage(shown.hash, at=20, tokens=4)])
     found = bus.fold.turns[turn].difference
     assert found is not None
     assert (found.extends, found.cause, found.at) == (False, "message", 20)

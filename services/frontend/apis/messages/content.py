@@ -11,8 +11,8 @@ from schemas.errors import Invalid
 from services.frontend.apis.messages import wire
 from services.frontend.apis.messages.errors import one_of
 from services.frontend.apis.shared.content import IMAGE_TYPES, base64_size, linked_media, readable_lines
+from services.frontend.turns.media.image import ImageSource, InlineImage
 from services.frontend.turns.media.pdf_document import document
-from services.frontend.turns.media.picture import InlinePicture, PictureSource
 
 PDF = "application/pdf"
 _UNREADABLE = "Could not process image"
@@ -84,7 +84,7 @@ def _image(block: wire.ImageBlock, path: str) -> Media:
         message = reason if reason == _UNREADABLE else f"{place}: {reason}"
         return Invalid(message, param=f"{path}.source.data")
 
-    return InlinePicture("image", source.media_type, size, source=PictureSource(data, refuse, strict=True))
+    return InlineImage("image", source.media_type, size, source=ImageSource(data, refuse, strict=True))
 
 
 def _document(block: wire.DocumentBlock, path: str) -> list[Text | Media]:

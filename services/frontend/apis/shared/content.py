@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 from schemas.conversation import Call, Media, Message, Result
 from schemas.errors import Invalid
-from services.frontend.turns.media.picture import InlinePicture, PictureSource
+from services.frontend.turns.media.image import ImageSource, InlineImage
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 """Image types that both vendors' models read."""
@@ -81,7 +81,7 @@ def linked_image(url: str, place: str) -> Media:
         code = "image_too_large" if "exceed" in reason else "image_parse_error"
         return Invalid(f"Invalid '{place}': {reason}.", param=place, code=code)
 
-    return InlinePicture("image", media_type, size, source=PictureSource(data, refuse))
+    return InlineImage("image", media_type, size, source=ImageSource(data, refuse))
 
 
 def linked_media(

@@ -15,7 +15,7 @@ class PdfContent(Struct, frozen=True):
     """The content of a PDF, or the reason why it has none."""
 
     pages: list[tuple[str, str]] = []
-    """Text and picture (JPEG in base64) of the first pages, if the model sees pictures. "" for a damaged page."""
+    """Text and image (JPEG in base64) of the first pages, if the model sees images. "" for a damaged page."""
     text: str = ""
     """Text of the other pages."""
     problem: str = ""

@@ -4,7 +4,7 @@ It is a process of its own because PDFs come from anyone and PDFium is a large C
 much time or memory, or crashes the library, ends only this process. `pdf_reader` starts it. It imports nothing of this
 project, so that it starts quickly.
 
-Arguments: maximum pages, maximum characters, CPU seconds, bytes of memory, maximum pictures. Output: a `PdfContent`.
+Arguments: maximum pages, maximum characters, CPU seconds, bytes of memory, maximum images. Output: a `PdfContent`.
 """
 
 import base64
@@ -23,7 +23,7 @@ _NICENESS = 10
 _NON_TEXT = str.maketrans("", "", "\x00\x02\ufffe\uffff")
 """Removes code points that PDFium inserts for hyphens at line ends, and code points that are not characters."""
 _LONG_SIDE = 1568
-"""Pixels of a page's picture. Vision models reduce larger ones."""
+"""Pixels of a page's image. Vision models reduce larger ones."""
 _MAX_SCALE = 3.0
 """Pixels per point of small pages."""
 
@@ -47,7 +47,7 @@ def main(max_pages: int, max_chars: int, cpu_s: int, memory_bytes: int, max_imag
 
 def _read(data: bytes, max_pages: int, max_chars: int, max_images: int) -> dict[str, Any]:
     pages: list[str] = []
-    pictures: list[str] = []
+    images: list[str] = []
     size = 0
     with pypdfium2.PdfDocument(data) as document:
         count = len(document)
@@ -56,16 +56,16 @@ def _read(data: bytes, max_pages: int, max_chars: int, max_images: int) -> dict[
             size += len(text)
             pages.append(f"[page {number}]\n{text}" if text else f"[page {number}: no text]")
             if number <= max_images:
-                pictures.append(_page_picture(document, number - 1))
+                images.append(_page_image(document, number - 1))
             if size == max_chars:
                 break
-    if not size and not any(pictures):
+    if not size and not any(images):
         return {"problem": "no text in it"}
     if size == max_chars:
         pages.append(f"[cut here, on page {len(pages)} of {count}]")
     elif len(pages) < count:
         pages.append(f"[pages {len(pages) + 1} to {count} are left out]")
-    return {"pages": [*zip(pages, pictures, strict=False)], "text": "\n\n".join(pages[len(pictures) :])}
+    return {"pages": [*zip(pages, images, strict=False)], "text": "\n\n".join(pages[len(images) :])}
 
 
 def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
@@ -81,7 +81,7 @@ def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
     return "\n".join(line.rstrip() for line in lines).strip()
 
 
-def _page_picture(document: pypdfium2.PdfDocument, index: int) -> str:
+def _page_image(document: pypdfium2.PdfDocument, index: int) -> str:
     try:
         page = document[index]
     except PdfiumError:

@@ -1,4 +1,4 @@
-"""Replaces the PDFs of a conversation by their text and the pictures of their pages, which a separate process makes
+"""Replaces the PDFs of a conversation by their text and the images of their pages, which a separate process makes
 (`pdf_process`).
 
 Agents send every document again with every request, so contents are cached by a hash of the data. The same data always
@@ -16,9 +16,9 @@ from cachetools import LRUCache
 
 from schemas.conversation import Conversation, Media, Text
 from schemas.errors import Invalid
+from services.frontend.turns.media.image import ImageSource, InlineImage
 from services.frontend.turns.media.parts import media_of, replace_media
 from services.frontend.turns.media.pdf_document import PdfContent, PdfDocument, PdfSource
-from services.frontend.turns.media.picture import InlinePicture, PictureSource
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 MAX_CHARS = 1024 * 1024
@@ -30,8 +30,8 @@ WALL_S = 30.0
 MEMORY_BYTES = 1024 * 1024 * 1024
 PROCESSES = 2
 """Number of documents that are read at the same time."""
-PAGE_PICTURES = 100
-"""Number of pages that are pictures in one request."""
+PAGE_IMAGES = 100
+"""Number of pages that are images in one request."""
 CACHE_BYTES = 64 * 1024 * 1024
 THREAD_FROM_BYTES = 512 * 1024
 """Larger data is hashed in a thread."""
@@ -48,55 +48,55 @@ class PdfReader:
         self,
         log: FilteringBoundLogger,
         max_pages: int,
-        page_pictures: int = 0,
+        page_images: int = 0,
         *,
         cpu_s: int = CPU_S,
         wall_s: float = WALL_S,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
-        """`max_pages`: pages of a document that are read; `page_pictures`: those of them that are also pictures, for
+        """`max_pages`: pages of a document that are read; `page_images`: those of them that are also images, for
         models that see them. The other limits apply to one process."""
         self._log = log
         self._arguments = tuple(map(str, (max_pages, MAX_CHARS, cpu_s, memory_bytes)))
-        self._page_pictures = page_pictures
+        self._page_images = page_images
         self._wall_s = wall_s
         self._contents: LRUCache[tuple[bytes, int], PdfContent] = LRUCache(CACHE_BYTES, _size)
         self._slots = asyncio.Semaphore(PROCESSES)
 
     async def read(self, conversation: Conversation, *, vision: bool = False) -> Conversation:
-        """Returns the conversation with each PDF replaced by its text, and by the pictures of its pages for models with
+        """Returns the conversation with each PDF replaced by its text, and by the images of its pages for models with
         `vision`; without either, by `Media` with a `problem`.
 
-        The first documents get the pictures, so that the prompt's prefix stays: up to `PAGE_PICTURES`.
+        The first documents get the images, so that the prompt's prefix stays: up to `PAGE_IMAGES`.
         """
-        left = PAGE_PICTURES if vision else 0
+        left = PAGE_IMAGES if vision else 0
         for item in media_of(conversation):
             if isinstance(item, PdfDocument):
-                await self._read(item.source, min(self._page_pictures, left))
+                await self._read(item.source, min(self._page_images, left))
                 left -= len(item.source.content.pages) if item.source.content is not None else 0
         return replace_media(conversation, PdfDocument, _parts)
 
-    async def _read(self, source: PdfSource, pictures: int) -> None:
+    async def _read(self, source: PdfSource, images: int) -> None:
         if source.content is None:
             data = source.data
-            key = await data_key(data), pictures
+            key = await data_key(data), images
             content = self._contents.get(key)
             if content is None:
                 async with self._slots:
-                    content = self._contents.get(key) or await self._run(data, pictures)
-                    if pictures and content.problem:
+                    content = self._contents.get(key) or await self._run(data, images)
+                    if images and content.problem:
                         content = await self._run(data, 0)
                 with suppress(ValueError):  # larger than everything that is kept
                     self._contents[key] = content
             source.content, source.data = content, ""
 
-    async def _run(self, data: str, pictures: int) -> PdfContent:
+    async def _run(self, data: str, images: int) -> PdfContent:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
             _PROGRAM,
             *self._arguments,
-            str(pictures),
+            str(images),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -125,22 +125,22 @@ def _parts(document: PdfDocument) -> list[Text | Media]:
         return [Media(kind, document.media_type, size, title=document.title, problem=content.problem)]
     parts: list[Text | Media] = []
     before = document.source.head
-    for text, picture in content.pages:
+    for text, image in content.pages:
         parts.append(Text(before + text))
         before = "\n\n"
-        if picture:
-            parts.append(InlinePicture("image", "image/jpeg", source=PictureSource(picture, Invalid)))
+        if image:
+            parts.append(InlineImage("image", "image/jpeg", source=ImageSource(image, Invalid)))
     if content.text:
         parts.append(Text(before + content.text))
     return parts
 
 
 def _size(content: PdfContent) -> int:
-    return _ENTRY_BYTES + len(content.text) + sum(len(text) + len(picture) for text, picture in content.pages)
+    return _ENTRY_BYTES + len(content.text) + sum(len(text) + len(image) for text, image in content.pages)
 
 
 async def data_key(data: str | bytes) -> bytes:
-    """Returns a hash of a document's or a picture's base64."""
+    """Returns a hash of a document's or an image's base64."""
     return await asyncio.to_thread(_hash, data) if len(data) > THREAD_FROM_BYTES else _hash(data)
 
 

@@ -118,7 +118,7 @@ def row_arguments(sampling: Sampling, seed: int | None = None) -> dict[str, Any]
 
 def lacking(args: EngineArgs, *, graphs: bool, guided: bool, blind: str | None) -> dict[str, str]:
     """Returns the features that the engine lacks, and why. `graphs`: steps may run as CUDA graphs; `guided`: llguidance
-    is installed and can read the tokenizer; `blind`: why the model gets no pictures."""
+    is installed and can read the tokenizer; `blind`: why the model gets no images."""
     lacks = dict.fromkeys(("kv_events", "priority", "salt"), "continuous batching of transformers has none")
     if args.mode == "greedy":
         lacks |= dict.fromkeys(("sampling", "seed", "min_p"), "engine_args.mode is greedy")

@@ -55,8 +55,8 @@ class TransformersEngine(Engine):
         """The number of steps that the library has run."""
         self._manager: Any = None
         self._rows: Any = None
-        self._pictures: Any = None
-        self._picture_thread = ThreadPoolExecutor(1, "transformers-pictures")
+        self._images: Any = None
+        self._image_thread = ThreadPoolExecutor(1, "transformers-images")
         self._own: Sampling
         """The model's defaults."""
         self._info: EngineInfo
@@ -76,7 +76,7 @@ class TransformersEngine(Engine):
         except Exception as error:
             raise EngineFailed(f"cannot load {self._config.model}: {type(error).__name__}: {error}") from error
         self._manager, self._info, self._own = loaded.manager, loaded.info, loaded.facts.sampling
-        self._rows, self._pictures = loaded.rows, loaded.pictures
+        self._rows, self._images = loaded.rows, loaded.images
         self._turns.watch(self._config.watchdog_s, self._check)
         try:
             await decode_one(self, Sampling(max_tokens=1))
@@ -94,8 +94,8 @@ class TransformersEngine(Engine):
         turn = self._turns.open(request.id, sink, lambda: self._release(key, prompt_tokens, progress))
         self._held += prompt_tokens
         deliver = self._callback(key, turn, progress)
-        if request.pictures:
-            turn.run(self._submit_with_pictures(key, turn, request, progress, deliver))
+        if request.images:
+            turn.run(self._submit_with_images(key, turn, request, progress, deliver))
             return turn
         try:
             accepted = self._submit(key, request, progress, deliver)
@@ -123,26 +123,26 @@ class TransformersEngine(Engine):
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
         self._turns.stop()
-        self._picture_thread.shutdown(wait=False, cancel_futures=True)
+        self._image_thread.shutdown(wait=False, cancel_futures=True)
         if (manager := self._manager) is not None:
             # A soft stop would first decode every open turn to its end.
             stop = partial(manager.stop, block=True, timeout=grace_s, hard_stop=True)
             await run_for(grace_s, stop, "transformers-stop")
 
-    async def _submit_with_pictures(
+    async def _submit_with_images(
         self, key: str, turn: OpenTurn, request: EngineRequest, progress: Progress, deliver: Callable[[Any], None]
     ) -> None:
-        """Submits the request when the features of its pictures are computed, on a thread of their own."""
-        from services.worker.engines.transformers.pictures import PictureKey
+        """Submits the request when the features of its images are computed, on a thread of their own."""
+        from services.worker.engines.transformers.images import ImageKey
 
-        run = partial(asyncio.get_running_loop().run_in_executor, self._picture_thread)
+        run = partial(asyncio.get_running_loop().run_in_executor, self._image_thread)
         features = []
         try:
-            for picture in request.pictures:
-                features.append(await run(self._pictures.look, picture))
+            for image in request.images:
+                features.append(await run(self._images.look, image))
                 self._turns.stepped()
-            prompt = await run(self._pictures.prompt, request, features)
-            if not self._submit(PictureKey(key, prompt), request, progress, deliver, prompt.ids):
+            prompt = await run(self._images.prompt, request, features)
+            if not self._submit(ImageKey(key, prompt), request, progress, deliver, prompt.ids):
                 self._turns.die(THREAD_ENDED)
         except TurnwireError as error:
             turn.fail(error)
@@ -219,7 +219,7 @@ class TransformersEngine(Engine):
         if self._rows is not None:
             self._rows.close(key)
         router = self._manager.output_router
-        if not progress.finished and key in router.result_handlers:  # a turn may end before its pictures are read
+        if not progress.finished and key in router.result_handlers:  # a turn may end before its images are read
             self._manager.cancel_request(key)
             with router._lock:
                 router.result_handlers.pop(key, None)

@@ -10,8 +10,8 @@ from msgspec import Struct, structs
 
 from schemas.errors import Invalid
 from services.runtime.config import WorkerConfig
+from services.tokenization.image_processor import ImageProcessor
 from services.tokenization.model_files import ModelFacts, read_facts, read_json
-from services.tokenization.picture_processor import PictureProcessor
 from services.worker.engine import KV_LIMIT, EngineInfo, EngineSupport
 from services.worker.engines.memory import available_bytes, cpu_kv_tokens
 from services.worker.engines.registry import installed_engines
@@ -30,8 +30,8 @@ class Loaded(Struct, frozen=True):
     info: EngineInfo
     rows: Any = None
     """`rows.Rows`, if tokens are sampled and steps run without CUDA graphs."""
-    pictures: Any = None
-    """`pictures.Pictures`, if the model gets pictures."""
+    images: Any = None
+    """`images.Images`, if the model gets images."""
 
 
 def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
@@ -63,11 +63,11 @@ def load_model(config: WorkerConfig, args: adapter.EngineArgs) -> Loaded:
         from services.worker.engines.guide import load_guides
 
         rows.guides = load_guides(config.model, _vocabulary(manager), trust_remote_code=config.trust_remote_code)
-    pictures, blind = _pictures(manager, config, graphs=device.type != "cpu" and adapter.has_graphs(args.batching))
+    images, blind = _images(manager, config, graphs=device.type != "cpu" and adapter.has_graphs(args.batching))
     guided = rows is not None and rows.guides is not None
     lacks = adapter.lacking(args, graphs=rows is None, guided=guided, blind=blind)
     info = structs.replace(_describe(manager, facts, config, window, lacks), limit=limit)
-    return Loaded(manager, facts, info, rows, pictures)
+    return Loaded(manager, facts, info, rows, images)
 
 
 def explain(config: WorkerConfig) -> EngineSupport:
@@ -81,7 +81,7 @@ def explain(config: WorkerConfig) -> EngineSupport:
     if config.model:
         _refuse_recurrent(config.model)
     graphs = _find_device(torch, config.device).type != "cpu" and adapter.has_graphs(args.batching)
-    _, blind = _picture_processor(config, graphs=graphs) if config.model else (None, None)
+    _, blind = _image_processor(config, graphs=graphs) if config.model else (None, None)
     lacks = adapter.lacking(args, graphs=graphs, guided=find_spec("llguidance") is not None, blind=blind)
     return EngineSupport(__version__, adapter.ALL_FEATURES - set(lacks), lacks)
 
@@ -110,18 +110,18 @@ def _auto_class(transformers: Any, config: WorkerConfig) -> Any:
     """Returns the library's class that loads the model: with its vision tower, unless it is a causal language model."""
     if "vision_config" in (read_json(config.model, "config.json") or {}):
         own = transformers.AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
-        causal, pictures = (
+        causal, images = (
             getattr(transformers, f"MODEL_FOR_{task}_MAPPING") for task in ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
         )
-        if type(own) in pictures and type(own) not in causal:
+        if type(own) in images and type(own) not in causal:
             return transformers.AutoModelForImageTextToText
     return transformers.AutoModelForCausalLM
 
 
-def _picture_processor(config: WorkerConfig, *, graphs: bool) -> tuple[PictureProcessor | None, str | None]:
-    """Returns the model's processor of pictures, or why the model gets none."""
+def _image_processor(config: WorkerConfig, *, graphs: bool) -> tuple[ImageProcessor | None, str | None]:
+    """Returns the model's processor of images, or why the model gets none."""
     try:
-        processor = PictureProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
+        processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
         return None, f"the model's processor cannot be loaded: {' '.join(str(error).split())}"
     if processor is None:
@@ -129,20 +129,20 @@ def _picture_processor(config: WorkerConfig, *, graphs: bool) -> tuple[PicturePr
     return (None, adapter.GRAPHS) if graphs else (processor, None)
 
 
-def _pictures(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any, str | None]:
-    """Returns `pictures.Pictures`, or why the model gets no pictures."""
-    processor, blind = _picture_processor(config, graphs=graphs)
+def _images(manager: Any, config: WorkerConfig, *, graphs: bool) -> tuple[Any, str | None]:
+    """Returns `images.Images`, or why the model gets no images."""
+    processor, blind = _image_processor(config, graphs=graphs)
     if processor is None:
         return None, blind
     if not hasattr(manager.model, "get_image_features") or not hasattr(manager.model.config, "image_token_id"):
         return None, f"transformers has no features of images for {type(manager.model).__name__}"
-    from services.worker.engines.transformers.pictures import Pictures
+    from services.worker.engines.transformers.images import Images
 
-    pictures = Pictures(manager.model, processor)
-    if (blind := pictures.gap()) is not None:
+    images = Images(manager.model, processor)
+    if (blind := images.gap()) is not None:
         return None, blind
-    pictures.follow(manager.batch_processor.inputs_and_outputs)
-    return pictures, None
+    images.follow(manager.batch_processor.inputs_and_outputs)
+    return images, None
 
 
 def _manager(model: Any, config: WorkerConfig, args: adapter.EngineArgs, kv_tokens: int | None) -> tuple[Any, Any]:

@@ -37,9 +37,9 @@ from services.worker.engines.support import (
     prompt_ids,
     run_for,
 )
+from services.worker.engines.vllm.images import ImageRenderer, load_processor
 from services.worker.engines.vllm.kv_reader import KvEventReader
 from services.worker.engines.vllm.parent import PLUGIN
-from services.worker.engines.vllm.pictures import PictureRenderer, load_processor
 from services.worker.engines.vllm.requests import (
     Progress,
     engine_arguments,
@@ -62,7 +62,7 @@ class VllmEngine(Engine, KvEventSource):
         self._config = config
         self._turns = OpenTurns("vllm")
         self._reader: KvEventReader | None = None
-        self._pictures: PictureRenderer | None = None
+        self._images: ImageRenderer | None = None
         self._kv_used: float | None = None
         self._llm: Any = None
         self._vllm: _Names
@@ -138,8 +138,8 @@ class VllmEngine(Engine, KvEventSource):
         self._turns.stop()
         if self._reader is not None:
             self._reader.close()
-        if self._pictures is not None:
-            self._pictures.close()
+        if self._images is not None:
+            self._images.close()
         llm, self._llm = self._llm, None
         if llm is not None:
             await run_for(grace_s, lambda: llm.shutdown(timeout=grace_s * STOP_SHARE), "vllm-shutdown")
@@ -161,22 +161,22 @@ class VllmEngine(Engine, KvEventSource):
         def generate(prompt: Any) -> Any:
             return self._llm.generate(prompt, sampling, request.id, priority=priority)
 
-        if request.pictures:
-            return self._with_pictures(ids, request, generate)
+        if request.images:
+            return self._with_images(ids, request, generate)
         return generate(names.tokens_input(ids, cache_salt=request.cache_salt))
 
-    async def _with_pictures(
+    async def _with_images(
         self, ids: list[int], request: EngineRequest, generate: Callable[[Any], Any]
     ) -> AsyncGenerator[Any, None]:
-        """Yields the outputs of a request with pictures.
+        """Yields the outputs of a request with images.
 
-        vLLM has a cache of processed pictures in this process and another in its own, and sends a picture once. They
-        differ after a request was closed before it was sent. Then the next request with its picture ends with an error,
-        and a second attempt sends the picture.
+        vLLM has a cache of processed images in this process and another in its own, and sends an image once. They
+        differ after a request was closed before it was sent. Then the next request with its image ends with an error,
+        and a second attempt sends the image.
         """
-        assert self._pictures is not None, "the engine has no vision"
+        assert self._images is not None, "the engine has no vision"
         for last in (False, True):
-            prompt = await self._pictures.render(ids, request)
+            prompt = await self._images.render(ids, request)
             self._turns.stepped()
             async with aclosing(generate(prompt)) as outputs:
                 output = await anext(outputs)
@@ -230,7 +230,7 @@ class VllmEngine(Engine, KvEventSource):
         cache, scheduler = config.cache_config, config.scheduler_config
         lacks = lacking(arguments, names.sampling.__struct_fields__, caches=bool(cache.enable_prefix_caching))
         try:
-            self._pictures = PictureRenderer(llm, load_processor(self._config))
+            self._images = ImageRenderer(llm, load_processor(self._config))
         except Exception as error:
             lacks[VISION] = str(error)
         return EngineInfo(

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from schemas.frames import unpack_ids
-from services.tokenization.block_keys import picture_word
+from services.tokenization.block_keys import image_word
 from services.worker.engine import BlockHash, BlocksRemoved, BlocksStored, CacheCleared, KvEvent
 
 _DEVICE = "GPU"
@@ -27,7 +27,7 @@ class _Stored(Struct, tag="BlockStored"):
     block_size: int
     medium: str | None = None
     extra_keys: list[list[Any] | None] | None = None
-    """For each block, what its hash covers besides the tokens: [hash, offset of the first token] for each picture that
+    """For each block, what its hash covers besides the tokens: [hash, offset of the first token] for each image that
     the block overlaps, and the salt, in the first block only."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
@@ -85,11 +85,11 @@ class KvTranslator:
         ids, parent = event.token_ids, event.parent_block_hash
         extras = [extra or [] for extra in event.extra_keys or [None] * len(event.block_hashes)]
         for at, extra in enumerate(extras):
-            for picture, offset in filter(_is_picture, extra):
+            for image, offset in filter(_is_image, extra):
                 if offset >= 0:  # otherwise it began in an earlier block
-                    (ids[at * size + offset],) = unpack_ids(picture_word(picture))
+                    (ids[at * size + offset],) = unpack_ids(image_word(image))
         blocks = [(_hash(block), ids[at * size : (at + 1) * size]) for at, block in enumerate(event.block_hashes)]
-        salt = next((key for key in extras[0] if not _is_picture(key)), None) if extras else None
+        salt = next((key for key in extras[0] if not _is_image(key)), None) if extras else None
         return [BlocksStored(None if parent is None else _hash(parent), blocks, salt)]
 
     def _removed(self, event: _Removed) -> Sequence[KvEvent]:
@@ -98,7 +98,7 @@ class KvTranslator:
         return [BlocksRemoved([_hash(block) for block in event.block_hashes])]
 
 
-def _is_picture(key: Any) -> bool:
+def _is_image(key: Any) -> bool:
     return isinstance(key, list)
 
 

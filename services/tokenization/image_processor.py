@@ -1,7 +1,7 @@
-"""A vision model's processor: what takes a picture's place in the prompt, and the tensors that its model reads.
+"""A vision model's processor: what takes an image's place in the prompt, and the tensors that its model reads.
 
-The library defines both. How many tokens a picture has depends only on its size, so a preprocessor asks with a blank
-picture of that size, and needs neither the data nor torch.
+The library defines both. How many tokens an image has depends only on its size, so a preprocessor asks with a blank
+image of that size, and needs neither the data nor torch.
 """
 
 from threading import Lock
@@ -28,7 +28,7 @@ class Expansion(Struct, frozen=True):
     """Its tokens (`frames.pack_ids`)."""
 
 
-class PictureProcessor:
+class ImageProcessor:
     """One model's processor, from its directory. Thread-safe."""
 
     def __init__(self, processor: Any) -> None:
@@ -40,8 +40,8 @@ class PictureProcessor:
         """The token of which an expansion mostly consists."""
 
     @classmethod
-    def load(cls, model: str, *, trust_remote_code: bool = False) -> "PictureProcessor | None":
-        """The processor of a model directory or hub id; None for a model that sees no pictures.
+    def load(cls, model: str, *, trust_remote_code: bool = False) -> "ImageProcessor | None":
+        """The processor of a model directory or hub id; None for a model that sees no images.
 
         Raises OSError where files cannot be read, ValueError or ImportError where the library cannot make it.
         """
@@ -58,18 +58,18 @@ class PictureProcessor:
         return (width, height) in self._expansions
 
     def expansion(self, width: int, height: int) -> Expansion:
-        """What takes the place of one placeholder for a picture of this size in pixels. Takes up to a second for a new
+        """What takes the place of one placeholder for an image of this size in pixels. Takes up to a second for a new
         size. Raises ValueError for a size that the processor refuses."""
         with self._lock:
             if (known := self._expansions.get((width, height))) is None:
                 known = self._expansions[width, height] = self._expand(width, height)
             return known
 
-    def inputs(self, pictures: list[Image.Image]) -> dict[str, Any]:
-        """The tensors (PyTorch) of these pictures that the model's forward pass reads beside ids: `pixel_values` and
+    def inputs(self, images: list[Image.Image]) -> dict[str, Any]:
+        """The tensors (PyTorch) of these images that the model's forward pass reads beside ids: `pixel_values` and
         what belongs to them."""
         with self._lock:
-            found = self._processor.image_processor(images=[[one] for one in pictures], return_tensors="pt")
+            found = self._processor.image_processor(images=[[one] for one in images], return_tensors="pt")
         return dict(found)
 
     def _expand(self, width: int, height: int) -> Expansion:
@@ -104,5 +104,5 @@ def _load(model: str, *, trust_remote_code: bool) -> Any:
         """Lets the missing video processor pass."""
         return None if name == "video_processor" else own.check_argument_for_proper_class(self, name, argument)
 
-    pictures_only = type(own.__name__, (own,), {"check_argument_for_proper_class": check, "__module__": own.__module__})
-    return pictures_only(image_processor=image_processor, tokenizer=tokenizer, video_processor=_NoVideo())
+    images_only = type(own.__name__, (own,), {"check_argument_for_proper_class": check, "__module__": own.__module__})
+    return images_only(image_processor=image_processor, tokenizer=tokenizer, video_processor=_NoVideo())

@@ -1,4 +1,4 @@
-"""Pictures in prompts: the tokens of the library's own processor, in their place, with keys of their own."""
+"""Images in prompts: the tokens of the library's own processor, in their place, with keys of their own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from schemas.conversation import Call, Conversation, Media, Message, Part, Result, ResultPart, Text, ToolSpec
 from schemas.errors import EngineFailed
 from schemas.frames import pack_ids
+from services.preprocessor.images import place_images
 from services.preprocessor.model import ModelSetup
-from services.preprocessor.pictures import place_pictures
 from services.preprocessor.prompt import Prompt, assemble
 from services.runtime.config import PreprocessorConfig
-from services.templates.wording import media_note, picture_mark
-from services.tokenization.block_keys import block_keys, with_pictures
-from services.tokenization.picture_processor import Expansion
+from services.templates.wording import image_mark, media_note
+from services.tokenization.block_keys import block_keys, with_images
+from services.tokenization.image_processor import Expansion
 from tests.vision_model import build_vision_model, noise, reference_processor
 
 SIZES = [(300, 200), (56, 56), (640, 480), (30, 500), (1, 1)]
 
 
-def picture(number: int, size: tuple[int, int] = SIZES[0]) -> Media:
+def image(number: int, size: tuple[int, int] = SIZES[0]) -> Media:
     return Media(
         "image", "image/png", 99, hash=f"{number:08x}{size[0]:016x}{size[1]:016x}", width=size[0], height=size[1]
     )
@@ -42,32 +42,32 @@ def test_tokens_are_those_of_the_library(vision_dir: Path, vision_setup: ModelSe
     processor = reference_processor(vision_dir, "qwen" if vision_dir.name == "qwen" else "idefics")
     images = [[noise(*size, 1), noise(*SIZES[2], 2)]]
     expected = processor(text=[rendered], images=images, add_special_tokens=False)["input_ids"][0]
-    conversation = asked(Text("Look at "), picture(1, size), Text(" and "), picture(2, SIZES[2]), Text(", please."))
+    conversation = asked(Text("Look at "), image(1, size), Text(" and "), image(2, SIZES[2]), Text(", please."))
     prompt = assemble(conversation, vision_setup)
     assert list(prompt.ids) == list(expected)
     check_places(prompt, vision_setup)
 
 
 def check_places(prompt: Prompt, setup: ModelSetup) -> None:
-    """Every placeholder is in a picture, and pictures do not overlap."""
-    assert setup.pictures is not None
-    placeholder = setup.tokenizer.encode(setup.pictures.placeholder, add_special_tokens=False)[0]
-    inside = [at for one in prompt.pictures for at in range(one.at, one.at + one.tokens)]
+    """Every placeholder is in an image, and images do not overlap."""
+    assert setup.images is not None
+    placeholder = setup.tokenizer.encode(setup.images.placeholder, add_special_tokens=False)[0]
+    inside = [at for one in prompt.images for at in range(one.at, one.at + one.tokens)]
     assert sorted(set(inside)) == inside
     assert [at for at, token in enumerate(prompt.ids) if token == placeholder and at not in inside] == []
-    assert all(placeholder in prompt.ids[one.at : one.at + one.tokens] for one in prompt.pictures)
+    assert all(placeholder in prompt.ids[one.at : one.at + one.tokens] for one in prompt.images)
 
 
-pictures = st.builds(picture, st.integers(0, 3), st.sampled_from(SIZES))
+images = st.builds(image, st.integers(0, 3), st.sampled_from(SIZES))
 texts = st.builds(
     Text, st.text("ab <|>\n", min_size=1, max_size=8) | st.sampled_from(["<image>", "<|image_pad|>", "|>"])
 )
-blocks = st.lists(pictures | texts, max_size=5)
+blocks = st.lists(images | texts, max_size=5)
 
 
 @st.composite
 def conversations(draw: st.DrawFn) -> Conversation:
-    """Sessions with pictures in questions and results."""
+    """Sessions with images in questions and results."""
     messages = [Message("user", [Text("Begin."), *draw(blocks)])]
     for number in range(draw(st.integers(0, 3))):
         parts: list[ResultPart] = list(draw(blocks))
@@ -86,9 +86,9 @@ def shown(conversation: Conversation) -> list[str]:
 
 
 @given(conversation=conversations())
-def test_each_picture_is_in_its_place(vision_setup: ModelSetup, conversation: Conversation) -> None:
+def test_each_image_is_in_its_place(vision_setup: ModelSetup, conversation: Conversation) -> None:
     prompt = assemble(conversation, vision_setup)
-    assert [one.hash for one in prompt.pictures] == shown(conversation)
+    assert [one.hash for one in prompt.images] == shown(conversation)
     check_places(prompt, vision_setup)
 
 
@@ -99,80 +99,80 @@ def test_a_longer_session_extends_the_prompt(
     first = assemble(conversation, vision_setup)
     messages = [*conversation.messages, Message("assistant", [Text("Done.")]), Message("user", [Text("And"), *more])]
     longer = assemble(Conversation("m", messages, tools=conversation.tools), vision_setup)
-    last = len(first.pictures)
-    assert longer.pictures[:last] == first.pictures
-    end = first.pictures[-1].at + first.pictures[-1].tokens if first.pictures else 0
+    last = len(first.images)
+    assert longer.images[:last] == first.images
+    end = first.images[-1].at + first.images[-1].tokens if first.images else 0
     assert longer.ids[:end] == first.ids[:end]
 
 
 @given(conversation=conversations(), salt=st.none() | st.just("s"), size=st.sampled_from([1, 4, 16]))
-def test_keys_differ_from_the_first_other_picture_on(
+def test_keys_differ_from_the_first_other_image_on(
     vision_setup: ModelSetup, conversation: Conversation, salt: str | None, size: int
 ) -> None:
     prompt = assemble(conversation, vision_setup)
     packed = pack_ids(prompt.ids)
-    keys = block_keys(with_pictures(packed, prompt.pictures), size, salt=salt)
-    assert keys == block_keys(with_pictures(packed, list(prompt.pictures)), size, salt=salt)
-    for index, one in enumerate(prompt.pictures):
-        others = [*prompt.pictures[:index], type(one)("f" * 40, one.at, one.tokens), *prompt.pictures[index + 1 :]]
-        other = block_keys(with_pictures(packed, others), size, salt=salt)
+    keys = block_keys(with_images(packed, prompt.images), size, salt=salt)
+    assert keys == block_keys(with_images(packed, list(prompt.images)), size, salt=salt)
+    for index, one in enumerate(prompt.images):
+        others = [*prompt.images[:index], type(one)("f" * 40, one.at, one.tokens), *prompt.images[index + 1 :]]
+        other = block_keys(with_images(packed, others), size, salt=salt)
         same = [mine == theirs for mine, theirs in zip(keys, other, strict=True)]
         assert same == [block < one.at // size for block in range(len(keys))]
 
 
-def test_control_tokens_in_a_text_are_no_picture(vision_setup: ModelSetup) -> None:
-    assert vision_setup.pictures is not None
-    placeholder = vision_setup.pictures.placeholder
-    prompt = assemble(asked(Text(f"What is {placeholder}?"), picture(1)), vision_setup)
-    assert len(prompt.pictures) == 1
+def test_control_tokens_in_a_text_are_no_image(vision_setup: ModelSetup) -> None:
+    assert vision_setup.images is not None
+    placeholder = vision_setup.images.placeholder
+    prompt = assemble(asked(Text(f"What is {placeholder}?"), image(1)), vision_setup)
+    assert len(prompt.images) == 1
     check_places(prompt, vision_setup)
 
 
 def test_mark_in_a_text_is_text(vision_setup: ModelSetup) -> None:
-    mark = picture_mark("e" * 40)
-    prompt = assemble(asked(Text(mark), picture(1)), vision_setup)
+    mark = image_mark("e" * 40)
+    prompt = assemble(asked(Text(mark), image(1)), vision_setup)
     assert mark in prompt.text
-    assert len(prompt.pictures) == 1
+    assert len(prompt.images) == 1
 
 
-def test_text_shows_no_picture_again(vision_setup: ModelSetup) -> None:
-    prompt = assemble(asked(picture(1), Text(picture_mark(picture(1).hash) * 50)), vision_setup)
-    assert len(prompt.pictures) == 1
+def test_text_shows_no_image_again(vision_setup: ModelSetup) -> None:
+    prompt = assemble(asked(image(1), Text(image_mark(image(1).hash) * 50)), vision_setup)
+    assert len(prompt.images) == 1
 
 
 def test_model_without_vision_gets_a_note(setup: ModelSetup) -> None:
-    prompt = assemble(asked(Text("Look"), picture(1), Text("at it")), setup)
-    assert media_note(picture(1)) in prompt.text
-    assert prompt.pictures == []
-    assert setup.pictures is None
+    prompt = assemble(asked(Text("Look"), image(1), Text("at it")), setup)
+    assert media_note(image(1)) in prompt.text
+    assert prompt.images == []
+    assert setup.images is None
     assert "vision" not in setup.card.features
 
 
 def test_size_that_the_processor_refuses_becomes_a_note(tmp_path: Path) -> None:
     own = ModelSetup.load(PreprocessorConfig(model=str(build_vision_model(tmp_path / "qwen"))))
-    prompt = assemble(asked(picture(1, (2000, 3)), picture(2)), own)
+    prompt = assemble(asked(image(1, (2000, 3)), image(2)), own)
     assert "not shown to this model: its processor takes none of 2000 x 3 pixels]" in prompt.text
-    assert [one.hash for one in prompt.pictures] == [picture(2).hash]
+    assert [one.hash for one in prompt.images] == [image(2).hash]
 
 
 def test_other_tokens_than_the_processors_are_an_error() -> None:
     expansion = Expansion("x", pack_ids([7, 7, 8]))
-    assert [one.at for one in place_pictures([1, 7, 7, 8, 7, 7, 8], [("a", expansion)] * 2)] == [1, 4]
+    assert [one.at for one in place_images([1, 7, 7, 8, 7, 7, 8], [("a", expansion)] * 2)] == [1, 4]
     with pytest.raises(EngineFailed):
-        place_pictures([1, 7, 7, 9], [("a", expansion)])
+        place_images([1, 7, 7, 9], [("a", expansion)])
 
 
 def test_ids_are_found_at_whole_tokens_only() -> None:
     expansion = Expansion("x", pack_ids([256]))
     # the bytes of 256 are also in the middle of two other ids
-    assert [one.at for one in place_pictures([0x10000, 0, 256], [("a", expansion)])] == [2]
+    assert [one.at for one in place_images([0x10000, 0, 256], [("a", expansion)])] == [2]
 
 
 def test_model_with_a_damaged_processor_is_blind(tmp_path: Path) -> None:
     path = build_vision_model(tmp_path / "qwen")
     (path / "preprocessor_config.json").write_text("{")
     found = ModelSetup.load(PreprocessorConfig(model=str(path)))
-    assert found.pictures is None
+    assert found.images is None
     assert "image processor" in found.blindness
     assert "vision" not in found.card.features
 
@@ -182,4 +182,4 @@ def test_model_with_a_template_for_text_only_is_blind(tmp_path: Path) -> None:
     template = path / "chat_template.jinja"
     template.write_text(template.read_text().replace("<|image_pad|>", ""))
     found = ModelSetup.load(PreprocessorConfig(model=str(path)))
-    assert (found.pictures, found.blindness) == (None, "its chat template renders no images")
+    assert (found.images, found.blindness) == (None, "its chat template renders no images")

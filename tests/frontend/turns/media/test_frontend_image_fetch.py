@@ -1,4 +1,4 @@
-"""Pictures by URL, from a server that stands for the hosts of the internet."""
+"""Images by URL, from a server that stands for the hosts of the internet."""
 
 import asyncio
 import socket
@@ -17,19 +17,19 @@ from msgspec.structs import replace
 
 from schemas.conversation import Media
 from services.frontend import app
-from services.frontend.turns.media import picture_fetch
+from services.frontend.turns.media import image_fetch
+from services.frontend.turns.media.image_fetch import ImageFetcher, PublicResolver
 from services.frontend.turns.media.notice import notice
-from services.frontend.turns.media.picture_fetch import PictureFetcher, PublicResolver
-from services.pictures.picture import MAX_BYTES
+from services.images.image import MAX_BYTES
 from services.runtime.config import FrontendConfig
 from tests.certificates import Authority
 from tests.frontend.frontend_fakes import CARD, FakeGateway, serving
+from tests.frontend.turns.media.test_frontend_images import SEEING, SEEN, Store, media
 from tests.frontend.turns.media.test_frontend_media_apis import APIS, HELLO, Api, post
-from tests.frontend.turns.media.test_frontend_pictures import SEEING, SEEN, Store, media
 from tests.pdf_files import PNG
 
-HOSTS = ["pictures.example", "*.example.org"]
-URL = "https://pictures.example/shot.png?signature=secret"
+HOSTS = ["images.example", "*.example.org"]
+URL = "https://images.example/shot.png?signature=secret"
 LIMITED = FrontendConfig(image_url_hosts=HOSTS)
 
 
@@ -86,8 +86,8 @@ class Internet:
         context.verify_mode = ssl.CERT_NONE
         return aiohttp.TCPConnector(resolver=Names("127.0.0.1", self.port), ssl=context)
 
-    def fetcher(self) -> PictureFetcher:
-        return PictureFetcher(HOSTS, structlog.get_logger(), self.connector)
+    def fetcher(self) -> ImageFetcher:
+        return ImageFetcher(HOSTS, structlog.get_logger(), self.connector)
 
 
 @pytest.fixture
@@ -113,28 +113,28 @@ def link(api: Api, url: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
-async def test_picture_of_an_allowed_host_is_fetched_once(
+async def test_image_of_an_allowed_host_is_fetched_once(
     api: Api, internet: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "public_connector", internet.connector)
     store = Store()
-    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_picture=store.put) as served:
+    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=store.put) as served:
         for body in [api.body([link(api, URL)])] * 2 + [api.result_body(link(api, URL))]:
             assert api.text(await post(served, api.path, body)) == HELLO
         seen = replace(SEEN, url=URL, size_bytes=None)
         assert [media(turn.conversation) for turn in served.gateway.turns] == [[seen]] * 3
-    assert store.pictures == {SEEN.hash: PNG}
+    assert store.images == {SEEN.hash: PNG}
     assert internet.requests == {"/shot.png": 1}
 
 
 @pytest.mark.parametrize("path", ["/moved", "/page", "/large", "/missing"])
 async def test_other_answers_become_a_note(path: str, internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "public_connector", internet.connector)
-    api, url = APIS[0], f"https://pictures.example{path}"
-    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_picture=Store().put) as served:
+    api, url = APIS[0], f"https://images.example{path}"
+    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
         assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice({"image"})
         assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
-        assert "pictures.example/" not in str(served.lines)
+        assert "images.example/" not in str(served.lines)
     assert internet.requests == {path: 1}
 
 
@@ -142,20 +142,20 @@ async def test_other_answers_become_a_note(path: str, internet: Internet, monkey
     "url",
     [
         "https://other.example/shot.png",
-        "http://pictures.example/shot.png",
+        "http://images.example/shot.png",
         "https://example.org/shot.png",
-        "https://pictures.example@other.example/shot.png",
-        "https://pictures.example.other.example/shot.png",
+        "https://images.example@other.example/shot.png",
+        "https://images.example.other.example/shot.png",
         "https://127.0.0.1/shot.png",
         "https://[::1/shot.png",
         "file:///etc/passwd",
-        "https://pictures.example/" + "x" * 4096,
+        "https://images.example/" + "x" * 4096,
     ],
 )
 async def test_other_urls_are_not_fetched(url: str, internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "public_connector", internet.connector)
     api = APIS[1]
-    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_picture=Store().put) as served:
+    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
         assert api.text(await post(served, api.path, api.body([link(api, url)]))) == HELLO + notice({"image"})
         assert media(served.gateway.turns[0].conversation) == [Media("image", url=url)]
     assert not internet.requests
@@ -164,14 +164,14 @@ async def test_other_urls_are_not_fetched(url: str, internet: Internet, monkeypa
 async def test_model_without_vision_needs_no_fetch(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "public_connector", internet.connector)
     api = APIS[1]
-    async with serving(FakeGateway(cards=[CARD]), LIMITED, put_picture=Store().put) as served:
+    async with serving(FakeGateway(cards=[CARD]), LIMITED, put_image=Store().put) as served:
         await post(served, api.path, api.body([link(api, URL)]))
         assert media(served.gateway.turns[0].conversation) == [Media("image", url=URL)]
     assert not internet.requests
 
 
 async def test_silent_host_is_given_up(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picture_fetch, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(image_fetch, "TIMEOUT_S", 0.2)
     fetcher = internet.fetcher()
     assert fetcher.allows("https://a.b.example.org/silent")
     assert await fetcher.fetch("https://a.b.example.org/silent") is None
@@ -180,20 +180,20 @@ async def test_silent_host_is_given_up(internet: Internet, monkeypatch: pytest.M
         pass
 
 
-async def test_pictures_of_a_request_are_fetched_together(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_images_of_a_request_are_fetched_together(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a host that does not answer delay a turn by one timeout."""
     monkeypatch.setattr(app, "public_connector", internet.connector)
-    api, urls = APIS[0], [f"https://pictures.example/together?{number}" for number in (0, 1, 2, 0)]
-    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_picture=Store().put) as served:
+    api, urls = APIS[0], [f"https://images.example/together?{number}" for number in (0, 1, 2, 0)]
+    async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:
         assert api.text(await post(served, api.path, api.body([link(api, url) for url in urls]))) == HELLO
     assert internet.requests == {"/together": 3}
 
 
 async def test_small_answers_fill_the_cache_too(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picture_fetch, "CACHE_BYTES", 1024)
+    monkeypatch.setattr(image_fetch, "CACHE_BYTES", 1024)
     fetcher = internet.fetcher()
     for number in (*range(9), 0):
-        assert await fetcher.fetch(f"https://pictures.example/small?{number}") == b"x"
+        assert await fetcher.fetch(f"https://images.example/small?{number}") == b"x"
     assert internet.requests == {"/small": 10}
     assert internet.cookies == [], "what one tenant's URL sets is not sent with another's"
     async for _ in fetcher.context(None):
@@ -203,5 +203,5 @@ async def test_small_answers_fill_the_cache_too(internet: Internet, monkeypatch:
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "::ffff:10.0.0.1"])
 async def test_name_of_a_private_address_is_not_resolved(address: str) -> None:
     with pytest.raises(OSError, match="private"):
-        await PublicResolver(Names(address, 443)).resolve("pictures.example")
-    assert await PublicResolver(Names("93.184.216.34", 443)).resolve("pictures.example")
+        await PublicResolver(Names(address, 443)).resolve("images.example")
+    assert await PublicResolver(Names("93.184.216.34", 443)).resolve("images.example")

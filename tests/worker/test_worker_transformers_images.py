@@ -1,4 +1,4 @@
-"""Pictures in the transformers engine, compared with `model.generate` and the model's own forward pass."""
+"""Images in the transformers engine, compared with `model.generate` and the model's own forward pass."""
 
 import asyncio
 import json
@@ -17,11 +17,11 @@ from schemas.conversation import Sampling  # noqa: E402
 from schemas.errors import Invalid  # noqa: E402
 from schemas.events import FinishReason  # noqa: E402
 from schemas.frames import unpack_ids  # noqa: E402
-from services.pictures.picture import picture_hash, read_pixels  # noqa: E402
+from services.images.image import image_hash, read_pixels  # noqa: E402
 from services.runtime.config import WorkerConfig  # noqa: E402
-from services.tokenization.picture_processor import PictureProcessor  # noqa: E402
-from services.worker.engine import Delta, EnginePicture, EngineRequest  # noqa: E402
-from services.worker.engines.transformers import pictures as engine_pictures  # noqa: E402
+from services.tokenization.image_processor import ImageProcessor  # noqa: E402
+from services.worker.engine import Delta, EngineImage, EngineRequest  # noqa: E402
+from services.worker.engines.transformers import images as engine_images  # noqa: E402
 from services.worker.engines.transformers.engine import TransformersEngine  # noqa: E402
 from services.worker.engines.transformers.loader import explain  # noqa: E402
 from tests.vision_model import build_vision_model, png, reference_processor  # noqa: E402
@@ -32,10 +32,10 @@ PAGE = 32
 WORDS = ["read", "the", "file", "and", "run", "a", "test", "of", "this", "code"]
 SCHEMES = ("qwen", "idefics")
 Part = str | bytes
-"""Text, or a picture's data."""
+"""Text, or an image's data."""
 
 
-def picture(seed: int, width: int = 150, height: int = 100) -> bytes:
+def image(seed: int, width: int = 150, height: int = 100) -> bytes:
     return png(width, height, seed)
 
 
@@ -51,9 +51,9 @@ class Model:
     path: Path
     own: Any
     processor: Any
-    expansions: PictureProcessor
+    expansions: ImageProcessor
 
-    def prompt(self, *parts: Part) -> tuple[list[int], list[EnginePicture]]:
+    def prompt(self, *parts: Part) -> tuple[list[int], list[EngineImage]]:
         """The user's message of these parts, in ids of the library's processor."""
         content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in parts]
         text = self.processor.tokenizer.apply_chat_template(
@@ -61,20 +61,20 @@ class Model:
         )
         data = [part for part in parts if isinstance(part, bytes)]
         ids = self._process(text, data)["input_ids"][0].tolist() if data else self.processor.tokenizer(text).input_ids
-        pictures, end = list[EnginePicture](), 0
+        images, end = list[EngineImage](), 0
         for each in data:
             expansion = list(unpack_ids(self.expansions.expansion(*read_pixels(each).size).ids))
             at = next(n for n in range(end, len(ids)) if ids[n : n + len(expansion)] == expansion)
             end = at + len(expansion)
-            pictures.append(EnginePicture(picture_hash(each, None), at, len(expansion), each))
-        return ids, pictures
+            images.append(EngineImage(image_hash(each, None), at, len(expansion), each))
+        return ids, images
 
-    def inputs(self, ids: list[int], pictures: Sequence[EnginePicture]) -> dict[str, Any]:
+    def inputs(self, ids: list[int], images: Sequence[EngineImage]) -> dict[str, Any]:
         """The arguments of the model's forward pass."""
         found = {"input_ids": torch.tensor([ids])}
-        if pictures:
-            text = self.processor.image_token * len(pictures)
-            found = self._process(text, [each.data for each in pictures]) | found
+        if images:
+            text = self.processor.image_token * len(images)
+            found = self._process(text, [each.data for each in images]) | found
             if "mm_token_type_ids" in found:
                 found["mm_token_type_ids"] = (found["input_ids"] == self.own.config.image_token_id).int()
         return found | {"attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
@@ -82,15 +82,15 @@ class Model:
     def _process(self, text: str, data: Sequence[bytes]) -> dict[str, Any]:
         return dict(self.processor(text=[text], images=[[read_pixels(each) for each in data]], return_tensors="pt"))
 
-    def generate(self, ids: list[int], pictures: Sequence[EnginePicture], tokens: int) -> list[int]:
-        inputs = self.inputs(ids, pictures)
+    def generate(self, ids: list[int], images: Sequence[EngineImage], tokens: int) -> list[int]:
+        inputs = self.inputs(ids, images)
         out = self.own.generate(**inputs, max_new_tokens=tokens, do_sample=False, eos_token_id=None)
         found: list[int] = out[0, len(ids) :].tolist()
         return found
 
-    def logprobs(self, ids: list[int], pictures: Sequence[EnginePicture], output: list[int]) -> list[float]:
+    def logprobs(self, ids: list[int], images: Sequence[EngineImage], output: list[int]) -> list[float]:
         with torch.no_grad():
-            logits = self.own(**self.inputs([*ids, *output], pictures)).logits[0, len(ids) - 1 : -1]
+            logits = self.own(**self.inputs([*ids, *output], images)).logits[0, len(ids) - 1 : -1]
         chosen = logits.log_softmax(dim=-1).gather(1, torch.tensor(output)[:, None])
         found: list[float] = chosen[:, 0].tolist()
         return found
@@ -99,7 +99,7 @@ class Model:
 @pytest.fixture(scope="module", params=SCHEMES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     path = build_vision_model(tmp_path_factory.mktemp("vision"), request.param, weights=True)
-    processor = PictureProcessor.load(str(path))
+    processor = ImageProcessor.load(str(path))
     assert processor is not None
     own = transformers.AutoModelForImageTextToText.from_pretrained(path).eval()
     return Model(path, own, reference_processor(path, request.param), processor)
@@ -121,10 +121,10 @@ async def engine(model: Model) -> AsyncIterator[TransformersEngine]:
 
 
 def request(
-    turn: str, prompt: tuple[list[int], list[EnginePicture]], *, tokens: int = 12, **sampling: Any
+    turn: str, prompt: tuple[list[int], list[EngineImage]], *, tokens: int = 12, **sampling: Any
 ) -> EngineRequest:
     options = {"max_tokens": tokens, "temperature": 0.0, "logprobs": 0, **sampling}
-    return EngineRequest(turn, prompt[0], Sampling(**options), [], pictures=prompt[1])
+    return EngineRequest(turn, prompt[0], Sampling(**options), [], images=prompt[1])
 
 
 async def run(engine: TransformersEngine, asked: EngineRequest) -> list[Delta]:
@@ -144,7 +144,7 @@ def cached(deltas: list[Delta]) -> int:
     return next(delta.cached for delta in deltas if delta.cached is not None)
 
 
-def check(model: Model, prompt: tuple[list[int], list[EnginePicture]], deltas: list[Delta]) -> None:
+def check(model: Model, prompt: tuple[list[int], list[EngineImage]], deltas: list[Delta]) -> None:
     """The tokens are those of `generate`, the log probabilities those of the model's forward pass."""
     ids = ids_of(deltas)
     assert ids == model.generate(*prompt, len(ids))
@@ -154,10 +154,10 @@ def check(model: Model, prompt: tuple[list[int], list[EnginePicture]], deltas: l
 @pytest.mark.parametrize(
     "parts",
     [
-        (picture(1),),
-        ("Look: ", picture(1), " What is it?"),
-        (picture(1), "and", picture(2, 320, 200), "differ"),
-        (words(3, 400), picture(3), words(4, 300), picture(3), words(5, 50)),
+        (image(1),),
+        ("Look: ", image(1), " What is it?"),
+        (image(1), "and", image(2, 320, 200), "differ"),
+        (words(3, 400), image(3), words(4, 300), image(3), words(5, 50)),
     ],
     ids=["alone", "between", "two", "long"],
 )
@@ -169,20 +169,18 @@ async def test_tokens_and_log_probabilities_are_those_of_the_library(
 
 
 async def test_second_turn_computes_only_what_is_new(model: Model, engine: TransformersEngine) -> None:
-    ids, pictures = model.prompt(words(1, 40), picture(1), words(2, 40))
-    first = ids_of(await run(engine, request("a", (ids, pictures), tokens=40)))
-    after, more = model.prompt("And this?", picture(2))
-    moved = [EnginePicture(each.hash, each.at + len(ids) + len(first), each.tokens, each.data) for each in more]
-    second = [*ids, *first, *after], [*pictures, *moved]
+    ids, images = model.prompt(words(1, 40), image(1), words(2, 40))
+    first = ids_of(await run(engine, request("a", (ids, images), tokens=40)))
+    after, more = model.prompt("And this?", image(2))
+    moved = [EngineImage(each.hash, each.at + len(ids) + len(first), each.tokens, each.data) for each in more]
+    second = [*ids, *first, *after], [*images, *moved]
     deltas = await run(engine, request("b", second))
     assert cached(deltas) == (len(ids) + len(first) - 1) // PAGE * PAGE
     check(model, second, deltas)
 
 
-async def test_another_picture_shares_no_block_from_its_first_token_on(
-    model: Model, engine: TransformersEngine
-) -> None:
-    one, other = (model.prompt(words(1, 100), picture(seed), words(2, 100)) for seed in (1, 2))
+async def test_another_image_shares_no_block_from_its_first_token_on(model: Model, engine: TransformersEngine) -> None:
+    one, other = (model.prompt(words(1, 100), image(seed), words(2, 100)) for seed in (1, 2))
     assert one[0] == other[0]
     first, second = await run(engine, request("a", one)), await run(engine, request("b", other))
     assert logprobs_of(first) != pytest.approx(logprobs_of(second), abs=1e-3)
@@ -193,9 +191,9 @@ async def test_another_picture_shares_no_block_from_its_first_token_on(
     assert ids_of(again) == ids_of(first)
 
 
-async def test_requests_with_and_without_pictures_share_a_batch(model: Model, engine: TransformersEngine) -> None:
+async def test_requests_with_and_without_images_share_a_batch(model: Model, engine: TransformersEngine) -> None:
     prompts = [
-        model.prompt(words(seed, 30 * seed), *([picture(seed)] if seed % 3 else []), words(seed, 20))
+        model.prompt(words(seed, 30 * seed), *([image(seed)] if seed % 3 else []), words(seed, 20))
         for seed in range(1, 7)
     ]
     results = await asyncio.gather(
@@ -206,7 +204,7 @@ async def test_requests_with_and_without_pictures_share_a_batch(model: Model, en
 
 
 @pytest.mark.slow
-async def test_preempted_requests_continue_with_their_pictures(model: Model, monkeypatch: Any) -> None:
+async def test_preempted_requests_continue_with_their_images(model: Model, monkeypatch: Any) -> None:
     """Four prompts fit the cache, and their outputs do not: the library computes some of them again."""
     engine = TransformersEngine(config(model.path, kv_tokens=1024, slots=4))
     await engine.start()
@@ -219,7 +217,7 @@ async def test_preempted_requests_continue_with_their_pictures(model: Model, mon
         return again(self)
 
     monkeypatch.setattr(state, "create_equivalent_initial_request", noted)
-    prompts = [model.prompt(picture(seed), words(seed, 100)) for seed in range(4)]
+    prompts = [model.prompt(image(seed), words(seed, 100)) for seed in range(4)]
     results = await asyncio.gather(
         *(run(engine, request(str(n), prompt, tokens=150)) for n, prompt in enumerate(prompts))
     )
@@ -231,11 +229,11 @@ async def test_preempted_requests_continue_with_their_pictures(model: Model, mon
 
 @pytest.mark.slow
 async def test_cancelled_requests_disturb_nobody(model: Model, engine: TransformersEngine) -> None:
-    """They end before their pictures are read, in their prefill, and while they decode."""
-    kept = model.prompt(words(1, 60), picture(1), words(2, 60))
+    """They end before their images are read, in their prefill, and while they decode."""
+    kept = model.prompt(words(1, 60), image(1), words(2, 60))
     running = asyncio.create_task(run(engine, request("kept", kept, tokens=200)))
     for n in range(12):
-        turn = listen(engine, request(f"gone-{n}", model.prompt(words(n, 600), picture(n % 3), "?"), tokens=100))
+        turn = listen(engine, request(f"gone-{n}", model.prompt(words(n, 600), image(n % 3), "?"), tokens=100))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01 * n):
                 await _drain(turn)
@@ -251,7 +249,7 @@ async def _drain(deltas: Any) -> None:
 
 
 async def test_penalties_bias_and_alternatives_see_ordinary_ids(model: Model, engine: TransformersEngine) -> None:
-    prompt = model.prompt("Look: ", picture(1), " What is it?")
+    prompt = model.prompt("Look: ", image(1), " What is it?")
     expected = model.own.generate(
         **model.inputs(*prompt), max_new_tokens=12, do_sample=False, eos_token_id=None, repetition_penalty=1.3
     )[0, len(prompt[0]) :].tolist()
@@ -262,14 +260,14 @@ async def test_penalties_bias_and_alternatives_see_ordinary_ids(model: Model, en
 
 
 @pytest.mark.parametrize("fault", ["tokens", "data", "size"])
-async def test_picture_that_does_not_fit_its_prompt_fails_alone(
+async def test_image_that_does_not_fit_its_prompt_fails_alone(
     model: Model, engine: TransformersEngine, fault: str
 ) -> None:
-    ids, (own,) = model.prompt("Look: ", picture(1), " What is it?")
+    ids, (own,) = model.prompt("Look: ", image(1), " What is it?")
     wrong = {
-        "tokens": EnginePicture(own.hash, own.at, own.tokens - 4, own.data),
-        "data": EnginePicture("ab" * 20, own.at, own.tokens, own.data[:2000]),
-        "size": EnginePicture("cd" * 20, own.at, own.tokens, picture(1, 100, 100)),
+        "tokens": EngineImage(own.hash, own.at, own.tokens - 4, own.data),
+        "data": EngineImage("ab" * 20, own.at, own.tokens, own.data[:2000]),
+        "size": EngineImage("cd" * 20, own.at, own.tokens, image(1, 100, 100)),
     }[fault]
     bad, good = await asyncio.gather(
         run(engine, request("bad", (ids, [wrong]))), run(engine, request("good", (ids, [own]))), return_exceptions=True
@@ -280,7 +278,7 @@ async def test_picture_that_does_not_fit_its_prompt_fails_alone(
 
 
 async def test_prefill_without_output_is_found_by_the_next_request(model: Model, engine: TransformersEngine) -> None:
-    prompt = model.prompt(words(1, 40), picture(1), words(2, 40))
+    prompt = model.prompt(words(1, 40), image(1), words(2, 40))
     (end,) = await run(engine, request("a", prompt, tokens=0))
     assert end.finish is FinishReason.LENGTH
     deltas = await run(engine, request("b", prompt))
@@ -290,28 +288,28 @@ async def test_prefill_without_output_is_found_by_the_next_request(model: Model,
 
 @pytest.mark.slow
 async def test_random_mixes_equal_the_library(model: Model) -> None:
-    """Conversations of one to three turns with zero to three pictures of few, in a cache that is often full."""
-    arguments = {"batching": {"max_batch_tokens": 96}}  # most pictures are computed in parts
+    """Conversations of one to three turns with zero to three images of few, in a cache that is often full."""
+    arguments = {"batching": {"max_batch_tokens": 96}}  # most images are computed in parts
     engine = TransformersEngine(config(model.path, kv_tokens=3072, slots=4, engine_args=arguments))
     await engine.start()
     rng = random.Random(7)
 
     async def converse(seed: int) -> None:
         own = random.Random(seed)
-        ids, pictures = list[int](), list[EnginePicture]()
+        ids, images = list[int](), list[EngineImage]()
         for turn in range(own.randint(1, 3)):
             parts: list[Part] = [words(own.randrange(4), own.choice((1, 30, 90)))]
-            parts += [picture(own.randrange(4), *own.choice(((60, 60), (150, 100)))) for _ in range(own.randint(0, 2))]
+            parts += [image(own.randrange(4), *own.choice(((60, 60), (150, 100)))) for _ in range(own.randint(0, 2))]
             own.shuffle(parts)
             after, more = model.prompt(*parts)
-            pictures += [EnginePicture(each.hash, each.at + len(ids), each.tokens, each.data) for each in more]
+            images += [EngineImage(each.hash, each.at + len(ids), each.tokens, each.data) for each in more]
             ids = [*ids, *after]
             if own.random() < 0.2:
-                stream = listen(engine, request(f"{seed}-{turn}-gone", (ids, pictures), tokens=50))
+                stream = listen(engine, request(f"{seed}-{turn}-gone", (ids, images), tokens=50))
                 await anext(stream)
                 await stream.aclose()
-            deltas = await run(engine, request(f"{seed}-{turn}", (ids, pictures), tokens=own.choice((1, 8, 40))))
-            check(model, (ids, pictures), deltas)
+            deltas = await run(engine, request(f"{seed}-{turn}", (ids, images), tokens=own.choice((1, 8, 40))))
+            check(model, (ids, images), deltas)
             ids += ids_of(deltas)
 
     for _ in range(10):
@@ -332,7 +330,7 @@ def save(path: Path, kind: Any, own: Any) -> None:
 
 
 def deep_model(path: Path) -> Path:
-    """A Qwen3-VL, which adds features of pictures in several layers."""
+    """A Qwen3-VL, which adds features of images in several layers."""
     build_vision_model(path, "qwen")
     before = json.loads((path / "config.json").read_bytes())
     text = {**before["text_config"], "head_dim": 16}
@@ -353,7 +351,7 @@ def deep_model(path: Path) -> Path:
 
 
 def mutual_model(path: Path) -> Path:
-    """A Gemma 3: the tokens of a picture see each other both ways."""
+    """A Gemma 3: the tokens of an image see each other both ways."""
     build_vision_model(path, "idefics")
     tokens = {"image_token": "<image>", "boi_token": "<global-img>", "eoi_token": "<fake_token_around_image>"}
     ids = transformers.AutoTokenizer.from_pretrained(path).convert_tokens_to_ids(list(tokens.values()))
@@ -401,14 +399,14 @@ def test_features_are_explained_without_a_start(tmp_path: Path, tiny_model: Path
     assert explain(config(tiny_model)).lacking["vision"] == "the model sees no images"
 
 
-def test_picture_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:
+def test_image_that_was_forgotten_gets_a_new_number(model: Model, monkeypatch: Any) -> None:
     """Blocks with its old number may still be in the library's cache."""
-    monkeypatch.setattr(engine_pictures, "_NUMBERS", 2)
-    made = engine_pictures.Pictures(model.own, model.expansions)
+    monkeypatch.setattr(engine_images, "_NUMBERS", 2)
+    made = engine_images.Images(model.own, model.expansions)
     numbers = list[int]()
     for seed in (1, 2, 1, 3, 2, 1):
-        asked = request("a", model.prompt(picture(seed)))
-        ids = made.prompt(asked, [made.look(each) for each in asked.pictures]).ids
+        asked = request("a", model.prompt(image(seed)))
+        ids = made.prompt(asked, [made.look(each) for each in asked.images]).ids
         numbers += {each for each in ids if each >= model.own.get_input_embeddings().num_embeddings}
     first = numbers[0]
     assert numbers == [first, first + 1, first, first + 2, first + 3, first + 4]

@@ -1,6 +1,6 @@
-"""Pictures in vLLM itself on a CPU (`make test-vllm`), with a tiny Idefics3 that has random weights.
+"""Images in vLLM itself on a CPU (`make test-vllm`), with a tiny Idefics3 that has random weights.
 
-Its greedy tokens are equal for different pictures, so tests compare log probabilities and counts of cached tokens.
+Its greedy tokens are equal for different images, so tests compare log probabilities and counts of cached tokens.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from PIL import Image
 from schemas.errors import EngineFailed, Invalid
 from schemas.frames import pack_ids
 from services.runtime.config import WorkerConfig
-from services.tokenization.block_keys import block_keys, with_pictures
+from services.tokenization.block_keys import block_keys, with_images
 from services.worker.engine import Delta, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
 from services.worker.kv.blocks import KvBlockIndex
@@ -124,7 +124,7 @@ async def bench(started: VllmBench) -> VllmBench:
 
 
 @pytest.mark.parametrize("parts", [(TEXT, ONE), (TEXT, OTHER), (ONE, "and", WIDE, QUESTION, ONE, "?")])
-async def test_the_output_is_that_of_vllm_for_the_same_text_and_pictures(
+async def test_the_output_is_that_of_vllm_for_the_same_text_and_images(
     bench: VllmBench, vision: VisionPrompts, parts: tuple[str | bytes, ...]
 ) -> None:
     request = vision.request(bench, *parts, logprobs=3, max_tokens=8)
@@ -138,7 +138,7 @@ async def test_the_output_is_that_of_vllm_for_the_same_text_and_pictures(
         assert mine == pytest.approx(theirs, abs=1e-4)
 
 
-async def test_pictures_change_the_output(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_images_change_the_output(bench: VllmBench, vision: VisionPrompts) -> None:
     one, other = [await bench.run(vision.request(bench, TEXT, data, logprobs=3)) for data in (ONE, OTHER)]
     assert logprobs(one) != logprobs(other)
 
@@ -150,48 +150,48 @@ async def test_the_index_has_the_keys_of_the_preprocessor(
 ) -> None:
     request = vision.request(bench, *parts, max_tokens=40, cache_salt=salt)
     computed = [*request.token_ids, *(await bench.ids(request))[:-1]]
-    keys = block_keys(with_pictures(pack_ids(computed), request.pictures), BLOCK, salt=salt)
+    keys = block_keys(with_images(pack_ids(computed), request.images), BLOCK, salt=salt)
     assert len(keys) > len(request.token_ids) // BLOCK
     await eventually(lambda: set(bench.index.keys()) == set(keys))
 
 
 async def test_a_prompt_that_vllm_expands_differently_fails_alone(bench: VllmBench, vision: VisionPrompts) -> None:
     request = vision.request(bench, QUESTION, ONE, QUESTION)
-    ids, (picture,) = request.token_ids, request.pictures
+    ids, (image,) = request.token_ids, request.images
     replace = msgspec.structs.replace
     for wrong in (
-        replace(picture, tokens=picture.tokens - 1),
-        replace(picture, at=1),
-        replace(picture, data=WIDE, hash="0" * 40),
+        replace(image, tokens=image.tokens - 1),
+        replace(image, at=1),
+        replace(image, data=WIDE, hash="0" * 40),
     ):
         with pytest.raises(EngineFailed, match="differently"):
-            await bench.run(EngineRequest("wrong", ids, request.sampling, [], pictures=[wrong]))
+            await bench.run(EngineRequest("wrong", ids, request.sampling, [], images=[wrong]))
     assert len(await bench.ids(request)) == 24
 
 
-async def test_placeholder_without_a_picture_is_text(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_placeholder_without_a_image_is_text(bench: VllmBench, vision: VisionPrompts) -> None:
     """As in the output of an earlier turn."""
     seen = []
     for data in (ONE, OTHER, ONE):
         request = vision.request(bench, QUESTION, data, QUESTION, logprobs=3)
-        (picture,) = request.pictures
+        (image,) = request.images
         text = [bench.llm.get_tokenizer().convert_tokens_to_ids("<image>"), *request.token_ids]
         await bench.clear()
-        moved = [msgspec.structs.replace(picture, at=picture.at + 1)]
-        made = EngineRequest("text", text, request.sampling, [], pictures=moved)
+        moved = [msgspec.structs.replace(image, at=image.at + 1)]
+        made = EngineRequest("text", text, request.sampling, [], images=moved)
         seen.append(logprobs(await bench.run(made)))
     assert seen[0] == seen[2] != seen[1]
 
 
-async def test_more_pictures_than_vllm_takes_are_invalid(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_more_images_than_vllm_takes_are_invalid(bench: VllmBench, vision: VisionPrompts) -> None:
     request = vision.request(bench, *(png(14, 14, seed) for seed in range(5)))
     with pytest.raises(Invalid, match="At most 4"):
         await bench.run(request)
 
 
-async def test_a_picture_that_vllm_only_believes_to_have_is_sent_again(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_a_image_that_vllm_only_believes_to_have_is_sent_again(bench: VllmBench, vision: VisionPrompts) -> None:
     request = vision.request(bench, TEXT, png(112, 84, 4), QUESTION)
-    await bench.engine._pictures.render(list(request.token_ids), request)  # type: ignore[union-attr]
+    await bench.engine._images.render(list(request.token_ids), request)  # type: ignore[union-attr]
     assert len(await bench.ids(request)) == 24
 
 

@@ -1,4 +1,4 @@
-"""Pictures in the vLLM engine, over a small strict fake: what it compares, refuses, sends again and leaves behind."""
+"""Images in the vLLM engine, over a small strict fake: what it compares, refuses, sends again and leaves behind."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,9 +12,9 @@ from PIL import Image
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.frames import unpack_ids
-from services.pictures.picture import picture_hash
+from services.images.image import image_hash
 from services.runtime.config import WorkerConfig
-from services.worker.engine import Delta, EnginePicture, EngineRequest
+from services.worker.engine import Delta, EngineImage, EngineRequest
 from services.worker.engines.vllm.engine import VllmEngine
 from tests.conftest import LIMIT_S, eventually
 from tests.vision_model import build_vision_model
@@ -45,11 +45,11 @@ def png(color: int) -> bytes:
 def request(fake_vllm: Any, *data: bytes, turn: str = "t") -> EngineRequest:
     expansion = unpack_ids(fake_vllm.last.renderer.processor.expansion(*SIZE).ids)
     placeholder = fake_vllm.last.renderer.tokenizer.convert_tokens_to_ids("<image>")
-    ids, pictures = [*BEFORE, placeholder], []  # one that is text
+    ids, images = [*BEFORE, placeholder], []  # one that is text
     for one in data:
-        pictures.append(EnginePicture(picture_hash(one, None), len(ids), len(expansion), one))
+        images.append(EngineImage(image_hash(one, None), len(ids), len(expansion), one))
         ids += [*expansion, 9]
-    return EngineRequest(turn, ids, Sampling(max_tokens=8, temperature=0.0), [], cache_salt="salt", pictures=pictures)
+    return EngineRequest(turn, ids, Sampling(max_tokens=8, temperature=0.0), [], cache_salt="salt", images=images)
 
 
 async def run(engine: VllmEngine, made: EngineRequest) -> list[Delta]:
@@ -57,7 +57,7 @@ async def run(engine: VllmEngine, made: EngineRequest) -> list[Delta]:
         return [delta async for delta in listen(engine, made)]
 
 
-async def test_a_vision_model_gets_pictures(engine: VllmEngine, fake_vllm: Any, model: Path) -> None:
+async def test_a_vision_model_gets_images(engine: VllmEngine, fake_vllm: Any, model: Path) -> None:
     assert "vision" in engine._info.features
     assert "vision" in VllmEngine.explain(WorkerConfig(model=str(model))).features
     fake_vllm.last.gate.clear()
@@ -80,7 +80,7 @@ async def test_a_model_without_vision_has_a_reason(fake_vllm: Any, tmp_path: Pat
     assert info.lacking["vision"] == VllmEngine.explain(config).lacking["vision"] == "the model has no vision"
 
 
-async def test_vllm_may_expand_pictures_in_its_own_way(
+async def test_vllm_may_expand_images_in_its_own_way(
     fake_vllm: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.worker.fake_vllm.SIZE", (640, 100))
@@ -90,26 +90,26 @@ async def test_vllm_may_expand_pictures_in_its_own_way(
     assert "differently" in info.lacking["vision"]
 
 
-async def test_a_wrong_picture_fails_alone(engine: VllmEngine, fake_vllm: Any) -> None:
+async def test_a_wrong_image_fails_alone(engine: VllmEngine, fake_vllm: Any) -> None:
     made = request(fake_vllm, png(1))
-    (picture,) = made.pictures
-    later = EnginePicture(picture.hash, picture.at + 1, picture.tokens - 1, picture.data)
+    (image,) = made.images
+    later = EngineImage(image.hash, image.at + 1, image.tokens - 1, image.data)
     for wrong, error, why in [
         ([later], EngineFailed, "differently"),
-        ([EnginePicture("0" * 40, picture.at, picture.tokens, b"GIF89a")], Invalid, "Could not process image"),
-        (request(fake_vllm, png(1), png(2), png(3)).pictures, Invalid, "At most 2"),
+        ([EngineImage("0" * 40, image.at, image.tokens, b"GIF89a")], Invalid, "Could not process image"),
+        (request(fake_vllm, png(1), png(2), png(3)).images, Invalid, "At most 2"),
     ]:
         with pytest.raises(error, match=why):
-            await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], pictures=wrong))
+            await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], images=wrong))
     assert len(await run(engine, made)) == 8
 
 
-async def test_a_picture_is_decoded_and_sent_once(engine: VllmEngine, fake_vllm: Any) -> None:
+async def test_a_image_is_decoded_and_sent_once(engine: VllmEngine, fake_vllm: Any) -> None:
     made = request(fake_vllm, png(1))
     await run(engine, made)
-    (picture,) = made.pictures
-    again = EnginePicture(picture.hash, picture.at, picture.tokens, b"not decoded")
-    assert len(await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], pictures=[again]))) == 8
+    (image,) = made.images
+    again = EngineImage(image.hash, image.at, image.tokens, b"not decoded")
+    assert len(await run(engine, EngineRequest("t", made.token_ids, made.sampling, [], images=[again]))) == 8
 
 
 async def test_closing_before_vllm_has_the_request_leaves_nothing(engine: VllmEngine, fake_vllm: Any) -> None:
@@ -122,7 +122,7 @@ async def test_closing_before_vllm_has_the_request_leaves_nothing(engine: VllmEn
     handle.close()
     assert engine.load().running == 0
     renderer.gate.set()
-    await eventually(lambda: len(renderer.processed) == 2)  # the trial's picture and this one
+    await eventually(lambda: len(renderer.processed) == 2)  # the trial's image and this one
     assert (fake_vllm.last.requests, fake_vllm.last.aborted, listener.error) == ([], [], None)
-    # The renderer believes that vLLM has the picture, which was not sent.
+    # The renderer believes that vLLM has the image, which was not sent.
     assert len(await run(engine, request(fake_vllm, png(1)))) == 8

@@ -1,4 +1,4 @@
-"""Pictures through the four services: each API, exact counts, sessions that extend their prompts, and lost data."""
+"""Images through the four services: each API, exact counts, sessions that extend their prompts, and lost data."""
 
 import base64
 import contextlib
@@ -13,9 +13,9 @@ from nats.js.manager import JetStreamManager
 from tokenizers import Tokenizer
 
 from schemas import subjects
-from services.pictures.picture import picture_hash
-from services.pictures.store import PICTURE_BUCKET
-from services.tokenization.picture_processor import PictureProcessor
+from services.images.image import image_hash
+from services.images.store import IMAGE_BUCKET
+from services.tokenization.image_processor import ImageProcessor
 from tests.clients.bus_turns import BusTurns, prefix_break
 from tests.conftest import NatsServer
 from tests.pipeline.client import TOOLS, Client, call, say
@@ -23,15 +23,15 @@ from tests.pipeline.stack import MODEL, Stack
 from tests.vision_model import png
 
 SIZES = [(300, 200), (64, 64), (640, 480)]
-STREAM = subjects.stream_of(PICTURE_BUCKET)
+STREAM = subjects.stream_of(IMAGE_BUCKET)
 THOUGHT = "Hm.\n</think>\n\n"
 
 
 @pytest.fixture(scope="module")
-def picture_stack(
+def image_stack(
     vision_dir: Path, make_nats: Callable[[], NatsServer], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
-    running = Stack(make_nats(), vision_dir, tmp_path_factory.mktemp("pictures"))
+    running = Stack(make_nats(), vision_dir, tmp_path_factory.mktemp("images"))
     try:
         yield running.start_all({"worker": 2, "preprocessor": 2})
     finally:
@@ -39,8 +39,8 @@ def picture_stack(
 
 
 @pytest.fixture
-async def client(picture_stack: Stack) -> AsyncIterator[Client]:
-    one = Client(picture_stack.url)
+async def client(image_stack: Stack) -> AsyncIterator[Client]:
+    one = Client(image_stack.url)
     yield one
     await one.http.close()
 
@@ -65,14 +65,14 @@ def body(messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "max_tokens": 4000, "messages": messages, "tools": TOOLS, **more}
 
 
-async def test_messages_session_with_pictures(picture_stack: Stack, client: Client) -> None:
-    """Pictures in a question and in results: each prompt extends the one before, counts agree, hashes are those of the
+async def test_messages_session_with_images(image_stack: Stack, client: Client) -> None:
+    """Images in a question and in results: each prompt extends the one before, counts agree, hashes are those of the
     data."""
     one, two, three = (png(*size, seed) for seed, size in enumerate(SIZES))
     look = THOUGHT + "Looking.\n\n" + call("ls") + "\n"
     question = [text(say(look, look, THOUGHT + "Done.")), source(one), text("and"), source(two)]
     messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
-    async with BusTurns(picture_stack.nats.url) as bus:
+    async with BusTurns(image_stack.nats.url) as bus:
         for number in range(3):
             request = body(messages, stream=True)
             answer = await client.stream(request)
@@ -90,29 +90,29 @@ async def test_messages_session_with_pictures(picture_stack: Stack, client: Clie
                     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use, "content": inner}]}
                 )
         turns = list(bus.turns.values())
-    hashes = [[picture.hash for picture in turn.pictures] for turn in turns]
-    first, second, third = (picture_hash(data, None) for data in (one, two, three))
+    hashes = [[image.hash for image in turn.images] for turn in turns]
+    first, second, third = (image_hash(data, None) for data in (one, two, three))
     assert hashes == [[first, second], [first, second, first], [first, second, first, third]]
     assert [prefix_break(earlier, later) for earlier, later in itertools.pairwise(turns)] == [None, None]
     assert all((later.cached or 0) > len(earlier.prompt) - 32 for earlier, later in itertools.pairwise(turns))
 
 
-async def test_placeholders_of_the_model_are_no_picture(picture_stack: Stack, client: Client, vision_dir: Path) -> None:
-    """The model writes tokens that stand for a picture: the next turn's picture is not taken to be there."""
-    processor = PictureProcessor.load(str(vision_dir))
+async def test_placeholders_of_the_model_are_no_image(image_stack: Stack, client: Client, vision_dir: Path) -> None:
+    """The model writes tokens that stand for an image: the next turn's image is not taken to be there."""
+    processor = ImageProcessor.load(str(vision_dir))
     assert processor is not None
     written = processor.expansion(*SIZES[1]).text
     messages: list[dict[str, Any]] = [{"role": "user", "content": say(THOUGHT + f"So {written} it is.")}]
-    async with BusTurns(picture_stack.nats.url) as bus:
+    async with BusTurns(image_stack.nats.url) as bus:
         messages.append((await client.stream(body(messages, stream=True))).message)
         messages.append({"role": "user", "content": [text(say(THOUGHT + "Seen.")), source(png(*SIZES[1], 13))]})
         await client.stream(body(messages, stream=True))
         _, second = bus.turns.values()
-    (picture,) = second.pictures
+    (image,) = second.images
     tokenizer = Tokenizer.from_file(str(vision_dir / "tokenizer.json"))
-    token, inside = tokenizer.token_to_id(processor.placeholder), range(picture.at, picture.at + picture.tokens)
+    token, inside = tokenizer.token_to_id(processor.placeholder), range(image.at, image.at + image.tokens)
     assert all(at in inside for at, one in enumerate(second.prompt) if one == token)
-    assert "Seen." in tokenizer.decode(second.prompt[: picture.at])
+    assert "Seen." in tokenizer.decode(second.prompt[: image.at])
 
 
 def chat(data: bytes, words: str) -> tuple[str, dict[str, Any]]:
@@ -143,20 +143,20 @@ APIS = pytest.mark.parametrize("make", [chat, responses, messages_api])
 
 
 @APIS
-async def test_every_api_shows_the_picture(
-    picture_stack: Stack, client: Client, make: Callable[[bytes, str], tuple[str, dict[str, Any]]]
+async def test_every_api_shows_the_image(
+    image_stack: Stack, client: Client, make: Callable[[bytes, str], tuple[str, dict[str, Any]]]
 ) -> None:
     data = png(200, 100, 7)
-    async with BusTurns(picture_stack.nats.url) as bus:
+    async with BusTurns(image_stack.nats.url) as bus:
         status, document = await client.post(*make(data, say(THOUGHT + "Seen.")))
         assert status == 200, document
         assert "Note from the server" not in str(document)
         (turn,) = bus.turns.values()
-    assert [one.hash for one in turn.pictures] == [picture_hash(data, None)]
+    assert [one.hash for one in turn.images] == [image_hash(data, None)]
 
 
 @APIS
-async def test_damaged_picture_is_refused(
+async def test_damaged_image_is_refused(
     client: Client, make: Callable[[bytes, str], tuple[str, dict[str, Any]]]
 ) -> None:
     for data in (b"nothing", png(64, 64, 1)[:500], b"\xff\xd8\xff\xe0"):
@@ -164,26 +164,26 @@ async def test_damaged_picture_is_refused(
         assert (status, "error" in document) == (400, True)
 
 
-async def test_pictures_that_the_store_has_lost_are_stored_again(picture_stack: Stack, client: Client) -> None:
-    """The bucket is emptied: the next turn has the picture all the same, from the client's own request."""
+async def test_images_that_the_store_has_lost_are_stored_again(image_stack: Stack, client: Client) -> None:
+    """The bucket is emptied: the next turn has the image all the same, from the client's own request."""
     data = png(128, 96, 9)
     request = body([{"role": "user", "content": [text(say(THOUGHT + "One.")), source(data)]}], stream=True)
     assert (await client.stream(request)).error is None
-    async with stored(picture_stack) as streams:
+    async with stored(image_stack) as streams:
         await streams.purge_stream(STREAM)
-    for child in picture_stack.children:
+    for child in image_stack.children:
         if child.stage == "worker":  # its cache goes with it
             child.kill()
             child.start()
-    picture_stack.wait_ready({"worker": 2})
+    image_stack.wait_ready({"worker": 2})
     answer = await client.stream(request)
     assert (answer.error, answer.contents[-1]) == (None, ("text", "One."))
 
 
-async def test_picture_data_is_sent_once(picture_stack: Stack, client: Client) -> None:
+async def test_image_data_is_sent_once(image_stack: Stack, client: Client) -> None:
     data = png(500, 500, 11)
     request = body([{"role": "user", "content": [text(say(THOUGHT + "One.")), source(data)]}], stream=True)
-    async with stored(picture_stack) as streams:
+    async with stored(image_stack) as streams:
         last = []
         for _ in range(3):
             last.append((await streams.stream_info(STREAM)).state.last_seq)

@@ -1,4 +1,4 @@
-"""Makes vLLM's input of prompts with pictures: its processor's tensors, and the places of the pictures in the prompt.
+"""Makes vLLM's input of prompts with images: its processor's tensors, and the places of the images in the prompt.
 
 vLLM replaces the first placeholders of a prompt, also those in a prompt that is already expanded or that belong to its
 text. So it gets a prompt of placeholders only, and the places of what it makes of them are moved into the real one. A
@@ -16,42 +16,42 @@ from PIL import Image
 from schemas.conversation import Sampling
 from schemas.errors import EngineFailed, Invalid
 from schemas.frames import unpack_ids
-from services.pictures.picture import UnreadablePicture, picture_hash, read_pixels
+from services.images.image import UnreadableImage, image_hash, read_pixels
 from services.runtime.config import WorkerConfig
-from services.tokenization.picture_processor import PictureProcessor
-from services.worker.engine import EnginePicture, EngineRequest
+from services.tokenization.image_processor import ImageProcessor
+from services.worker.engine import EngineImage, EngineRequest
 
 _TRIAL = (320, 240)
-"""Pixels of the picture that shows whether vLLM expands as the model's processor does."""
+"""Pixels of the image that shows whether vLLM expands as the model's processor does."""
 
 
-def load_processor(config: WorkerConfig) -> PictureProcessor:
+def load_processor(config: WorkerConfig) -> ImageProcessor:
     """Returns the model's processor. Raises ValueError, OSError or ImportError, with the reason, if there is none."""
-    processor = PictureProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
+    processor = ImageProcessor.load(config.model, trust_remote_code=config.trust_remote_code)
     if processor is None:
         raise ValueError("the model has no vision")
     return processor
 
 
-class PictureRenderer:
-    """Renders one prompt at a time, on a thread: vLLM's cache of processed pictures must be used in the order of the
-    requests, and decoded pictures are large."""
+class ImageRenderer:
+    """Renders one prompt at a time, on a thread: vLLM's cache of processed images must be used in the order of the
+    requests, and decoded images are large."""
 
-    def __init__(self, llm: Any, processor: PictureProcessor) -> None:
-        """`llm`: an `AsyncLLM`. Raises what vLLM raises for a model that takes no pictures, and EngineFailed if vLLM
-        and the processor expand a picture differently."""
+    def __init__(self, llm: Any, processor: ImageProcessor) -> None:
+        """`llm`: an `AsyncLLM`. Raises what vLLM raises for a model that takes no images, and EngineFailed if vLLM
+        and the processor expand an image differently."""
         self._renderer = llm.renderer
         self._placeholder: int = llm.get_tokenizer().convert_tokens_to_ids(processor.placeholder)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-pictures")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-images")
         ids = unpack_ids(processor.expansion(*_TRIAL).ids)
         Image.new("RGB", _TRIAL).save(blank := BytesIO(), "PNG")
         data = blank.getvalue()
-        trial = EnginePicture(picture_hash(data, None), 0, len(ids), data)
-        self._render(ids, EngineRequest("trial", ids, Sampling(), [], pictures=[trial]))
+        trial = EngineImage(image_hash(data, None), 0, len(ids), data)
+        self._render(ids, EngineRequest("trial", ids, Sampling(), [], images=[trial]))
 
     async def render(self, ids: list[int], request: EngineRequest) -> Any:
-        """Returns the input for `AsyncLLM.generate`. `ids`: the request's prompt. Raises Invalid for a damaged picture,
-        EngineFailed if vLLM expands the pictures differently."""
+        """Returns the input for `AsyncLLM.generate`. `ids`: the request's prompt. Raises Invalid for a damaged image,
+        EngineFailed if vLLM expands the images differently."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._render, ids, request)
 
     def close(self) -> None:
@@ -59,16 +59,16 @@ class PictureRenderer:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _render(self, ids: list[int], request: EngineRequest) -> Any:
-        pictures = request.pictures
-        hashes = [picture.hash for picture in pictures]
+        images = request.images
+        hashes = [image.hash for image in images]
         cache = self._renderer.mm_processor_cache
         cached = [False] * len(hashes) if cache is None else cache.is_cached(hashes)
         try:
-            pixels = [None if known else read_pixels(one.data) for one, known in zip(pictures, cached, strict=True)]
-        except UnreadablePicture as error:
+            pixels = [None if known else read_pixels(one.data) for one, known in zip(images, cached, strict=True)]
+        except UnreadableImage as error:
             raise Invalid(str(error)) from error
         prompt = {
-            "prompt_token_ids": [self._placeholder] * len(pictures),
+            "prompt_token_ids": [self._placeholder] * len(images),
             "multi_modal_data": {"image": pixels},
             "multi_modal_uuids": {"image": hashes},
             "cache_salt": request.cache_salt,
@@ -76,7 +76,7 @@ class PictureRenderer:
         (made,) = self._renderer.render_cmpl([prompt])
         expanded, places = made["prompt_token_ids"], made["mm_placeholders"]["image"]
         theirs = [expanded[place.offset : place.offset + place.length] for place in places]
-        if (theirs, made["mm_hashes"]["image"]) != ([ids[one.at : one.at + one.tokens] for one in pictures], hashes):
+        if (theirs, made["mm_hashes"]["image"]) != ([ids[one.at : one.at + one.tokens] for one in images], hashes):
             raise EngineFailed("vLLM and the model's processor expand the images differently")
-        moved = [dataclasses.replace(place, offset=one.at) for place, one in zip(places, pictures, strict=True)]
+        moved = [dataclasses.replace(place, offset=one.at) for place, one in zip(places, images, strict=True)]
         return made | {"prompt_token_ids": ids, "mm_placeholders": {"image": moved}}

@@ -1,4 +1,4 @@
-"""Fetches pictures by URL, from the hosts that the operator allows.
+"""Fetches images by URL, from the hosts that the operator allows.
 
 Private addresses are never reached: each address of a name is checked, and the connection goes to a checked address. A
 redirect is an error, because it would lead past the list of hosts.
@@ -15,11 +15,11 @@ from cachetools import LRUCache
 from typing_extensions import override
 
 from services.frontend.turns.hosted.policy import MAX_URL_CHARS, is_public
-from services.pictures.picture import MAX_BYTES
+from services.images.image import MAX_BYTES
 from services.runtime.observability.telemetry import FilteringBoundLogger
 
 TIMEOUT_S = 10.0
-"""Limit of one picture."""
+"""Limit of one image."""
 CACHE_BYTES = 64 * 1024 * 1024
 """Agents send every URL again with every request."""
 _ENTRY_BYTES = 256
@@ -54,8 +54,8 @@ def public_connector() -> aiohttp.BaseConnector:
     return aiohttp.TCPConnector(resolver=resolver, limit_per_host=_CONNECTIONS)
 
 
-class PictureFetcher:
-    """Fetches pictures, with a cache."""
+class ImageFetcher:
+    """Fetches images, with a cache."""
 
     def __init__(
         self, hosts: Sequence[str], log: FilteringBoundLogger, connector: Callable[[], aiohttp.BaseConnector]
@@ -65,10 +65,10 @@ class PictureFetcher:
         self._log = log
         self._connector = connector
         self._client: aiohttp.ClientSession | None = None
-        self._pictures: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES)
+        self._images: LRUCache[str, bytes] = LRUCache(CACHE_BYTES, lambda data: len(data) + _ENTRY_BYTES)
 
     def allows(self, url: str) -> bool:
-        """Returns whether a picture may be fetched."""
+        """Returns whether an image may be fetched."""
         try:
             parts = urlsplit(url)
             host = (parts.hostname or "").rstrip(".")
@@ -80,15 +80,15 @@ class PictureFetcher:
 
     async def fetch(self, url: str) -> bytes | None:
         """Returns the data; None if it cannot be fetched within the limits."""
-        if url not in self._pictures:
+        if url not in self._images:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    self._pictures[url] = await self._get(url)
+                    self._images[url] = await self._get(url)
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
                 # not the URL, which may be signed
                 host = urlsplit(url).hostname
                 self._log.warning("image.fetch_failed", host=host, error=str(error) or type(error).__name__)
-        return self._pictures.get(url)
+        return self._images.get(url)
 
     async def _get(self, url: str) -> bytes:
         if self._client is None:

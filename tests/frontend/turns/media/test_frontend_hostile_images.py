@@ -1,4 +1,4 @@
-"""Pictures made to harm a server: each is read or refused with status 400, and other requests are answered meanwhile."""
+"""Images made to harm a server: each is read or refused with status 400, and other requests are answered meanwhile."""
 
 import asyncio
 import struct
@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 from PIL import Image
 
-from services.pictures.picture import MAX_BYTES
+from services.images.image import MAX_BYTES
 from tests.frontend.frontend_fakes import serving
+from tests.frontend.turns.media.test_frontend_images import Store, encoded, image, seeing
 from tests.frontend.turns.media.test_frontend_media_apis import APIS
-from tests.frontend.turns.media.test_frontend_pictures import Store, encoded, image, seeing
 
 CHAT = APIS[1]  # it takes data of any type
 PEAK_MB = 800
@@ -82,7 +82,7 @@ def bombs() -> Iterator[bytes]:
 
 
 def odd() -> Iterator[bytes]:
-    """Unusual pictures that are read."""
+    """Unusual images that are read."""
     yield from map(turned, range(1, 9))
     yield from map(animation, ("GIF", "WEBP", "PNG"))
     yield from (image(1, 1, kind) for kind in ("PNG", "JPEG", "GIF", "WEBP"))
@@ -117,14 +117,14 @@ def body(data: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux' numbers of memory")
-async def test_hostile_pictures_harm_neither_the_server_nor_other_requests() -> None:
+async def test_hostile_images_harm_neither_the_server_nor_other_requests() -> None:
     hostile, unusual = [*bombs(), *damaged()], list(odd())
     assert len(hostile) + len(unusual) > 100
     store, gateway = Store(), seeing()
     statuses: list[int] = []
     before = memory_mb("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again: the pictures took some to make
-    async with serving(gateway, put_picture=store.put) as served, aiohttp.ClientSession(served.url) as http:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again: the images took some to make
+    async with serving(gateway, put_image=store.put) as served, aiohttp.ClientSession(served.url) as http:
 
         async def ask(data: str) -> int:
             async with http.post(CHAT.path, json=body(data)) as answer:

@@ -1,4 +1,4 @@
-"""Picture data of every kind, and data that is none."""
+"""Image data of every kind, and data that is none."""
 
 import struct
 import subprocess
@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from services.pictures.picture import (
+from services.images.image import (
     MAX_BYTES,
     MEDIA_TYPES,
-    PictureFacts,
-    UnreadablePicture,
-    picture_hash,
+    ImageFacts,
+    UnreadableImage,
+    image_hash,
     read_facts,
     read_pixels,
 )
@@ -59,7 +59,7 @@ def test_every_kind_and_mode_is_read(kind: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("turned", range(1, 9))
-def test_pictures_are_upright(turned: int) -> None:
+def test_images_are_upright(turned: int) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = turned
     data = data_of(noise(40, 30, 1), "JPEG", exif=exif)
@@ -70,13 +70,13 @@ def test_pictures_are_upright(turned: int) -> None:
 
 
 def test_jpeg_of_a_phone_is_read() -> None:
-    """It has a second picture, for example of the brightness."""
+    """It has a second image, for example of the brightness."""
     data = data_of(noise(40, 30, 1), "MPO", save_all=True, append_images=[noise(20, 15, 2)])
-    assert read_facts(data) == PictureFacts("image/jpeg", 40, 30)
+    assert read_facts(data) == ImageFacts("image/jpeg", 40, 30)
     assert read_pixels(data).size == (40, 30)
 
 
-def test_upright_picture_is_the_one_of_transformers() -> None:
+def test_upright_image_is_the_one_of_transformers() -> None:
     for turned in range(1, 9):
         exif = Image.Exif()
         exif[ORIENTATION] = turned
@@ -90,7 +90,7 @@ def test_jpeg_with_thousands_of_scans_is_refused_at_once() -> None:
     whole = data_of(Image.new("L", (600, 600)), "JPEG", progressive=True)
     at = whole.rindex(b"\xff\xda")
     assert read_facts(whole[:-2] + whole[at:-2] * 20 + whole[-2:]).width == 600
-    with pytest.raises(UnreadablePicture):
+    with pytest.raises(UnreadableImage):
         read_facts(whole[:-2] + whole[at:-2] * 200 + whole[-2:])
 
 
@@ -100,7 +100,7 @@ def test_damaged_exif_fills_no_memory() -> None:
     exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 5000) + tags
     jpeg = data_of(noise(40, 30, 1), "JPEG")
     data = jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + jpeg[2:]
-    program = "import sys; from services.pictures.picture import read_facts; read_facts(sys.stdin.buffer.read())"
+    program = "import sys; from services.images.image import read_facts; read_facts(sys.stdin.buffer.read())"
     done = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
     assert done.stderr == b""
 
@@ -115,7 +115,7 @@ def test_first_frame_of_an_animation_counts(kind: str) -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (8000, 1), (1, 8000)])
-def test_thin_pictures_are_read(size: tuple[int, int]) -> None:
+def test_thin_images_are_read(size: tuple[int, int]) -> None:
     facts = read_facts(data_of(Image.new("RGB", size)))
     assert (facts.width, facts.height) == size
 
@@ -124,7 +124,7 @@ def test_thin_pictures_are_read(size: tuple[int, int]) -> None:
     ("data", "message"),
     [
         (b"", "Could not process image"),
-        (b"not a picture", "Could not process image"),
+        (b"not an image", "Could not process image"),
         (b"%PDF-1.7", "Could not process image"),
         (data_of(Image.new("RGB", (9, 9)), "BMP"), "Could not process image"),
         (data_of(Image.new("RGB", (9, 9)), "TIFF"), "Could not process image"),
@@ -139,7 +139,7 @@ def test_thin_pictures_are_read(size: tuple[int, int]) -> None:
 )
 def test_other_data_is_refused(data: bytes, message: str) -> None:
     for read in (read_facts, read_pixels):
-        with pytest.raises(UnreadablePicture, match=message):
+        with pytest.raises(UnreadableImage, match=message):
             read(data)
 
 
@@ -148,25 +148,25 @@ WHOLE = {kind: data_of(noise(64, 64, 3), kind) for kind in MEDIA_TYPES}
 
 @given(kind=st.sampled_from(list(WHOLE)), cut=st.floats(0, 1), at=st.floats(0, 1), byte=st.integers(0, 255))
 def test_damaged_data_is_read_or_refused(kind: str, cut: float, at: float, byte: int) -> None:
-    """Nothing but UnreadablePicture is raised, and what has facts has pixels of this size."""
+    """Nothing but UnreadableImage is raised, and what has facts has pixels of this size."""
     data = bytearray(WHOLE[kind])
     data[int(at * (len(data) - 1))] = byte
     data = data[: int(cut * len(data)) + 1]
     try:
         facts = read_facts(bytes(data))
-    except UnreadablePicture:
+    except UnreadableImage:
         return
     assert read_pixels(bytes(data)).size == (facts.width, facts.height)
 
 
-def test_truncated_pictures_are_refused() -> None:
+def test_truncated_images_are_refused() -> None:
     for data in WHOLE.values():
-        with pytest.raises(UnreadablePicture):
+        with pytest.raises(UnreadableImage):
             read_facts(data[: len(data) // 2])
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20), st.none() | st.text(max_size=5), st.none() | st.text(max_size=5))
 def test_hash_names_data_and_tenant(one: bytes, other: bytes, tenant: str | None, third: str | None) -> None:
     same = (one, tenant or "") == (other, third or "")
-    assert (picture_hash(one, tenant) == picture_hash(other, third)) == same
-    assert len(picture_hash(one, tenant)) == 40
+    assert (image_hash(one, tenant) == image_hash(other, third)) == same
+    assert len(image_hash(one, tenant)) == 40

@@ -1,4 +1,4 @@
-"""Pictures on their way from the bucket to the engine, with a real server."""
+"""Images on their way from the bucket to the engine, with a real server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,25 +13,25 @@ from schemas import subjects
 from schemas.control import Cancel
 from schemas.conversation import Sampling
 from schemas.errors import MEDIA_MISSING, ErrorInfo, ErrorKind, Unavailable
-from schemas.frames import GenerateReply, GenerateRequest, PromptPicture, ThoughtBudget, TokenFrame, pack_ids
-from services.pictures.picture import picture_hash
-from services.pictures.store import PictureStore, picture_bucket
-from services.runtime.config import PictureStoreConfig, WorkerConfig
+from schemas.frames import GenerateReply, GenerateRequest, PromptImage, ThoughtBudget, TokenFrame, pack_ids
+from services.images.image import image_hash
+from services.images.store import ImageStore, image_bucket
+from services.runtime.config import ImageStoreConfig, WorkerConfig
 from services.runtime.process import Process
 from services.runtime.storage.kv import create_bucket
 from services.worker.engines.registry import open_engine
-from services.worker.pictures import PictureFetcher
+from services.worker.images import ImageFetcher
 from services.worker.service import Worker
 from tests.conftest import MakeProcess, NatsServer, eventually
-from tests.worker.vision import VisionPrompts, picture
+from tests.worker.vision import VisionPrompts, image
 
-TEXT = "There is some text before the picture, more than a block of it. " * 4
+TEXT = "There is some text before the image, more than a block of it. " * 4
 
 
 class Trial:
-    """A worker with the script engine, a frontend's store of pictures, and a parser shard's collected tokens."""
+    """A worker with the script engine, a frontend's store of images, and a parser shard's collected tokens."""
 
-    def __init__(self, worker: Process, service: Worker, shard: Process, store: PictureStore, model: Path) -> None:
+    def __init__(self, worker: Process, service: Worker, shard: Process, store: ImageStore, model: Path) -> None:
         self.worker = worker
         self.service = service
         self.shard = shard
@@ -55,7 +55,7 @@ class Trial:
             if entry.finish is not None:
                 self.ended.add(entry.turn)
 
-    def request(self, turn: str, ids: list[int], pictures: list[PromptPicture], **more: Any) -> GenerateRequest:
+    def request(self, turn: str, ids: list[int], images: list[PromptImage], **more: Any) -> GenerateRequest:
         fields: dict[str, Any] = {"parser": self.shard.id, "frontend": "f", "attempt": 1, **more}
         return GenerateRequest(
             turn=turn,
@@ -64,7 +64,7 @@ class Trial:
             sampling=Sampling(max_tokens=300),
             stop_ids=[self.token("<|im_end|>")],
             context=msgspec.Raw(b"{}"),
-            pictures=pictures,
+            images=images,
             **fields,
         )
 
@@ -86,13 +86,13 @@ async def trial(
 ) -> AsyncIterator[Trial]:
     url = own_nats.url
     shard, process = await make_process("parser", "p", url=url), await make_process("worker", "w", url=url)
-    await create_bucket(shard.bus, picture_bucket(PictureStoreConfig()))
+    await create_bucket(shard.bus, image_bucket(ImageStoreConfig()))
     engine = open_engine("script", WorkerConfig(model=str(vision_model)))
     info = await engine.start()
     if getattr(request, "param", None) is not None:
         info = msgspec.structs.replace(info, features=info.features - {request.param})
     worker = Worker(process, engine, info, "m", 9)
-    made = Trial(process, worker, shard, PictureStore(shard.bus, PictureStoreConfig(), shard.log), vision_model)
+    made = Trial(process, worker, shard, ImageStore(shard.bus, ImageStoreConfig(), shard.log), vision_model)
     await shard.subscribe(
         subjects.tokens(shard.id), lambda delivery: made.take(msgspec.json.decode(delivery.data, type=TokenFrame))
     )
@@ -104,10 +104,10 @@ async def trial(
     await engine.stop(1.0)
 
 
-def placed(vision: VisionPrompts, *parts: str | bytes) -> tuple[list[int], list[PromptPicture]]:
+def placed(vision: VisionPrompts, *parts: str | bytes) -> tuple[list[int], list[PromptImage]]:
     """A prompt as a preprocessor sends it."""
-    ids, pictures = vision.prompt(*parts)
-    return ids, [PromptPicture(picture_hash(one.data, None), one.at, one.tokens) for one in pictures]
+    ids, images = vision.prompt(*parts)
+    return ids, [PromptImage(image_hash(one.data, None), one.at, one.tokens) for one in images]
 
 
 def error_of(reply: GenerateReply) -> ErrorInfo:
@@ -115,54 +115,54 @@ def error_of(reply: GenerateReply) -> ErrorInfo:
     return reply.error
 
 
-async def test_engine_gets_the_picture_and_the_second_request_reads_nothing(
+async def test_engine_gets_the_image_and_the_second_request_reads_nothing(
     trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = list[str]()
-    get = PictureStore.get
+    get = ImageStore.get
 
-    async def counted(self: PictureStore, name: str) -> bytes:
+    async def counted(self: ImageStore, name: str) -> bytes:
         reads.append(name)
         return await get(self, name)
 
-    monkeypatch.setattr(PictureStore, "get", counted)
-    red, blue = picture("red", 112, 56), picture("blue", 84, 84)
-    ids, pictures = placed(vision, TEXT, red, " and ", blue, " and ", red)
+    monkeypatch.setattr(ImageStore, "get", counted)
+    red, blue = image("red", 112, 56), image("blue", 84, 84)
+    ids, images = placed(vision, TEXT, red, " and ", blue, " and ", red)
     for data in (red, blue):
-        await trial.store.put(picture_hash(data, None), data)
-    first = await trial.send(trial.request("t", ids, pictures))
+        await trial.store.put(image_hash(data, None), data)
+    first = await trial.send(trial.request("t", ids, images))
     assert (first.error, first.held) == (None, 0)
     answer = await trial.answer("t")
-    names = [one.hash for one in pictures]
+    names = [one.hash for one in images]
     for name, size in zip(names, ("112 x 56", "84 x 84", "112 x 56"), strict=True):
         assert f"I see an image of {size} pixels ({name[:8]})." in answer
     assert sorted(reads) == sorted(set(names))
-    second = await trial.send(trial.request("u", ids, pictures))
+    second = await trial.send(trial.request("u", ids, images))
     assert (second.error, second.held) == (None, (len(ids) - 1) // 16 * 16)
     assert await trial.answer("u") == answer
     assert trial.cached["u"] == second.held
     assert len(reads) == 2
 
 
-async def test_equal_text_with_another_picture_is_held_up_to_the_picture(trial: Trial, vision: VisionPrompts) -> None:
+async def test_equal_text_with_another_image_is_held_up_to_the_image(trial: Trial, vision: VisionPrompts) -> None:
     for color in ("red", "blue"):
-        data = picture(color)
-        await trial.store.put(picture_hash(data, None), data)
+        data = image(color)
+        await trial.store.put(image_hash(data, None), data)
     for turn, color, held in (("t", "red", False), ("u", "blue", True)):
-        ids, pictures = placed(vision, TEXT, picture(color), TEXT)
-        reply = await trial.send(trial.request(turn, ids, pictures))
-        assert reply.held == (pictures[0].at // 16 * 16 if held else 0)
+        ids, images = placed(vision, TEXT, image(color), TEXT)
+        reply = await trial.send(trial.request(turn, ids, images))
+        assert reply.held == (images[0].at // 16 * 16 if held else 0)
         await trial.answer(turn)
         assert trial.cached[turn] == reply.held
 
 
-async def test_picture_that_is_not_stored_is_named_by_its_code(trial: Trial, vision: VisionPrompts) -> None:
-    ids, pictures = placed(vision, picture("red"), picture("blue"))
-    await trial.store.put(pictures[0].hash, picture("red"))
-    error = error_of(await trial.send(trial.request("t", ids, pictures)))
+async def test_image_that_is_not_stored_is_named_by_its_code(trial: Trial, vision: VisionPrompts) -> None:
+    ids, images = placed(vision, image("red"), image("blue"))
+    await trial.store.put(images[0].hash, image("red"))
+    error = error_of(await trial.send(trial.request("t", ids, images)))
     assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, MEDIA_MISSING)
-    await trial.store.put(pictures[1].hash, picture("blue"))
-    assert (await trial.send(trial.request("t", ids, pictures))).error is None, "the next attempt finds it"
+    await trial.store.put(images[1].hash, image("blue"))
+    assert (await trial.send(trial.request("t", ids, images))).error is None, "the next attempt finds it"
     await trial.answer("t")
 
 
@@ -172,91 +172,91 @@ async def test_picture_that_is_not_stored_is_named_by_its_code(trial: Trial, vis
     ids=["before", "none", "few", "most", "far"],
 )
 async def test_place_outside_the_prompt_is_refused(trial: Trial, vision: VisionPrompts, at: int, tokens: int) -> None:
-    ids, (one,) = placed(vision, picture())
-    wrong = PromptPicture(one.hash, at, tokens)
+    ids, (one,) = placed(vision, image())
+    wrong = PromptImage(one.hash, at, tokens)
     error = error_of(await trial.send(trial.request("t", ids, [wrong])))
     assert error.kind is ErrorKind.INVALID
     assert f"an image is not at its place in the prompt of {len(ids)} tokens" in error.message
 
 
 async def test_places_that_overlap_or_are_not_in_order_are_refused(trial: Trial, vision: VisionPrompts) -> None:
-    ids, pictures = placed(vision, picture("red"), picture("blue"))
-    for data in (picture("red"), picture("blue")):
-        await trial.store.put(picture_hash(data, None), data)
-    longer = msgspec.structs.replace(pictures[0], tokens=pictures[1].at - pictures[0].at + 1)
-    output = pack_ids(ids[pictures[1].at :])
-    for wrong, more in ((pictures[::-1], {}), ([longer, pictures[1]], {}), (pictures, {"resume": output})):
-        short = ids[: pictures[1].at] if more else ids
+    ids, images = placed(vision, image("red"), image("blue"))
+    for data in (image("red"), image("blue")):
+        await trial.store.put(image_hash(data, None), data)
+    longer = msgspec.structs.replace(images[0], tokens=images[1].at - images[0].at + 1)
+    output = pack_ids(ids[images[1].at :])
+    for wrong, more in ((images[::-1], {}), ([longer, images[1]], {}), (images, {"resume": output})):
+        short = ids[: images[1].at] if more else ids
         error = error_of(await trial.send(trial.request("t", short, wrong, **more)))
         assert error.kind is ErrorKind.INVALID
 
 
 @pytest.mark.parametrize("trial", ["vision"], indirect=True)
-async def test_engine_without_vision_refuses_pictures(trial: Trial, vision: VisionPrompts) -> None:
-    error = error_of(await trial.send(trial.request("t", *placed(vision, picture()))))
+async def test_engine_without_vision_refuses_images(trial: Trial, vision: VisionPrompts) -> None:
+    error = error_of(await trial.send(trial.request("t", *placed(vision, image()))))
     assert (error.kind, error.param) == (ErrorKind.INVALID, "messages")
     assert "image is not supported by the script engine of this model" in error.message
 
 
-async def test_resumed_turn_keeps_its_pictures(trial: Trial, vision: VisionPrompts) -> None:
-    await trial.store.put(picture_hash(picture(), None), picture())
-    ids, pictures = placed(vision, TEXT, picture())
-    await trial.send(trial.request("t", ids, pictures))
+async def test_resumed_turn_keeps_its_images(trial: Trial, vision: VisionPrompts) -> None:
+    await trial.store.put(image_hash(image(), None), image())
+    ids, images = placed(vision, TEXT, image())
+    await trial.send(trial.request("t", ids, images))
     whole = await trial.answer("t")
     half = trial.ids["t"][: len(trial.ids["t"]) // 2]
-    reply = await trial.send(trial.request("u", ids, pictures, resume=pack_ids(half)))
+    reply = await trial.send(trial.request("u", ids, images, resume=pack_ids(half)))
     assert reply.held is not None
-    assert reply.held >= len(ids) // 16 * 16 > pictures[0].at
+    assert reply.held >= len(ids) // 16 * 16 > images[0].at
     assert await trial.answer("u") == whole
 
 
-async def test_turn_keeps_its_pictures_after_an_ended_thought(trial: Trial, vision: VisionPrompts) -> None:
-    await trial.store.put(picture_hash(picture(), None), picture())
-    ids, pictures = placed(vision, picture())
+async def test_turn_keeps_its_images_after_an_ended_thought(trial: Trial, vision: VisionPrompts) -> None:
+    await trial.store.put(image_hash(image(), None), image())
+    ids, images = placed(vision, image())
     spelling = {text: pack_ids([trial.token(text)]) for text in ("<think>", "</think>")}
     end = spelling["</think>"]
     budget = ThoughtBudget(2, spelling, ["<think>"], ["</think>"], ["</think>"], end, end)
-    assert (await trial.send(trial.request("t", ids, pictures, thoughts=budget))).error is None
+    assert (await trial.send(trial.request("t", ids, images, thoughts=budget))).error is None
     answer = await trial.answer("t")
     assert trial.ids["t"].index(trial.token("</think>")) == 3
-    assert f"I see an image of 84 x 56 pixels ({pictures[0].hash[:8]})." in answer
+    assert f"I see an image of 84 x 56 pixels ({images[0].hash[:8]})." in answer
 
 
-async def test_prefill_has_its_pictures(trial: Trial, vision: VisionPrompts) -> None:
-    await trial.store.put(picture_hash(picture(), None), picture())
-    ids, pictures = placed(vision, TEXT, picture(), TEXT)
-    early = trial.request("t", ids, pictures, parser="", frontend="")
+async def test_prefill_has_its_images(trial: Trial, vision: VisionPrompts) -> None:
+    await trial.store.put(image_hash(image(), None), image())
+    ids, images = placed(vision, TEXT, image(), TEXT)
+    early = trial.request("t", ids, images, parser="", frontend="")
     assert (await trial.send(early)).error is None
-    reply = await trial.send(trial.request("u", ids, pictures))
+    reply = await trial.send(trial.request("u", ids, images))
     assert reply.held == (len(ids) - 1) // 16 * 16
 
 
 class SlowStore:
-    """Holds reads of pictures back until `release`."""
+    """Holds reads of images back until `release`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting = 0
         self.release = asyncio.Event()
-        get = PictureStore.get
+        get = ImageStore.get
 
-        async def held(store: PictureStore, name: str) -> bytes:
+        async def held(store: ImageStore, name: str) -> bytes:
             self.waiting += 1
             await self.release.wait()
             return await get(store, name)
 
-        monkeypatch.setattr(PictureStore, "get", held)
+        monkeypatch.setattr(ImageStore, "get", held)
 
 
-async def test_turn_cancelled_while_its_picture_is_fetched_is_not_decoded(
+async def test_turn_cancelled_while_its_image_is_fetched_is_not_decoded(
     trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = SlowStore(monkeypatch)
-    await trial.store.put(picture_hash(picture(), None), picture())
-    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, picture()))))
+    await trial.store.put(image_hash(image(), None), image())
+    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, image()))))
     await eventually(lambda: slow.waiting == 1)
     trial.shard.publish(subjects.cancel("m"), Cancel("t", 1, "hangup"))
     other = await trial.send(trial.request("u", vision.prompt("Hello")[0], []))
-    assert other.error is None, "a turn without pictures does not wait"
+    assert other.error is None, "a turn without images does not wait"
     slow.release.set()
     error = error_of(await sent)
     assert (error.kind, error.message) == (ErrorKind.UNAVAILABLE, "the turn was cancelled")
@@ -264,24 +264,24 @@ async def test_turn_cancelled_while_its_picture_is_fetched_is_not_decoded(
     assert "t" not in trial.ids
 
 
-async def test_deadline_passes_while_a_picture_is_fetched(
+async def test_deadline_passes_while_a_image_is_fetched(
     trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = SlowStore(monkeypatch)
-    await trial.store.put(picture_hash(picture(), None), picture())
-    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, picture()), timeout_s=0.05)))
+    await trial.store.put(image_hash(image(), None), image())
+    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, image()), timeout_s=0.05)))
     await eventually(lambda: slow.waiting == 1)
     await asyncio.sleep(0.1)
     slow.release.set()
     assert error_of(await sent).kind is ErrorKind.TIMED_OUT
 
 
-async def test_drain_waits_until_a_request_with_pictures_is_answered(
+async def test_drain_waits_until_a_request_with_images_is_answered(
     trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = SlowStore(monkeypatch)
-    await trial.store.put(picture_hash(picture(), None), picture())
-    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, picture()))))
+    await trial.store.put(image_hash(image(), None), image())
+    sent = asyncio.create_task(trial.send(trial.request("t", *placed(vision, image()))))
     await eventually(lambda: slow.waiting == 1)
     trial.worker.draining = True
     drain = asyncio.create_task(trial.service.drain())
@@ -296,29 +296,29 @@ async def test_drain_waits_until_a_request_with_pictures_is_answered(
 async def test_store_that_does_not_answer_is_an_error_in_time(
     trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.worker.pictures.FETCH_S", 0.05)
+    monkeypatch.setattr("services.worker.images.FETCH_S", 0.05)
     SlowStore(monkeypatch)
-    error = error_of(await trial.send(trial.request("t", *placed(vision, picture()))))
+    error = error_of(await trial.send(trial.request("t", *placed(vision, image()))))
     assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, None)
     assert error.retry_after_s is not None
 
 
-async def test_requests_that_wait_for_a_picture_read_it_once(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.worker.pictures.CONCURRENT", 1)
-    slow, one = SlowStore(monkeypatch), PromptPicture(picture_hash(picture(), None), 0, 4)
-    await trial.store.put(one.hash, picture())
-    fetcher = PictureFetcher(trial.worker)
+async def test_requests_that_wait_for_a_image_read_it_once(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.worker.images.CONCURRENT", 1)
+    slow, one = SlowStore(monkeypatch), PromptImage(image_hash(image(), None), 0, 4)
+    await trial.store.put(one.hash, image())
+    fetcher = ImageFetcher(trial.worker)
     fetches = [asyncio.create_task(fetcher.fetch([one])) for _ in range(3)]
     await eventually(lambda: slow.waiting == 1)
     slow.release.set()
-    assert {found.data for (found,) in await asyncio.gather(*fetches)} == {picture()}
+    assert {found.data for (found,) in await asyncio.gather(*fetches)} == {image()}
     assert slow.waiting == 1
 
 
-async def test_missing_picture_ends_the_reads_of_the_others(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_image_ends_the_reads_of_the_others(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     reading = set[str]()
 
-    async def get(_: PictureStore, name: str) -> bytes:
+    async def get(_: ImageStore, name: str) -> bytes:
         if name == "missing":
             await eventually(lambda: len(reading) == 2)
             raise Unavailable("missing", code=MEDIA_MISSING)
@@ -329,8 +329,8 @@ async def test_missing_picture_ends_the_reads_of_the_others(trial: Trial, monkey
             reading.remove(name)
         return b""
 
-    monkeypatch.setattr(PictureStore, "get", get)
-    pictures = [PromptPicture(name, 0, 4) for name in ("one", "other", "missing")]
+    monkeypatch.setattr(ImageStore, "get", get)
+    images = [PromptImage(name, 0, 4) for name in ("one", "other", "missing")]
     with pytest.raises(Unavailable, match="missing"):
-        await PictureFetcher(trial.worker).fetch(pictures)
+        await ImageFetcher(trial.worker).fetch(images)
     await eventually(lambda: not reading)

@@ -1,6 +1,6 @@
-"""Reads pictures: PNG, JPEG, WebP and GIF data. Pure.
+"""Reads images: PNG, JPEG, WebP and GIF data. Pure.
 
-Pictures come from anyone. Their size is read from the header, and is bounded before anything is decoded.
+Images come from anyone. Their size is read from the header, and is bounded before anything is decoded.
 """
 
 import hashlib
@@ -15,16 +15,16 @@ from PIL import Image
 MEDIA_TYPES = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 """Media types by Pillow's formats."""
 _JPEG = ("JPEG", "MPO")
-"""Phones save several pictures in one JPEG, which Pillow calls MPO. The first one counts."""
+"""Phones save several images in one JPEG, which Pillow calls MPO. The first one counts."""
 MAX_SIDE = 8000
 """Most pixels of a side, as in the Messages API."""
 MAX_PIXELS = 36_000_000
 """Most pixels: 144 MB when decoded, and four times as much while a WebP is."""
 MAX_BYTES = 5 * 1024 * 1024
-"""Most bytes of a picture's data, as in the Messages API. A message on the bus has 8 MB."""
+"""Most bytes of an image's data, as in the Messages API. A message on the bus has 8 MB."""
 _TOO_WIDE = f"At least one of the image dimensions exceed max allowed size: {MAX_SIDE} pixels"
 _MAX_SCANS = 100
-"""Most scans of a JPEG. Progressive ones have ten; each takes 8 ms in the largest picture, and 60 bytes."""
+"""Most scans of a JPEG. Progressive ones have ten; each takes 8 ms in the largest image, and 60 bytes."""
 _ORIENTATION = 0x0112
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -35,54 +35,54 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""Turns that make a picture upright, by its EXIF orientation."""
+"""Turns that make an image upright, by its EXIF orientation."""
 _SIDEWAYS = [_TURNS[orientation] for orientation in (5, 6, 7, 8)]
 _DIGEST_BYTES = 20
 warnings.filterwarnings("ignore", module=r"PIL\.")  # their texts come from the data, and Python would keep each
 
 
-class UnreadablePicture(ValueError):
-    """Data that cannot be used as a picture. The text says why, in the words of the Messages API, which clients
+class UnreadableImage(ValueError):
+    """Data that cannot be used as an image. The text says why, in the words of the Messages API, which clients
     recognize."""
 
 
-class PictureFacts(Struct, frozen=True):
-    """The properties of a picture, as the model gets it."""
+class ImageFacts(Struct, frozen=True):
+    """The properties of an image, as the model gets it."""
 
     media_type: str
     width: int
-    """Pixels, of the upright picture."""
+    """Pixels, of the upright image."""
     height: int
 
 
-def picture_hash(data: bytes, tenant: str | None) -> str:
-    """A picture's identity: 40 hexadecimal digits, which differ for different data and for different tenants."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, person=b"turnwire-picture")
+def image_hash(data: bytes, tenant: str | None) -> str:
+    """An image's identity: 40 hexadecimal digits, which differ for different data and for different tenants."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, person=b"turnwire-image")
     digest.update(hashlib.blake2b((tenant or "").encode("utf-8", "surrogatepass")).digest())
     digest.update(data)
     return digest.hexdigest()
 
 
-def read_facts(data: bytes) -> PictureFacts:
-    """The facts of a picture, after it was decoded once. Raises UnreadablePicture."""
+def read_facts(data: bytes) -> ImageFacts:
+    """The facts of an image, after it was decoded once. Raises UnreadableImage."""
     with _opened(data) as image:
         image.load()
         width, height = image.size
         if _turn(image) in _SIDEWAYS:
             width, height = height, width
-        return PictureFacts(MEDIA_TYPES["JPEG" if image.format in _JPEG else image.format or ""], width, height)
+        return ImageFacts(MEDIA_TYPES["JPEG" if image.format in _JPEG else image.format or ""], width, height)
 
 
 def read_pixels(data: bytes) -> Image.Image:
-    """A picture as models get it: the first frame, upright, in RGB, without its transparency, as transformers'
-    `load_image` makes it. Raises UnreadablePicture."""
+    """An image as models get it: the first frame, upright, in RGB, without its transparency, as transformers'
+    `load_image` makes it. Raises UnreadableImage."""
     with _opened(data) as image:
         turn = _turn(image)
         return (image if turn is None else image.transpose(turn)).convert("RGB")
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
-    # Not `ImageOps.exif_transpose`, which also writes the picture's EXIF again, and fails where that is damaged.
+    # Not `ImageOps.exif_transpose`, which also writes the image's EXIF again, and fails where that is damaged.
     orientation = image.getexif().get(_ORIENTATION)
     return _TURNS.get(orientation) if isinstance(orientation, int) else None
 
@@ -91,20 +91,20 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
 def _opened(data: bytes) -> Iterator[Image.Image]:
     if len(data) > MAX_BYTES:
         megabytes = MAX_BYTES // (1024 * 1024)
-        raise UnreadablePicture(f"image exceeds {megabytes} MB maximum: {len(data)} bytes > {MAX_BYTES} bytes")
+        raise UnreadableImage(f"image exceeds {megabytes} MB maximum: {len(data)} bytes > {MAX_BYTES} bytes")
     try:
         with Image.open(BytesIO(data), formats=list(MEDIA_TYPES)) as image:
             width, height = image.size
             if max(width, height) > MAX_SIDE:
-                raise UnreadablePicture(_TOO_WIDE)
+                raise UnreadableImage(_TOO_WIDE)
             if width * height > MAX_PIXELS:
-                raise UnreadablePicture(f"image exceeds {MAX_PIXELS} pixels maximum: {width} x {height}")
+                raise UnreadableImage(f"image exceeds {MAX_PIXELS} pixels maximum: {width} x {height}")
             if image.format in _JPEG and data.count(b"\xff\xda") > _MAX_SCANS:
-                raise UnreadablePicture("Could not process image")
+                raise UnreadableImage("Could not process image")
             yield image
-    except UnreadablePicture:
+    except UnreadableImage:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own, higher limits
-        raise UnreadablePicture(_TOO_WIDE) from None
+        raise UnreadableImage(_TOO_WIDE) from None
     except Exception as error:  # Pillow's decoders raise what damaged data leads to
-        raise UnreadablePicture("Could not process image") from error
+        raise UnreadableImage("Could not process image") from error

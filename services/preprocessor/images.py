@@ -1,4 +1,4 @@
-"""Puts pictures into prompts: the text in the place of each, and its place among the prompt's tokens. Pure."""
+"""Puts images into prompts: the text in the place of each, and its place among the prompt's tokens. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Media, Result, Text
 from schemas.errors import EngineFailed
-from schemas.frames import PromptPicture, pack_ids
-from services.templates.wording import PICTURE_MARK, media_note, picture_marks
+from schemas.frames import PromptImage, pack_ids
+from services.templates.wording import IMAGE_MARK, image_marks, media_note
 from services.tokenization.block_keys import TOKEN_ID_BYTES
-from services.tokenization.picture_processor import Expansion, PictureProcessor
+from services.tokenization.image_processor import Expansion, ImageProcessor
 
 
-def pictures_of(conversation: Conversation) -> list[Media]:
-    """The pictures that the model gets, in order."""
-    pictures: list[Media] = []
+def images_of(conversation: Conversation) -> list[Media]:
+    """The images that the model gets, in order."""
+    images: list[Media] = []
     for message in conversation.messages:
         for part in message.parts:
             if type(part) is Text:  # most parts; this runs for every part of every request
@@ -23,34 +23,34 @@ def pictures_of(conversation: Conversation) -> list[Media]:
             if isinstance(part, Result):
                 for inner in part.parts:
                     if isinstance(inner, Media) and inner.hash:
-                        pictures.append(inner)
+                        images.append(inner)
             elif isinstance(part, Media) and part.hash:
-                pictures.append(part)
-    return pictures
+                images.append(part)
+    return images
 
 
-def all_known(conversation: Conversation, processor: PictureProcessor) -> bool:
-    """Whether the expansions of all pictures are known, so that they take no time."""
-    return all(processor.knows(media.width, media.height) for media in pictures_of(conversation))
+def all_known(conversation: Conversation, processor: ImageProcessor) -> bool:
+    """Whether the expansions of all images are known, so that they take no time."""
+    return all(processor.knows(media.width, media.height) for media in images_of(conversation))
 
 
-def show_pictures(
-    text: str, conversation: Conversation, processor: PictureProcessor | None, frame: tuple[str, str] | None
+def show_images(
+    text: str, conversation: Conversation, processor: ImageProcessor | None, frame: tuple[str, str] | None
 ) -> tuple[str, list[tuple[str, Expansion]]]:
-    """Replaces the marks in a rendered text, by notes for a model that sees no pictures (`processor` None).
+    """Replaces the marks in a rendered text, by notes for a model that sees no images (`processor` None).
 
-    `frame`: `TemplateTraits.picture`. Returns also hash and expansion of each shown picture, in order. A picture
+    `frame`: `TemplateTraits.image`. Returns also hash and expansion of each shown image, in order. An image
     that the model's processor refuses becomes a note.
     """
-    if PICTURE_MARK not in text:
+    if IMAGE_MARK not in text:
         return text, []
-    pictures = pictures_of(conversation)
-    known = {media.hash: media for media in pictures}
-    left = Counter(media.hash for media in pictures)
+    images = images_of(conversation)
+    known = {media.hash: media for media in images}
+    left = Counter(media.hash for media in images)
     pieces: list[str] = []
     shown: list[tuple[str, Expansion]] = []
     at = 0
-    for mark in picture_marks(text):
+    for mark in image_marks(text):
         media = known.get(mark[1])
         if media is None or not left[media.hash]:  # text of a client, which could make a prompt of any size
             continue
@@ -71,18 +71,18 @@ def show_pictures(
     return "".join((*pieces, text[at:])), shown
 
 
-def place_pictures(ids: Sequence[int], shown: Sequence[tuple[str, Expansion]]) -> list[PromptPicture]:
-    """The places of the shown pictures in the prompt. Raises EngineFailed where the tokenizer made other tokens of an
+def place_images(ids: Sequence[int], shown: Sequence[tuple[str, Expansion]]) -> list[PromptImage]:
+    """The places of the shown images in the prompt. Raises EngineFailed where the tokenizer made other tokens of an
     expansion than the model's processor."""
     packed, at = pack_ids(ids) if shown else b"", 0
-    pictures: list[PromptPicture] = []
-    for picture, expansion in shown:
+    images: list[PromptImage] = []
+    for image, expansion in shown:
         at = packed.find(expansion.ids, at)
         while at % TOKEN_ID_BYTES and at >= 0:
             at = packed.find(expansion.ids, at + 1)
         if at < 0:
             raise EngineFailed("an image's tokens are not in the prompt as the model's processor makes them")
         tokens = len(expansion.ids) // TOKEN_ID_BYTES
-        pictures.append(PromptPicture(picture, at // TOKEN_ID_BYTES, tokens))
+        images.append(PromptImage(image, at // TOKEN_ID_BYTES, tokens))
         at += len(expansion.ids)
-    return pictures
+    return images

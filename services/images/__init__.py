@@ -1,0 +1,1 @@
+"""Images of requests: reads them, and stores their data for the workers."""

@@ -1,1 +1,0 @@
-"""Pictures of requests: reads them, and stores their data for the workers."""
