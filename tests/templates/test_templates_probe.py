@@ -211,7 +211,7 @@ IMAGES = {
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_frame_of_a_image(name: str, compiled_template: Callable[[str], ChatTemplate]) -> None:
+def test_frame_of_an_image(name: str, compiled_template: Callable[[str], ChatTemplate]) -> None:
     if name not in of_trl():
         pytest.skip("trl is not installed, or lacks this template")
     placeholder, before, after = IMAGES[name]

@@ -89,7 +89,7 @@ async def test_answer_of_a_form_has_no_other_text(stage: Stage) -> None:
     assert text.startswith("{")
 
 
-async def test_script_is_played_for_a_message_with_a_image(stage: Stage) -> None:
+async def test_script_is_played_for_a_message_with_an_image(stage: Stage) -> None:
     assert await stage.say((RED, "[[play hello]]")) == "Hello there."
 
 

@@ -264,7 +264,7 @@ async def test_turn_cancelled_while_its_image_is_fetched_is_not_decoded(
     assert "t" not in trial.ids
 
 
-async def test_deadline_passes_while_a_image_is_fetched(
+async def test_deadline_passes_while_an_image_is_fetched(
     trial: Trial, vision: VisionPrompts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = SlowStore(monkeypatch)
@@ -303,7 +303,7 @@ async def test_store_that_does_not_answer_is_an_error_in_time(
     assert error.retry_after_s is not None
 
 
-async def test_requests_that_wait_for_a_image_read_it_once(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_that_wait_for_an_image_read_it_once(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.worker.images.CONCURRENT", 1)
     slow, one = SlowStore(monkeypatch), PromptImage(image_hash(image(), None), 0, 4)
     await trial.store.put(one.hash, image())

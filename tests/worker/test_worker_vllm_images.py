@@ -104,7 +104,7 @@ async def test_a_wrong_image_fails_alone(engine: VllmEngine, fake_vllm: Any) -> 
     assert len(await run(engine, made)) == 8
 
 
-async def test_a_image_is_decoded_and_sent_once(engine: VllmEngine, fake_vllm: Any) -> None:
+async def test_an_image_is_decoded_and_sent_once(engine: VllmEngine, fake_vllm: Any) -> None:
     made = request(fake_vllm, png(1))
     await run(engine, made)
     (image,) = made.images

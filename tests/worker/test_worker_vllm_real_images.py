@@ -169,7 +169,7 @@ async def test_a_prompt_that_vllm_expands_differently_fails_alone(bench: VllmBen
     assert len(await bench.ids(request)) == 24
 
 
-async def test_placeholder_without_a_image_is_text(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_placeholder_without_an_image_is_text(bench: VllmBench, vision: VisionPrompts) -> None:
     """As in the output of an earlier turn."""
     seen = []
     for data in (ONE, OTHER, ONE):
@@ -189,7 +189,7 @@ async def test_more_images_than_vllm_takes_are_invalid(bench: VllmBench, vision:
         await bench.run(request)
 
 
-async def test_a_image_that_vllm_only_believes_to_have_is_sent_again(bench: VllmBench, vision: VisionPrompts) -> None:
+async def test_an_image_that_vllm_only_believes_to_have_is_sent_again(bench: VllmBench, vision: VisionPrompts) -> None:
     request = vision.request(bench, TEXT, png(112, 84, 4), QUESTION)
     await bench.engine._images.render(list(request.token_ids), request)  # type: ignore[union-attr]
     assert len(await bench.ids(request)) == 24

@@ -115,7 +115,7 @@ class VisionConformance:
         other = await bench.run(vision.request(bench, *blue, max_tokens=4))
         assert cached(other) == bench.in_cache(request.images[0].at)
 
-    async def test_equal_text_without_a_image_shares_nothing_with_a_image(
+    async def test_equal_text_without_an_image_shares_nothing_with_an_image(
         self, bench: Bench, vision: VisionPrompts
     ) -> None:
         """The text before it is shared, also where there is nothing else."""
@@ -126,7 +126,9 @@ class VisionConformance:
         text = await bench.run(bench.request(vision.prompt(TEXT, TEXT)[0], max_tokens=2))
         assert (cached(text) or 0) <= request.images[0].at
 
-    async def test_turn_after_one_with_a_image_finds_it_in_the_cache(self, bench: Bench, vision: VisionPrompts) -> None:
+    async def test_turn_after_one_with_an_image_finds_it_in_the_cache(
+        self, bench: Bench, vision: VisionPrompts
+    ) -> None:
         """A session continues with a second image, and its turn is stopped and continued with the first one's."""
         request = vision.request(bench, TEXT, image(), max_tokens=40, ignore_eos=True)
         first = [*request.token_ids, *await bench.ids(request)]

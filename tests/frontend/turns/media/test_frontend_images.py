@@ -107,11 +107,11 @@ async def test_model_without_vision_gets_the_same_note_as_ever(api: Api, place: 
         assert api.text(await post(served, api.path, body)) == HELLO + notice({"image"})
         (found,) = media(served.gateway.turns[0].conversation)
     assert type(found) is Media
-    assert found == Media("image", "image/png", 10)
+    assert found == Media("image", "image/png", 8)
     assert not store.images
 
 
-async def test_siblings_decode_a_image_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_siblings_decode_an_image_once(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = list[bytes]()
 
     def counted(data: bytes) -> ImageFacts:
