@@ -25,7 +25,7 @@ from services.worker.service import Worker
 from tests.conftest import MakeProcess, NatsServer, eventually
 from tests.worker.vision import VisionPrompts, image
 
-TEXT = "There is some text before the image, more than a block of it. " * 4
+TEXT = "There is some text before the image, more than a block of it. " * 6
 
 
 class Trial:
