@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from schemas.conversation import Conversation, Media, Result, Text
+from schemas.conversation import Conversation, Media
 from schemas.errors import EngineFailed
 from schemas.frames import PromptImage, pack_ids
+from services.images.parts import media_of
 from services.templates.wording import IMAGE_MARK, image_marks, media_note
 from services.tokenization.block_keys import TOKEN_ID_BYTES
 from services.tokenization.image_processor import Expansion, ImageProcessor
@@ -15,18 +16,7 @@ from services.tokenization.image_processor import Expansion, ImageProcessor
 
 def images_of(conversation: Conversation) -> list[Media]:
     """The images that the model gets, in order."""
-    images: list[Media] = []
-    for message in conversation.messages:
-        for part in message.parts:
-            if type(part) is Text:  # most parts; this runs for every part of every request
-                continue
-            if isinstance(part, Result):
-                for inner in part.parts:
-                    if isinstance(inner, Media) and inner.hash:
-                        images.append(inner)
-            elif isinstance(part, Media) and part.hash:
-                images.append(part)
-    return images
+    return [media for media in media_of(conversation) if media.hash]
 
 
 def all_known(conversation: Conversation, processor: ImageProcessor) -> bool:

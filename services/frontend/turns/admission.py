@@ -20,9 +20,9 @@ from services.frontend.turns.hosted.loop import HostedTools
 from services.frontend.turns.interfaces import ADMISSION, Admitted, OpenTurn, Pipeline, TurnSink
 from services.frontend.turns.media.image_reader import ImageReader
 from services.frontend.turns.media.notice import NoticeSink, notice, wants_notice, without_notices
-from services.frontend.turns.media.parts import media_of
 from services.frontend.turns.media.pdf_document import PdfDocument
 from services.frontend.turns.media.pdf_reader import PdfReader
+from services.images.parts import media_of
 
 T = TypeVar("T")
 

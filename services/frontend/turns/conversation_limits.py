@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
-from services.frontend.turns.media.parts import media_of
+from services.images.parts import media_of
 from services.runtime.long_work import levels
 
 MAX_VALUES = 50_000

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from schemas.conversation import Conversation, Media
 from schemas.errors import Invalid
-from services.frontend.turns.media.parts import replace_media
+from services.images.parts import replace_media
 
 
 @dataclass(slots=True, eq=False)

@@ -181,7 +181,7 @@ async def test_silent_host_is_given_up(internet: Internet, monkeypatch: pytest.M
 
 
 async def test_images_of_a_request_are_fetched_together(internet: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a host that does not answer delay a turn by one timeout."""
+    """A host that does not answer delays a turn by one timeout."""
     monkeypatch.setattr(app, "public_connector", internet.connector)
     api, urls = APIS[0], [f"https://images.example/together?{number}" for number in (0, 1, 2, 0)]
     async with serving(FakeGateway(cards=[SEEING]), LIMITED, put_image=Store().put) as served:

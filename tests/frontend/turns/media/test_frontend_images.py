@@ -23,8 +23,8 @@ from services.frontend.turns.media import image_reader, pdf_reader
 from services.frontend.turns.media.image import ImageSource, InlineImage, without_images
 from services.frontend.turns.media.image_fetch import ImageFetcher, public_connector
 from services.frontend.turns.media.notice import notice
-from services.frontend.turns.media.parts import media_of
 from services.images.image import MAX_BYTES, ImageFacts, image_hash, read_facts
+from services.images.parts import media_of
 from services.runtime.config import FrontendConfig
 from tests.frontend.frontend_fakes import CARD, MODEL, FakeGateway, Served, finish, serving
 from tests.frontend.http.test_frontend_edge import line
